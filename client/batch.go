@@ -11,6 +11,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/shortvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
@@ -21,12 +22,12 @@ import (
 
 // CheckAll spends the costs of all checks if every limit of every one admits them, else of none: then none
 // is allowed, and RetryAfter of each is at least the time until all may be tried again. It takes 1 to 10,000
-// checks. When no node answers, the FailurePolicy answers each, and what one denies none is allowed.
+// checks. When no node answers, the FailurePolicy answers each, and if it denies one, none is allowed.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Decision, error) {
 	began := time.Now()
 	decisions, err := c.checkAll(ctx, checks)
 	if err != nil {
-		// It is one answer, about all of them.
+		// One event is about all of them.
 		e := Event{Verb: verbs[sluicev1.Verb_VERB_CHECK], Err: err}
 		for i := range checks {
 			e.Domain = checks[0].Domain
@@ -45,7 +46,7 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Decision, erro
 	return decisions, nil
 }
 
-// observe tells the observer, if there is one, about e, which was asked at began.
+// observe passes e, of a call that began at began, to the observer, if any.
 func (c *Client) observe(ctx context.Context, began time.Time, e Event) {
 	if c.opts.observer != nil {
 		e.Took = time.Since(began)
@@ -60,10 +61,10 @@ func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, erro
 	req := &sluicev1.CheckRequest{AllOrNothing: true}
 	var keys []counterKey
 	for i := range checks {
-		p, key, fault := checks[i].proto()
-		if fault != nil {
-			fault.Field = fmt.Sprintf("checks[%d].%s", i, fault.Field)
-			return nil, fault
+		p, key, invalid := checks[i].proto()
+		if invalid != nil {
+			invalid.Field = fmt.Sprintf("checks[%d].%s", i, invalid.Field)
+			return nil, invalid
 		}
 		req.Checks = append(req.Checks, p)
 		keys = append(keys, key)
@@ -83,10 +84,10 @@ func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, erro
 	return decisions, nil
 }
 
-// standInAll answers checks that no node has answered.
+// standInAll applies the failure policy to an atomic batch: it reads first and spends only if all are allowed.
 func (c *Client) standInAll(checks []Check, keys []counterKey, decisions []Decision) {
 	all := true
-	for _, reading := range []bool{true, false} { // what is not spent in the end is not spent here either
+	for _, reading := range []bool{true, false} {
 		for i := range checks {
 			decisions[i] = c.standIn(keys[i], max(1, checks[i].Cost), reading)
 			all = all && decisions[i].Allowed
@@ -95,35 +96,36 @@ func (c *Client) standInAll(checks []Check, keys []counterKey, decisions []Decis
 			break
 		}
 	}
+	if all {
+		return
+	}
 	var wait time.Duration
 	for i := range decisions {
 		wait = max(wait, decisions[i].RetryAfter)
 	}
 	for i := range decisions {
-		if !all {
-			decisions[i].Allowed, decisions[i].RetryAfter = false, wait
-		}
+		decisions[i].Allowed, decisions[i].RetryAfter = false, wait
 	}
 }
 
-// Reset forgets what was spent of descriptor in domain. Doing it again is harmless, so it is retried;
-// ErrUnavailable says that nobody has said that it is done.
+// Reset deletes the counters of descriptor in domain. It is idempotent, so it is retried; ErrUnavailable says that no
+// node has confirmed it.
 func (c *Client) Reset(ctx context.Context, domain string, descriptor ...Entry) error {
 	began := time.Now()
 	d, err := c.reset(ctx, &Check{Domain: domain, Descriptor: descriptor})
 	if err != nil {
 		c.stats.count(nil, err)
 	}
-	d.Allowed = err == nil // an answer has nothing against it
+	d.Allowed = err == nil
 	c.observe(ctx, began, Event{Domain: domain, Verb: "reset", Decision: d, Err: err})
 	return err
 }
 
 func (c *Client) reset(ctx context.Context, q *Check) (Decision, error) {
 	var d [1]Decision
-	p, key, fault := q.proto()
-	if fault != nil {
-		return d[0], fault
+	p, key, invalid := q.proto()
+	if invalid != nil {
+		return d[0], invalid
 	}
 	defer c.denials.forget(key)
 	_, err := c.unary(ctx, key, sluicev1.SluiceService_Reset_FullMethodName, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{p}}, d[:])
@@ -138,39 +140,38 @@ func (c *Client) reset(ctx context.Context, q *Check) (Decision, error) {
 
 // proto returns c as a generated message, and the key of its counter.
 func (c *Check) proto() (*sluicev1.Check, counterKey, *Error) {
-	if fault := c.fault(); fault != nil {
-		return nil, counterKey{}, fault
+	if invalid := c.validate(); invalid != nil {
+		return nil, counterKey{}, invalid
 	}
-	b, fault := appendCounter(nil, c)
-	if fault != nil {
-		return nil, counterKey{}, fault
+	b, invalid := appendCounter(nil, c)
+	if invalid != nil {
+		return nil, counterKey{}, invalid
 	}
-	p := &sluicev1.Check{Domain: c.Domain}
+	p := &sluicev1.Check{Domain: c.Domain, Cost: proto.Int64(max(1, c.Cost))}
 	for _, e := range c.Descriptor {
 		p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: shortvalue.Of(e.Value)})
 	}
 	for i := range c.Limits {
 		p.Limits = append(p.Limits, c.Limits[i].proto())
 	}
-	p.Cost = proto.Int64(max(1, c.Cost))
 	return p, keyOf(b), nil
 }
 
-// unary calls one node after the other until one has answered, reads its decisions, and returns the node. The
-// error is errUnsent when the time is up.
+// unary calls one node after the other until one responds, reads its decisions, and returns the node. The error is that
+// of inTurns.
 func (c *Client) unary(ctx context.Context, key counterKey, method string, req proto.Message, into []Decision) (*node, error) {
 	return c.inTurns(ctx, key, func(ctx context.Context, n *node) error { return c.invoke(ctx, n, method, req, into) })
 }
 
-// inTurns has one node after the other called until one has answered, and returns it. The error is errUnsent
-// when the time is up, or the *Error of a call.
+// inTurns runs call for one node after the other until one succeeds, and returns that node. The error is errUnsent when
+// the time is up, or the *Error of a call.
 func (c *Client) inTurns(ctx context.Context, key counterKey, call func(context.Context, *node) error) (*node, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(c.opts.timeout), errUnsent)
 	defer cancel()
 	var n *node
 	for wait := time.Duration(0); ; wait = max(firstWait, min(2*wait, lastWait)) {
 		if wait > firstWait {
-			sleep(ctx, c.jitter(wait))
+			pause.For(ctx, c.jitter(wait))
 		}
 		s, _, err := c.find(ctx, key, n)
 		if err != nil {
@@ -192,44 +193,38 @@ func (c *Client) inTurns(ctx context.Context, key counterKey, call func(context.
 	}
 }
 
-// invoke makes one call. An *Error is final.
+// invoke makes one call. An *Error is not to be retried.
 func (c *Client) invoke(ctx context.Context, n *node, method string, req proto.Message, into []Decision) error {
 	var r reply
-	// A node that hangs leaves time for another.
+	// There is time for another node when this one hangs.
 	try, cancel := context.WithTimeout(ctx, c.opts.timeout/2)
 	defer cancel()
 	if err := n.conn.Invoke(try, method, req, &r, grpc.ForceCodecV2(newCodec())); err != nil {
 		return finalOf(err, codes.InvalidArgument)
 	}
-	at := 0
+	_, decisions, _, err := readResponse(r.bytes, nil)
+	if err != nil || len(decisions) != len(into) {
+		return errMalformed
+	}
 	var names names
 	var first error
-	err := responseFields(r.bytes, func(b []byte) error {
-		if at >= len(into) {
-			return errMalformed
+	for i, b := range decisions {
+		into[i] = Decision{}
+		failure, err := readDecision(b, &into[i], &names)
+		if err != nil {
+			return err
 		}
-		into[at] = Decision{}
-		fault, err := readDecision(b, &into[at], &names)
-		if e := faultOf(fault); e != nil && first == nil {
+		if e := errorOf(failure); e != nil && first == nil {
 			first = e
 			if x, ok := e.(*Error); ok && len(into) > 1 {
-				first = invalid(fmt.Sprintf("checks[%d].%s", at, x.Field), x.Message)
+				first = invalid(fmt.Sprintf("checks[%d].%s", i, x.Field), x.Message)
 			}
 		}
-		at++
-		return err
-	})
-	if err == nil && at != len(into) {
-		err = errMalformed
-	}
-	if err != nil {
-		return err
 	}
 	return first
 }
 
-// finalOf returns err as an *Error if it has one of the codes that asking another node does not help, else as
-// it is.
+// finalOf returns err as an *Error if it has one of the codes final, which every node would return, else as it is.
 func finalOf(err error, final ...codes.Code) error {
 	st, _ := status.FromError(err)
 	if !slices.Contains(final, st.Code()) {
@@ -243,16 +238,15 @@ func finalOf(err error, final ...codes.Code) error {
 	return invalid("", st.Message())
 }
 
-// What the budget of repeats is made of.
 const (
-	budgetPart   = 10  // one repeat for so many checks that were answered
-	budgetRate   = 10  // and so many a second, for clients that ask little
+	budgetPart   = 10  // one retry for so many decided checks
+	budgetRate   = 10  // and so many a second, for clients of little load
 	budgetMost   = 100 // at once
 	budgetAtOnce = 10  // at the start
 )
 
-// budget bounds how often checks are repeated that a busy node has turned away: callers that repeat all
-// of them would keep it busy. The zero budget is full of budgetAtOnce.
+// budget bounds retries of checks that overloaded nodes have rejected, which would keep them overloaded. The zero budget
+// has budgetAtOnce.
 type budget struct {
 	mu struct {
 		sync.Mutex
@@ -263,7 +257,7 @@ type budget struct {
 	}
 }
 
-// take reports whether one more repeat is in the budget, when so many checks have been answered until now.
+// take reports whether one more retry is in the budget. answered is the number of checks that nodes have decided until now.
 func (b *budget) take(now time.Time, answered uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -293,14 +287,13 @@ func (s *counters) answered() (n uint64) {
 	return n
 }
 
-// maxSpread is the most that Wait comes later than it might, so that many who wait for one limit
-// do not come back all at once.
+// maxSpread is the longest random delay of Wait, so that waiters for one limit do not all retry at once.
 const maxSpread = 100 * time.Millisecond
 
-// Wait asks until q is admitted, and then waits for as long as a leaky queue wants it to. It returns at
-// once, with what was decided, when the context's deadline is earlier than the limit would admit q or than its turn
-// comes (ErrWouldExceedDeadline), and when the limit never will (ErrNever); else its error is the context's, or
-// Check's. What was admitted to a queue stays charged, whatever the error: those behind it were told their times.
+// Wait retries q until it is admitted, and then waits for the Delay of a leaky queue. It returns at once, with the
+// decision, when the limit would admit q, or the Delay end, after the context's deadline (ErrWouldExceedDeadline) or never
+// (ErrNever); other errors are the context's, or Check's. A check admitted to a queue stays charged, whatever the
+// error: later checks have their Delay already.
 func (c *Client) Wait(ctx context.Context, q Check) (Decision, error) {
 	for {
 		d, err := c.Check(ctx, q)
@@ -308,13 +301,10 @@ func (c *Client) Wait(ctx context.Context, q Check) (Decision, error) {
 		case err != nil:
 			return d, err
 		case d.Allowed:
-			if d.Delay <= 0 {
-				return d, nil
-			}
-			if tooLate(ctx, d.Delay) {
+			if d.Delay > 0 && tooLate(ctx, d.Delay) {
 				return d, ErrWouldExceedDeadline
 			}
-			if !sleep(ctx, d.Delay) {
+			if d.Delay > 0 && !pause.For(ctx, d.Delay) {
 				return d, ctx.Err()
 			}
 			return d, nil
@@ -326,7 +316,7 @@ func (c *Client) Wait(ctx context.Context, q Check) (Decision, error) {
 			return d, ErrWouldExceedDeadline
 		}
 		spread := rand.N(min(wait/10, maxSpread) + 1) // #nosec G404 -- a pause
-		if !sleep(ctx, wait+spread) {
+		if !pause.For(ctx, wait+spread) {
 			return d, ctx.Err()
 		}
 	}
@@ -338,25 +328,23 @@ func tooLate(ctx context.Context, wait time.Duration) bool {
 	return ok && time.Until(deadline) < wait
 }
 
-// counterKey names a counter within this client: two hashes of its domain, descriptor and limits, with
-// seeds that nobody else knows.
+// counterKey identifies a counter within this client: two hashes of its domain, descriptor and limits, with secret seeds.
 type counterKey [2]uint64
 
-// seeds of counterKeys.
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
 func keyOf(counter []byte) counterKey {
 	return counterKey{maphash.Bytes(seeds[0], counter), maphash.Bytes(seeds[1], counter)}
 }
 
-// denial is one that a node has given, and for how long it stands.
+// denial is a decision of a node and its valid time.
 type denial struct {
 	decision Decision
 	cost     int64
 	at       time.Time
 }
 
-// denials remembers them. A nil one remembers nothing.
+// denials is the denial cache. A nil one is empty.
 type denials struct {
 	byKey *lru.Cache[counterKey, *denial]
 }
@@ -365,16 +353,11 @@ func newDenials(entries int) *denials {
 	if entries == 0 {
 		return nil
 	}
-	// The only error is about entries, which the options have checked.
-	byKey, err := lru.New[counterKey, *denial](entries)
-	if err != nil {
-		return nil
-	}
+	byKey, _ := lru.New[counterKey, *denial](entries) // the error is about entries, which the options have checked
 	return &denials{byKey}
 }
 
-// get answers a check of cost from memory: more than what was denied is denied too, as long as the
-// node has said. What it says of the time is as of now.
+// get returns the denial of a check of at least the denied cost, while it is valid, with its times as of now.
 func (m *denials) get(key counterKey, cost int64, now func() time.Time) (d Decision, ok bool) {
 	if m == nil {
 		return d, false
@@ -397,8 +380,8 @@ func (m *denials) get(key counterKey, cost int64, now func() time.Time) (d Decis
 	return d, true
 }
 
-// note remembers d, the answer to a check of cost, if it is a denial that stands for a while. It was
-// asked at asked: what has passed since is time that the denial may not stand any more.
+// note remembers d, the decision of a check of cost, if it is a denial that stands for a while, from asked on, when the
+// check was sent.
 func (m *denials) note(key counterKey, cost int64, d *Decision, asked time.Time) {
 	if m == nil || d.Allowed || d.deniedFor <= 0 {
 		return
@@ -406,7 +389,7 @@ func (m *denials) note(key counterKey, cost int64, d *Decision, asked time.Time)
 	m.byKey.Add(key, &denial{*d, cost, asked})
 }
 
-// forget drops what is known of a counter that was given something back, or was reset.
+// forget removes the denial of a counter that was refunded, charged or reset.
 func (m *denials) forget(key counterKey) {
 	if m != nil {
 		m.byKey.Remove(key)

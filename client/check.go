@@ -10,14 +10,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Entry is one (key, value) of a descriptor. The key is UTF-8 of 1 byte to 1 KiB. The value may be anything: one above 1 KiB, or that is
-// not UTF-8, is sent and counted as its first 512 bytes and its hash.
+// Entry is one (key, value) of a descriptor. The key is UTF-8 of 1 byte to 1 KiB. A value above 1 KiB, or that is not UTF-8, is
+// sent and counted as its first 512 bytes and its hash.
 type Entry struct{ Key, Value string }
 
 // KV returns an Entry.
 func KV(key, value string) Entry { return Entry{key, value} }
 
-// Check is one question: may this descriptor spend this cost now?
+// Check asks whether a descriptor may spend a cost now.
 type Check struct {
 	// Domain holds the rules. Not empty.
 	Domain string
@@ -25,13 +25,11 @@ type Check struct {
 	Descriptor []Entry
 	// Cost is how many units to spend; 0 means 1. Negative costs are errors: see Refund.
 	Cost int64
-	// Limits come with the check, at most 16. When there are any, no rule is matched, and the check is
-	// counted apart from what rules count for the same descriptor.
+	// Limits come with the check, at most 16. With any, no rule is matched, and the check has counters of its own.
 	Limits []Limit
 }
 
-// Limit is one that comes with a check. Fields mean what the keys of the same name mean in rule
-// files; 0 is the default.
+// Limit is a limit that comes with a check. Fields are those of the same name in rule files; 0 is the default.
 type Limit struct {
 	Algorithm  Algorithm
 	Count      int64
@@ -110,8 +108,8 @@ const (
 	maxLimits  = 16
 )
 
-// fault returns what is wrong with c, or nil.
-func (c *Check) fault() *Error {
+// validate returns the first error of c, or nil.
+func (c *Check) validate() *Error {
 	switch {
 	case c.Domain == "":
 		return invalid("domain", "empty")
@@ -127,12 +125,11 @@ func (c *Check) fault() *Error {
 		return invalid("limits", fmt.Sprintf("%d limits; want at most %d", len(c.Limits), maxLimits))
 	}
 	for i := range c.Descriptor {
-		e := &c.Descriptor[i]
-		switch {
-		case e.Key == "":
+		switch n := len(c.Descriptor[i].Key); {
+		case n == 0:
 			return invalid(fmt.Sprintf("descriptor[%d].key", i), "empty")
-		case len(e.Key) > maxText:
-			return invalid(fmt.Sprintf("descriptor[%d].key", i), fmt.Sprintf("%d bytes; want at most %d", len(e.Key), maxText))
+		case n > maxText:
+			return invalid(fmt.Sprintf("descriptor[%d].key", i), fmt.Sprintf("%d bytes; want at most %d", n, maxText))
 		}
 	}
 	return nil
@@ -149,28 +146,27 @@ type Decision struct {
 	Soft, Shadowed bool
 	// Elastic: the rule's limits denied, and its pool admitted. All else is about these limits.
 	Elastic bool
-	// Source says who decided.
+	// Source is where the decision was made.
 	Source Source
-	// LimitIndex is the deciding limit's place among the rule's limits, or among the Check's own.
+	// LimitIndex is the index of the deciding limit in the rule's limits, or in the Check's own.
 	LimitIndex int
-	// Limit is that limit's count, or its burst; Remaining what is left of it. Both are the largest
-	// int64 where nothing limits the check, and 0 where nothing is known of the counter.
+	// Limit is that limit's count, or its burst; Remaining is the part not spent. Both are the largest int64 for a check
+	// without a limit, and 0 for an unknown counter.
 	Limit, Remaining int64
 	// Period is that of the limit; a calendar month counts as 30 days, a year as 365.
 	Period time.Duration
-	// ResetAfter is the time until the whole limit is free again, RetryAfter that until this cost would be
-	// admitted: 0 when allowed, or Never.
+	// ResetAfter is the time until nothing is spent any more, RetryAfter the time until this cost would be admitted: 0
+	// when allowed, or Never.
 	ResetAfter, RetryAfter time.Duration
 	// Delay is how long to wait before acting, of an admitted check whose limit is a leaky queue. Wait does.
 	Delay time.Duration
 	// Rule is the name of the rule, or its path in the file; empty when none matched.
 	Rule string
-	// Owner is the name of the node that decided, if one did.
+	// Owner is the name of the node that decided, if any.
 	Owner string
-	// Staleness is how old what the node knew of the counter was, if Source is SourceEventual.
+	// Staleness is the age of the counter that the node decided on, if Source is SourceEventual.
 	Staleness time.Duration
-	// Response is what the rule has HTTP services answer to whom it denies; nil for their own answer. Not
-	// to be changed.
+	// Response is the rule's HTTP response to a denied request; nil for the service's own. Do not change it.
 	Response *Response
 
 	deniedFor time.Duration
@@ -187,7 +183,7 @@ type Response struct {
 // Header is one HTTP header.
 type Header struct{ Name, Value string }
 
-// Source says who decided.
+// Source is where a decision was made.
 type Source uint8
 
 const (
@@ -244,27 +240,17 @@ var (
 	FailClosed = FailurePolicy{kind: SourceFailClosed}
 )
 
-// FailLocal admits a share of what a counter's limit admits, above 0 and at most 1, by a token bucket in this
-// client: with n clients that ask alike, 1/n admits about what the limit does. The limit is the one that
-// nodes have named last; a counter of which nothing is known is admitted.
+// FailLocal admits a share of a counter's limit, above 0 and at most 1, by a token bucket in this client: with n
+// clients of equal load, 1/n admits about what the limit does. The limit is that of the counter's last decision; checks
+// of unknown counters are admitted.
 func FailLocal(share float64) FailurePolicy { return FailurePolicy{SourceFailLocal, share} }
 
 func (p FailurePolicy) local() bool { return p.kind == SourceFailLocal }
 
-func (p FailurePolicy) fault() error {
-	switch {
-	case p.kind != SourceFailOpen && p.kind != SourceFailClosed && p.kind != SourceFailLocal:
-		return fmt.Errorf("WithFailurePolicy: want FailOpen, FailClosed or FailLocal")
-	case p.local() && !(p.share > 0 && p.share <= 1):
-		return fmt.Errorf("WithFailurePolicy: FailLocal: share %v; want above 0 and at most 1", p.share)
-	}
-	return nil
-}
-
-// closedRetry is the RetryAfter of a denial that nobody decided: about when somebody may again.
+// closedRetry is the RetryAfter of a denial by FailClosed: about when a node may answer again.
 const closedRetry = time.Second
 
-// standIn answers a check of cost that no node has answered.
+// standIn applies the failure policy to a check of cost.
 func (c *Client) standIn(key counterKey, cost int64, read bool) Decision {
 	d := Decision{Source: c.opts.policy.kind}
 	switch d.Source {
@@ -323,17 +309,16 @@ var (
 	ErrNever = errors.New("sluice: the cost is more than the limit can ever admit")
 	// ErrWouldExceedDeadline: Wait would have to wait for longer than its context lives.
 	ErrWouldExceedDeadline = errors.New("sluice: the limit would admit this only after the context's deadline")
-	// ErrUnavailable: no node has said that it did what was asked: a Charge, a Refund or a Reset, which no
-	// FailurePolicy can stand in for. It may have been done.
+	// ErrUnavailable: no node has confirmed a Charge, a Refund or a Reset, which have no FailurePolicy. It may have been done.
 	ErrUnavailable = errors.New("sluice: no node answered")
-	// ErrCredentials: the nodes do not take the client's token, or want one. Dial returns it, with what a node said; where
-	// nodes stop to take the token later, the FailurePolicy answers.
+	// ErrCredentials: the nodes reject the client's token, or require one. Dial returns it, with a node's message; when
+	// nodes reject the token later, the FailurePolicy answers.
 	ErrCredentials = errors.New("sluice: the nodes do not take the credentials")
 )
 
-// Error says what is wrong with a check. It was not charged.
+// Error is a validation error of a check. It was not charged.
 type Error struct {
-	// Field is the field at fault, for example "descriptor[0].key".
+	// Field is the invalid field, for example "descriptor[0].key".
 	Field   string
 	Message string
 }
@@ -347,16 +332,15 @@ func (e *Error) Error() string {
 
 func invalid(field, message string) *Error { return &Error{field, message} }
 
-// What became of a call on a stream. They do not leave the package.
+// Outcomes of a call on a stream, used inside the package.
 var (
-	// errUnsent: the check never left, or was certainly not decided.
+	// errUnsent: the check was certainly not decided.
 	errUnsent = errors.New("not sent")
-	// errAmbiguous: it was sent and has no answer; it may have been charged.
+	// errAmbiguous, errGaveUp (the context ended): the check was sent without an answer; it may have been charged.
 	errAmbiguous = errors.New("sent, but not answered")
-	// errGaveUp: the context ended before an answer came; it may have been charged.
-	errGaveUp = errors.New("sent, and not waited for any more")
+	errGaveUp    = errors.New("sent, and not waited for any more")
 	// errBusy: a full queue; nothing was charged.
 	errBusy = errors.New("overloaded")
-	// errNoOwner: the node found nobody who may decide, and the rule no answer in its place.
+	// errNoOwner: the node found no owner, and the rule has no fallback.
 	errNoOwner = errors.New("no node that may decide answered the node that was asked")
 )

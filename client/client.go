@@ -1,18 +1,15 @@
-// Package client asks a sluice cluster from Go.
+// Package client sends checks to a sluice cluster from Go.
 //
-// A Client keeps one stream to each node that it asks. Concurrent calls travel together: a check
-// is sent at once while few frames are unanswered, and gathers with others while they are.
-// Answers name the node that holds the key, and the Client asks that node next time, so most
-// checks are decided where they arrive. A denial is answered from memory for as long as the node
-// says that it stands, 100 ms at most.
+// A Client keeps one stream to each node and packs concurrent checks into frames. Decisions name the owner of
+// the key, and the Client sends the next check of the key there. A denial is answered from memory for as long as
+// the node says that it stands, 100 ms at most.
 //
-// What happens when no node answers in time is the caller's choice, see FailurePolicy, and every
-// Decision says in Source who decided it. An error means that the call was wrong, that its
-// context ended, or that the Client is closed.
+// A FailurePolicy decides when no node answers in time; Decision.Source names what decided. An error means that the
+// call was invalid, that its context ended, or that the Client is closed.
 //
 // A Client is safe for concurrent use and owns its goroutines: Close ends them and waits.
-// The packages below this one bring limits to net/http, gRPC, listeners and streams of bytes, and
-// what a Client does to Prometheus and OpenTelemetry.
+// The packages below this one apply limits to net/http, gRPC, listeners and streams of bytes, and export metrics of
+// a Client to Prometheus and OpenTelemetry.
 package client
 
 import (
@@ -28,6 +25,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"golang.org/x/time/rate"
 )
@@ -37,19 +35,18 @@ type Client struct {
 	opts  options
 	seeds []*node // the addresses of the target
 	fleet atomic.Pointer[fleet]
-	turn  atomic.Uint64
-	// owners remembers who decides which counter.
+	turn  atomic.Uint64 // counts choices of a node, for round robin
+	// owners caches the owners of counters.
 	owners  *lru.Cache[counterKey, owner]
 	denials *denials
-	// locals are the limiters that stand in for nodes, nil unless the policy is FailLocal.
+	// locals are the limiters of FailLocal, nil with other policies.
 	locals *lru.Cache[counterKey, *rate.Limiter]
 	stats  counters
-	// repeats bounds those of checks that busy nodes have turned away.
-	repeats budget
-	reach   reach
-	wake    chan struct{} // asks for the members soon
-	// reporter is what it is called where it reports loads.
-	reporter string
+	// repeats bounds retries of checks that overloaded nodes have rejected.
+	repeats  budget
+	reach    reach
+	wake     chan struct{} // asks for the members soon
+	reporter string        // its name in load reports
 	closed   atomic.Bool
 	// rejection is the last ErrCredentials.
 	rejection atomic.Pointer[error]
@@ -63,11 +60,10 @@ type Client struct {
 	}
 }
 
-// Dial returns a Client of the cluster at target: "host:port" of a node's gRPC port or of a
-// service in front of them all, any target that gRPC can resolve ("dns:///sluice:7460"), or several
-// separated by commas. It waits until the cluster has named its members, at most until ctx ends or
-// for a second: a cluster that is not there is no error here, but the FailurePolicy's to
-// answer, until it is. One that does not take the client's credentials is: ErrCredentials.
+// Dial returns a Client of the cluster at target: "host:port" of a node's gRPC port or of a load balancer,
+// any target that gRPC can resolve ("dns:///sluice:7460"), or several separated by commas. It waits for the cluster's
+// members for a second, or until ctx ends. An unreachable cluster is no error: the FailurePolicy answers until a node
+// is reached. ErrCredentials means that the nodes reject the client's credentials.
 func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -97,8 +93,8 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 		c.seeds = append(c.seeds, n)
 	}
 	c.connect()
-	patience, enough := context.WithTimeout(ctx, dialPatience)
-	defer enough()
+	patience, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
 	first := make(chan struct{})
 	c.spawn(func() {
 		c.refresh()
@@ -130,7 +126,7 @@ func (c *Client) reached() bool {
 // dialPatience is how long Dial waits for the cluster.
 const dialPatience = time.Second
 
-// Close ends what is under way with ErrClosed, and waits until nothing of the Client runs.
+// Close ends calls in flight with ErrClosed, and waits for the Client's goroutines.
 func (c *Client) Close() error {
 	c.life.Lock()
 	c.life.closed = true
@@ -140,7 +136,7 @@ func (c *Client) Close() error {
 	c.closeNodes()
 	c.reach.note(false)
 	c.life.group.Wait()
-	c.closeNodes() // of members that were being learnt
+	c.closeNodes() // of members that were being added
 	return nil
 }
 
@@ -184,45 +180,43 @@ func (c *Client) Read(ctx context.Context, q Check) (Decision, error) {
 }
 
 // Charge spends the cost whatever the limits say, after the fact, and may leave a debt. It is not
-// repeated once it may have been done: ErrUnavailable says that nobody knows.
+// retried once it may have been done: then the error is ErrUnavailable.
 func (c *Client) Charge(ctx context.Context, q Check) (Decision, error) {
 	return c.ask(ctx, &q, sluicev1.Verb_VERB_CHARGE)
 }
 
-// Refund gives the cost back, never above full. Errors are as with Charge.
+// Refund gives the cost back, up to the full limit. Errors are as with Charge.
 func (c *Client) Refund(ctx context.Context, q Check) (Decision, error) {
 	return c.ask(ctx, &q, sluicev1.Verb_VERB_REFUND)
 }
 
-// ask asks about q, and observes.
+// ask decides q, counts the decision and tells the observer.
 func (c *Client) ask(ctx context.Context, q *Check, verb sluicev1.Verb) (d Decision, err error) {
-	if c.opts.observer == nil {
-		err = c.decide(ctx, q, verb, &d)
-		c.stats.count(&d, err)
-		return d, err
+	var began time.Time
+	if c.opts.observer != nil {
+		began = time.Now()
 	}
-	began := time.Now()
 	err = c.decide(ctx, q, verb, &d)
 	c.stats.count(&d, err)
-	c.opts.observer.Decided(ctx, Event{
-		Domain: q.Domain, Verb: verbs[verb], Cost: max(1, q.Cost), Decision: d, Err: err, Took: time.Since(began),
-	})
+	if c.opts.observer != nil {
+		c.observe(ctx, began, Event{Domain: q.Domain, Verb: verbs[verb], Cost: max(1, q.Cost), Decision: d, Err: err})
+	}
 	return d, err
 }
 
-// decide asks about q until somebody has decided, the time is up, or it is certain that nobody can.
+// decide sends q until a node or the failure policy has decided.
 func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *Decision) error {
 	if c.closed.Load() {
 		return ErrClosed
 	}
-	if fault := q.fault(); fault != nil {
-		return fault
+	if invalid := q.validate(); invalid != nil {
+		return invalid
 	}
 	x := calls.Get().(*call)
-	var fault *Error
-	if x.body, fault = appendCounter(x.body[:0], q); fault != nil {
+	var invalid *Error
+	if x.body, invalid = appendCounter(x.body[:0], q); invalid != nil {
 		calls.Put(x)
-		return fault
+		return invalid
 	}
 	key, cost := keyOf(x.body), max(1, q.Cost)
 	switch verb {
@@ -238,22 +232,26 @@ func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *De
 	x.body = appendSpending(x.body, cost, verb)
 	s, known := c.pick(key, nil)
 	if s == nil {
-		return c.again(ctx, q, verb, key, x, nil, errUnsent, d)
+		return c.retry(ctx, q, verb, key, x, nil, errUnsent, d)
 	}
-	err := s.ask(ctx, x, known)
-	if err == nil {
-		*d = x.decision
-		c.learn(key, s.node, known, d)
-		if verb == sluicev1.Verb_VERB_CHECK {
-			c.denials.note(key, cost, d, x.asked)
-		}
-		x.release()
-		return nil
+	if err := s.ask(ctx, x, known); err != nil {
+		return c.retry(ctx, q, verb, key, x, s.node, err, d)
 	}
-	return c.again(ctx, q, verb, key, x, s.node, err, d)
+	c.take(x, key, cost, verb, s.node, known, d)
+	x.release()
+	return nil
 }
 
-// ask asks the node. If the error is not that of ctx, x was answered, or not taken.
+// take sets d to the decision of n on x, and remembers what it says of the owner and of later checks.
+func (c *Client) take(x *call, key counterKey, cost int64, verb sluicev1.Verb, n *node, known bool, d *Decision) {
+	*d = x.decision
+	c.learn(key, n, known, d)
+	if verb == sluicev1.Verb_VERB_CHECK {
+		c.denials.note(key, cost, d, x.asked)
+	}
+}
+
+// ask sends x and waits for the decision. Unless the error is errGaveUp, the stream does not use x any more.
 func (s *stream) ask(ctx context.Context, x *call, known bool) error {
 	if err := s.submit(x, known); err != nil {
 		return err
@@ -270,11 +268,11 @@ func (s *stream) ask(ctx context.Context, x *call, known bool) error {
 	if x.err != nil {
 		return x.err
 	}
-	return faultOf(x.fault)
+	return errorOf(x.failure)
 }
 
-// faultOf returns why a check that was answered has no decision, or nil.
-func faultOf(f *sluicev1.Error) error {
+// errorOf returns a node's error about a check as an error of this package, or nil.
+func errorOf(f *sluicev1.Error) error {
 	switch f.GetCode() {
 	case sluicev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
 		return nil
@@ -283,7 +281,7 @@ func faultOf(f *sluicev1.Error) error {
 	case sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE:
 		return fmt.Errorf("%w: %s", errNoOwner, f.GetMessage())
 	}
-	_, field, found := strings.Cut(f.GetField(), "].") // checks[3].descriptor: its place in the frame says nothing
+	_, field, found := strings.Cut(f.GetField(), "].") // checks[3].descriptor: without the index in the frame
 	if !found || !strings.HasPrefix(f.GetField(), "checks[") {
 		field = f.GetField()
 	}
@@ -296,8 +294,8 @@ const (
 	lastWait  = 200 * time.Millisecond
 )
 
-// again goes on after an attempt at n that ended with err, and with the failure policy when the time is up.
-func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key counterKey, x *call, n *node, err error, d *Decision) error {
+// retry goes on after an attempt at n that ended with err, and applies the failure policy when the time is up.
+func (c *Client) retry(ctx context.Context, q *Check, verb sluicev1.Verb, key counterKey, x *call, n *node, err error, d *Decision) error {
 	began := time.Now()
 	if err != errGaveUp && !x.asked.IsZero() {
 		began = x.asked
@@ -315,7 +313,7 @@ func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key co
 		if errors.Is(err, errBusy) && !c.repeats.take(time.Now(), c.stats.answered()) {
 			break
 		}
-		if wait > 0 && !sleep(ctx, c.jitter(wait)) {
+		if !pause.For(ctx, c.jitter(wait)) {
 			err = errUnsent
 			continue
 		}
@@ -331,25 +329,26 @@ func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key co
 			c.stats.retries.Add(1)
 		}
 		n = s.node
-		// Whoever still knows the old call may answer it, so this is another.
+		// The old stream may still answer the old call.
 		x = &call{body: body, done: make(chan struct{}, 1)}
 		if err = s.ask(ctx, x, known); err == nil {
-			*d = x.decision
-			c.learn(key, n, known, d)
-			if verb == sluicev1.Verb_VERB_CHECK {
-				c.denials.note(key, max(1, q.Cost), d, x.asked)
-			}
+			c.take(x, key, max(1, q.Cost), verb, n, known, d)
 			return nil
 		}
 	}
-	if verb != sluicev1.Verb_VERB_CHECK && verb != sluicev1.Verb_VERB_READ {
+	if !retryable(verb) {
 		return fmt.Errorf("%w within %v; it was not done", ErrUnavailable, c.opts.timeout)
 	}
 	*d = c.standIn(key, max(1, q.Cost), verb == sluicev1.Verb_VERB_READ)
 	return nil
 }
 
-// final returns what to answer after an attempt that ended with err: nil is to go on, errUnsent that the
+// retryable: doing verb twice admits nothing twice.
+func retryable(verb sluicev1.Verb) bool {
+	return verb == sluicev1.Verb_VERB_CHECK || verb == sluicev1.Verb_VERB_READ
+}
+
+// final returns the error of the call after an attempt that ended with err: nil means to retry, errUnsent that the
 // time is up.
 func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error {
 	if c.closed.Load() {
@@ -358,8 +357,7 @@ func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	repeatable := verb == sluicev1.Verb_VERB_CHECK || verb == sluicev1.Verb_VERB_READ
-	if !repeatable && !errors.Is(err, errUnsent) && !errors.Is(err, errBusy) {
+	if !retryable(verb) && !errors.Is(err, errUnsent) && !errors.Is(err, errBusy) {
 		if err == errGaveUp && ended(ctx) != errUnsent {
 			err = ctx.Err()
 		}
@@ -369,18 +367,6 @@ func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error
 		return ended(ctx)
 	}
 	return nil
-}
-
-// sleep waits for d, and reports false when ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // verbs are their names.

@@ -15,7 +15,7 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// How long a node that cannot be reached is left alone: twice as long each time.
+// The backoff of a node that cannot be reached, doubling.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -23,11 +23,11 @@ const (
 	openTimeout = 2 * time.Second
 )
 
-// node is one address that is asked, and the circuit breaker before it: checks go to nodes that
-// have a stream, and streams are opened in the background. After a failure nobody tries for a while.
+// node is one address and its circuit breaker: checks go to nodes that have a stream, and streams are opened in the
+// background, with a backoff.
 type node struct {
 	client *Client
-	// name is the node's in the cluster; "" for an address of the target.
+	// name is that in the cluster; "" for an address of the target.
 	name, addr string
 	conn       *grpc.ClientConn
 	current    atomic.Pointer[stream]
@@ -36,7 +36,7 @@ type node struct {
 		sync.Mutex
 		opening bool
 		tried   bool // an attempt has ended
-		// failures are those in a row; nobody tries before retryAt.
+		// failures are consecutive; the next attempt is not before retryAt.
 		failures int
 		retryAt  time.Time
 		closed   bool
@@ -51,7 +51,7 @@ func (c *Client) newNode(name, addr string) (*node, error) {
 	return &node{client: c, name: name, addr: addr, conn: conn}, nil
 }
 
-// connect has a stream to n opened, unless there is one or n is to be left alone. It never blocks.
+// connect opens a stream to n in the background, unless there is one or n is in its backoff. It never blocks.
 func (n *node) connect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -68,7 +68,7 @@ func (n *node) tried() bool {
 	return n.mu.tried
 }
 
-// open makes one attempt, and receives on the stream that comes of it.
+// open makes one attempt to open a stream, and receives on it.
 func (n *node) open() {
 	ctx, cancel := context.WithCancel(n.client.ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -77,7 +77,7 @@ func (n *node) open() {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		n.client.noteRejection(err) // before anybody sees that it was tried
+		n.client.noteRejection(err) // before tried is set: Dial reads it then
 	}
 	n.mu.Lock()
 	n.mu.opening, n.mu.tried = false, true
@@ -99,8 +99,8 @@ func (n *node) open() {
 
 var checkStream = &grpc.StreamDesc{StreamName: "CheckStream", ClientStreams: true, ServerStreams: true}
 
-// greet opens a stream and asks a request without checks on it. Its answer is an error, and all that
-// is asked of it: an address may be connected, and its process hang, or be no node.
+// greet opens a stream and sends a request without checks. Its response is an error, and proves that the address is a
+// node that does not hang.
 func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, error) {
 	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.SluiceService_CheckStream_FullMethodName,
 		grpc.ForceCodecV2(newCodec()), grpc.WaitForReady(true))
@@ -109,7 +109,7 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	}
 	s := &stream{node: n, grpc: g, cancel: cancel}
 	f := newFrame(&s.mu.lanes[elsewhere])
-	s.launchLocked(f) // nobody else knows s
+	s.launchLocked(f) // s is not shared yet
 	// io.EOF says that the node has ended the stream already; RecvMsg says why.
 	if err := g.SendMsg(f); err != nil && err != io.EOF {
 		return nil, err
@@ -124,12 +124,9 @@ func (c *Client) noteRejection(err error) {
 	}
 }
 
-// failedLocked leaves n alone for a while.
+// failedLocked begins a backoff.
 func (n *node) failedLocked() {
-	wait := lastPause
-	if n.mu.failures < 7 { // 50 ms · 2⁷ is past the last
-		wait = min(wait, firstPause<<n.mu.failures)
-	}
+	wait := min(lastPause, firstPause<<min(n.mu.failures, 7)) // 50 ms · 2⁷ is above lastPause
 	n.mu.failures++
 	n.mu.retryAt = time.Now().Add(n.client.jitter(wait))
 }
@@ -147,7 +144,7 @@ func (n *node) lost(s *stream) {
 	n.client.refreshSoon()
 }
 
-// close ends n. Its stream's goroutine is the client's to wait for.
+// close ends n. Client.Close waits for the stream's goroutine.
 func (n *node) close() {
 	n.mu.Lock()
 	n.mu.closed = true
@@ -158,9 +155,8 @@ func (n *node) close() {
 	n.conn.Close() // an error means that it is closed
 }
 
-// inOrder reports whether a node has ended a stream in order, and has answered all that it decided: because it leaves,
-// or because it does not take the token any more that the stream was opened with. It says so with an
-// Error in the status, which a connection that breaks cannot have.
+// inOrder reports whether a node has ended a stream after answering all that it decided, because it leaves or because the
+// token of the stream is not valid any more. The status has an Error then, which that of a broken connection has not.
 func inOrder(err error) bool {
 	st, ok := status.FromError(err)
 	if !ok || st.Code() != codes.Unavailable && st.Code() != codes.Unauthenticated {

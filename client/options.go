@@ -31,7 +31,7 @@ type options struct {
 
 func newOptions(list []Option) (options, error) {
 	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, owners: 65_536}
-	// Answers are as large as the cluster's rules make them; nodes do not cap them either.
+	// The cluster's rules bound the size of responses; nodes have no cap either.
 	o.dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
@@ -53,9 +53,8 @@ func newOptions(list []Option) (options, error) {
 	return o, nil
 }
 
-// WithTimeout bounds the time that a call takes with all its retries, unless its context ends
-// earlier; then the FailurePolicy answers. Above 0; 3 s by default, which is longer than a cluster
-// needs after a crash.
+// WithTimeout bounds the time of a call with all its retries; then the FailurePolicy answers. Above 0; 3 s by default,
+// which is longer than a cluster needs after a crash.
 func WithTimeout(d time.Duration) Option {
 	return func(o *options) error {
 		if d <= 0 {
@@ -66,12 +65,14 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// WithFailurePolicy says what answers when no node does: FailOpen, which is the default, FailClosed or
-// FailLocal.
+// WithFailurePolicy sets the policy when no node answers: FailOpen, which is the default, FailClosed or FailLocal.
 func WithFailurePolicy(p FailurePolicy) Option {
 	return func(o *options) error {
-		if err := p.fault(); err != nil {
-			return err
+		switch {
+		case p.kind != SourceFailOpen && p.kind != SourceFailClosed && !p.local():
+			return errors.New("WithFailurePolicy: want FailOpen, FailClosed or FailLocal")
+		case p.local() && !(p.share > 0 && p.share <= 1):
+			return fmt.Errorf("WithFailurePolicy: FailLocal: share %v; want above 0 and at most 1", p.share)
 		}
 		o.policy = p
 		return nil
@@ -89,7 +90,7 @@ func WithDenyCache(entries int) Option {
 	}
 }
 
-// WithOwners sets of how many counters the node that holds them is remembered, 65,536 by default.
+// WithOwners sets of how many counters the owner is remembered, 65,536 by default.
 func WithOwners(entries int) Option {
 	return func(o *options) error {
 		if entries < 1 {
@@ -100,8 +101,7 @@ func WithOwners(entries int) Option {
 	}
 }
 
-// WithoutRouting asks only the addresses of the target, in turn: for callers that cannot reach the
-// nodes' own addresses, or shall not.
+// WithoutRouting uses only the addresses of the target, in turn: for clients that cannot reach the nodes' own addresses.
 func WithoutRouting() Option {
 	return func(o *options) error { o.noRouting = true; return nil }
 }
@@ -112,13 +112,13 @@ func WithDialOptions(list ...grpc.DialOption) Option {
 	return func(o *options) error { o.dial = append(o.dial, list...); return nil }
 }
 
-// Observer is told of every answer. Decided is called in the asking goroutine and must be quick and safe
-// for concurrent use.
+// Observer gets an Event for every decision. Decided is called in the caller's goroutine and must be quick and safe for
+// concurrent use.
 type Observer interface {
 	Decided(ctx context.Context, e Event)
 }
 
-// Event is one answer. CheckAll has one for each check, or one for all if it failed: with the domain of the first
+// Event is one decision or error. CheckAll has one for each check, or one if it failed: with the domain of the first check
 // and the sum of the costs.
 type Event struct {
 	Domain string
@@ -149,7 +149,7 @@ func (e *Event) Outcome() string {
 	return "denied"
 }
 
-// WithObserver has o told of every answer.
+// WithObserver sets an Observer.
 func WithObserver(observer Observer) Option {
 	return func(o *options) error {
 		if observer == nil {
@@ -160,11 +160,11 @@ func WithObserver(observer Observer) Option {
 	}
 }
 
-// Stats counts since Dial, but for Nodes.
+// Stats counts since Dial, except for Nodes.
 type Stats struct {
-	// Allowed and Denied are answers by who gave them.
+	// Allowed and Denied are decisions by source.
 	Allowed, Denied map[Source]uint64
-	// Invalid are calls that were wrong, Failed those with another error.
+	// Invalid are calls with an *Error, Failed those with another error.
 	Invalid, Failed uint64
 	// Retries are attempts after the first.
 	Retries uint64
@@ -172,7 +172,7 @@ type Stats struct {
 	Frames uint64
 	// StreamsLost are streams that ended other than by Close.
 	StreamsLost uint64
-	// Nodes are those of the cluster that are asked now; 0 while only the target is.
+	// Nodes is the number of known nodes of the cluster; 0 while only the target is used.
 	Nodes int
 }
 
@@ -181,7 +181,7 @@ type counters struct {
 	invalid, failed, retries, frames, streamsLost atomic.Uint64
 }
 
-// count notes an answer. d counts if err is nil.
+// count counts a decision, or an error if err is not nil.
 func (s *counters) count(d *Decision, err error) {
 	if err != nil {
 		if _, ok := errors.AsType[*Error](err); ok {
@@ -217,11 +217,10 @@ func (c *Client) Stats() Stats {
 	return r
 }
 
-// ReportLoad tells the cluster how much of its load the service behind a pool bears: 0 is idle, 1 as much as it
-// can bear. The pool shrinks by it, as its rule file says. A report counts for the time that the rules give it, 10 s
-// by default, so report every few seconds. Each Client is a reporter of its own, and of several the highest
-// load counts. An *Error says that load is out of range, or that the rules have no such pool or let it
-// follow no load; ErrUnavailable that no node has answered in time.
+// ReportLoad reports the load of the service behind a pool: 0 is idle, 1 its capacity. The pool shrinks by it, as its
+// rule file says. A report is valid for the time that the rules give it, 10 s by default, so report every few seconds. Each
+// Client is a reporter of its own, and the highest load of all reporters counts. An *Error says that load is out of range,
+// or that the rules have no such pool or that it follows no load; ErrUnavailable says that no node has answered in time.
 func (c *Client) ReportLoad(ctx context.Context, domain, pool string, load float64) error {
 	req := &sluicev1.ReportLoadRequest{Domain: domain, Pool: pool, Load: load, Reporter: c.reporter}
 	_, err := c.inTurns(ctx, counterKey{}, func(ctx context.Context, n *node) error {

@@ -7,18 +7,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 const (
-	// refreshEvery is how often the members are asked for, and soonest how long after the last time at
-	// least when something has changed.
-	refreshEvery   = 15 * time.Second
-	soonest        = 250 * time.Millisecond
+	refreshEvery   = 15 * time.Second       // of the members
+	soonest        = 250 * time.Millisecond // after the last refresh, when something has changed
 	refreshTimeout = 2 * time.Second
 )
 
-// fleet are the nodes that are asked. It is immutable.
+// fleet are the known nodes. It is immutable.
 type fleet struct {
 	// nodes are the members that serve, by name; empty while none is known.
 	nodes  []*node
@@ -28,9 +27,8 @@ type fleet struct {
 // everyone returns all nodes and the target's addresses.
 func (c *Client) everyone() []*node { return slices.Concat(c.fleet.Load().nodes, c.seeds) }
 
-// pick returns a stream to a node to be asked about the counter called key, other than avoid if there is
-// another: its owner if that is known, else one in turn. nil if no node can be asked now. It has those
-// connected that it finds without a stream, and never waits for them.
+// pick returns a stream to the owner of the counter key if known, else to the next node, and to avoid only if there is no
+// other; nil without any stream. It connects nodes without a stream in the background.
 func (c *Client) pick(key counterKey, avoid *node) (s *stream, known bool) {
 	f := c.fleet.Load()
 	if len(f.nodes) > 1 {
@@ -70,16 +68,14 @@ func (c *Client) inTurn(nodes []*node, avoid *node) (last *stream) {
 	return last
 }
 
-// owner is what is remembered of a counter: the name of the node that decides it, and the limit, for a
-// policy that stands in for it.
+// owner is the name of a counter's owner, and the counter's limit for FailLocal.
 type owner struct {
 	name   string
 	limit  int64
 	period time.Duration
 }
 
-// learn notes what the answer of n tells about the counter. known says that n was asked because it was
-// taken for the owner.
+// learn remembers the owner of a counter from the decision of n. known says that n was asked as the owner.
 func (c *Client) learn(key counterKey, n *node, known bool, d *Decision) {
 	if d.Source != SourceHeld && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
 		return
@@ -108,8 +104,7 @@ func (c *Client) refreshSoon() {
 	}
 }
 
-// follow asks for the members now and then, and when something has changed, until the client
-// is closed.
+// follow refreshes the members at intervals and on wake, until the client is closed.
 func (c *Client) follow() {
 	next := time.NewTimer(c.jitter(refreshEvery))
 	defer next.Stop()
@@ -129,7 +124,7 @@ func (c *Client) follow() {
 	}
 }
 
-// refresh asks one node after the other for the members, until one answers: first those that have a stream, then
+// refresh asks one node after the other for the members, until one responds: first those that have a stream, then
 // the target.
 func (c *Client) refresh() {
 	if c.opts.noRouting {
@@ -141,7 +136,7 @@ func (c *Client) refresh() {
 			order = append(order, n)
 		}
 	}
-	if n := len(order); n > 1 { // clients that began together do not all ask the first
+	if n := len(order); n > 1 { // clients that started together ask different nodes
 		at := int(c.turn.Add(1) % uint64(n))
 		order = slices.Concat(order[at:], order[:at])
 	}
@@ -159,17 +154,17 @@ func (c *Client) refresh() {
 	}
 }
 
-// watch ends streams that hang and has nodes connected that were left alone, until the client is closed.
+// watch ends streams that hang and connects nodes after their backoff, until the client is closed.
 func (c *Client) watch() {
 	tick := time.NewTicker(min(max(c.opts.timeout/16, 5*time.Millisecond), 200*time.Millisecond))
 	defer tick.Stop()
 	for {
-		var now time.Time
 		select {
 		case <-c.ctx.Done():
 			return
-		case now = <-tick.C:
+		case <-tick.C:
 		}
+		now := time.Now()
 		for _, n := range c.everyone() {
 			if s := n.current.Load(); s != nil && s.hangs(now, c.opts.timeout) {
 				s.end(context.DeadlineExceeded)
@@ -179,7 +174,7 @@ func (c *Client) watch() {
 	}
 }
 
-// connect has nodes connected, and the target while there is no other way.
+// connect connects all nodes, and the target while no node has a stream.
 func (c *Client) connect() {
 	reached := false
 	for _, n := range c.fleet.Load().nodes {
@@ -193,8 +188,7 @@ func (c *Client) connect() {
 	}
 }
 
-// setMembers makes those that serve the fleet. Nodes that stay keep their streams; the others
-// are closed once what they were asked is answered.
+// setMembers replaces the fleet by the serving members. Nodes that stay keep their streams; the others are retired.
 func (c *Client) setMembers(members []*sluicev1.Member) {
 	before := c.fleet.Load()
 	after := &fleet{byName: map[string]*node{}}
@@ -206,7 +200,7 @@ func (c *Client) setMembers(members []*sluicev1.Member) {
 		if n == nil || n.addr != m.GetGrpcAddress() {
 			made, err := c.newNode(m.GetName(), m.GetGrpcAddress())
 			if err != nil {
-				continue // an address that gRPC cannot dial: the target's are still there
+				continue // an address that gRPC cannot dial: other nodes forward to it
 			}
 			n = made
 		}
@@ -223,33 +217,28 @@ func (c *Client) setMembers(members []*sluicev1.Member) {
 	}
 }
 
-// retire closes n, which nobody picks any more, once what it was asked has had time to be answered.
+// retire closes n, which is not picked any more, after the time that calls in flight may take.
 func (c *Client) retire(n *node) {
 	if !c.spawn(func() {
-		t := time.NewTimer(c.opts.timeout)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-		}
+		pause.For(c.ctx, c.opts.timeout)
 		n.close()
 	}) {
 		n.close()
 	}
 }
 
-// reach is whether there is anybody to ask, for those who wait until there is.
+// reach tells waiting calls when a node is reached.
 type reach struct {
 	mu struct {
 		sync.Mutex
 		// changed is closed when a node has been reached, or an attempt has failed.
 		changed chan struct{}
-		// missedAt is when somebody first found nobody to ask; zero since a node was reached.
+		// missedAt is when a call first found no node; zero since a node was reached.
 		missedAt time.Time
 	}
 }
 
-// next returns a channel that is closed when things change.
+// next returns a channel that is closed by the next note.
 func (r *reach) next() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +248,7 @@ func (r *reach) next() <-chan struct{} {
 	return r.mu.changed
 }
 
-// note tells those who wait that a node was reached, or was not.
+// note wakes waiting calls: a node was reached, or an attempt has failed.
 func (r *reach) note(reached bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +261,7 @@ func (r *reach) note(reached bool) {
 	}
 }
 
-// missed notes that there is nobody to ask now, and returns for how long that has been so.
+// missed records that there is no node now, and returns for how long there has been none.
 func (r *reach) missed(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -282,9 +271,8 @@ func (r *reach) missed(now time.Time) time.Duration {
 	return now.Sub(r.mu.missedAt)
 }
 
-// find returns a stream to a node that may be asked, as pick does, and waits for one if there is none. The error
-// is errUnsent when the time is up, ErrClosed, or that of ctx. While nobody has been reached for as long as a
-// call may take, nobody waits: whoever found that out has waited for all.
+// find returns a stream as pick does, and waits for one if there is none. The error is errUnsent when the time is up,
+// ErrClosed, or that of ctx. It does not wait when no node has been reached for the time of a call.
 func (c *Client) find(ctx context.Context, key counterKey, avoid *node) (s *stream, known bool, err error) {
 	for {
 		changed := c.reach.next()
@@ -297,7 +285,7 @@ func (c *Client) find(ctx context.Context, key counterKey, avoid *node) (s *stre
 		if c.reach.missed(time.Now()) >= c.opts.timeout {
 			return nil, false, errUnsent
 		}
-		t := time.NewTimer(c.jitter(firstPause)) // a node that was left alone may be tried again
+		t := time.NewTimer(c.jitter(firstPause)) // the backoff of a node may have ended
 		select {
 		case <-changed:
 		case <-t.C:
@@ -309,8 +297,7 @@ func (c *Client) find(ctx context.Context, key counterKey, avoid *node) (s *stre
 	}
 }
 
-// ended is why a call ends whose context has: errUnsent when its time is up, else what the caller's
-// context says.
+// ended returns errUnsent when the time of a call is up, else the error of the caller's context.
 func ended(ctx context.Context) error {
 	if context.Cause(ctx) == errUnsent {
 		return errUnsent
@@ -318,8 +305,8 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle waits until all nodes that are to be asked were tried: what is asked then goes where it should.
-// Once one was reached, the others have a moment left.
+// settle waits until all nodes were tried, so that first checks go to their owners. Once one was reached, the others
+// have settleMoment left.
 func (c *Client) settle(ctx context.Context) {
 	var moment <-chan time.Time
 	for {
@@ -328,17 +315,10 @@ func (c *Client) settle(ctx context.Context) {
 		if len(nodes) == 0 {
 			nodes = c.seeds
 		}
-		tried, reached := true, false
-		for _, n := range nodes {
-			tried = tried && n.tried()
-		}
-		for _, n := range c.everyone() {
-			reached = reached || n.current.Load() != nil
-		}
-		if tried {
+		if !slices.ContainsFunc(nodes, func(n *node) bool { return !n.tried() }) {
 			return
 		}
-		if reached && moment == nil {
+		if moment == nil && c.reached() {
 			t := time.NewTimer(settleMoment)
 			defer t.Stop()
 			moment = t.C
@@ -353,5 +333,4 @@ func (c *Client) settle(ctx context.Context) {
 	}
 }
 
-// settleMoment is how long Dial waits for the other nodes once it has reached one.
 const settleMoment = 100 * time.Millisecond

@@ -16,27 +16,24 @@ import (
 )
 
 const (
-	// maxFlying is how many frames of a lane may be unanswered before checks gather. Those that are unanswered
-	// for lateAfter do not count, up to maxFlyingLate in all: they wait for something at the node, and
-	// others need not.
+	// maxFlying is how many frames of a lane may be in flight before checks wait. Frames that are in flight for lateAfter do
+	// not count, up to maxFlyingLate in all: they wait for something at the node, and others need not.
 	maxFlying     = 3
 	lateAfter     = 20 * time.Millisecond
 	maxFlyingLate = 32
-	// maxFrameBytes and maxFrameChecks end a frame. Two of them fit into what gRPC takes without making
-	// the sender wait, so whoever sends never waits.
+	// maxFrameBytes and maxFrameChecks bound a frame. Two of them fit into gRPC's send buffer, so sending never blocks.
 	maxFrameBytes  = 16 << 10
 	maxFrameChecks = 512
-	// maxQueued is how many checks may wait for a frame to leave.
+	// maxQueued is how many checks may wait to be sent.
 	maxQueued = 16 << 10
 )
 
-// call is one check on its way, and its answer. Whoever waits for done may give up; then the
-// call is left to whoever still knows it.
+// call is one check in flight, and its decision. Its caller may stop waiting for done, and leave the call to the stream.
 type call struct {
 	body     []byte // a sluice.v1.Check
 	decision Decision
 	asked    time.Time // when its frame was sent, if it was
-	fault    *sluicev1.Error
+	failure  *sluicev1.Error
 	err      error
 	done     chan struct{}
 }
@@ -49,13 +46,13 @@ func (c *call) answer(err error) {
 	c.done <- struct{}{}
 }
 
-// release gives c back for another call. Only for one that was answered.
+// release returns c to the pool. It must be answered.
 func (c *call) release() {
-	c.decision, c.asked, c.fault, c.err = Decision{}, time.Time{}, nil, nil
+	c.decision, c.asked, c.failure, c.err = Decision{}, time.Time{}, nil, nil
 	calls.Put(c)
 }
 
-// frame is a CheckRequest: its bytes, until they are sent, and whose checks are in it.
+// frame is a CheckRequest: its bytes, until they are sent, and its calls.
 type frame struct {
 	lane  *lane
 	id    uint64
@@ -75,7 +72,7 @@ func newFrame(l *lane) *frame {
 	return f
 }
 
-// release gives the frame back; its calls are answered.
+// release returns f to the pool. Its calls must be answered.
 func (f *frame) release() {
 	clear(f.calls)
 	*f = frame{calls: f.calls[:0]}
@@ -93,49 +90,47 @@ func (f *frame) has(c *call) bool {
 	return len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-16)
 }
 
-// lane is what travels together on a stream, and does not wait for other lanes' answers.
+// lane is a queue of frames on a stream, which does not wait for the responses of other lanes.
 type lane struct {
-	// waiting are frames that gather, the oldest first.
-	waiting []*frame
-	// flying is how many are sent and unanswered, and not late.
-	flying int
+	waiting []*frame // the oldest first
+	flying  int      // frames in flight that are not late
 }
 
-// The lanes: checks whose counter the node holds, as far as is known, are decided at once. Others, which the
-// node may have to ask somebody else about, or wait with until there is an owner, do not hold them up.
+// The lanes: checks that the node owns, as far as is known, are decided at once. Others, which it may have to forward or
+// hold until there is an owner, do not delay them.
 const (
 	here = iota
 	elsewhere
 )
 
-// stream is a CheckStream to one node. Whoever sets sending owns the sending half until it
-// clears it; the goroutine in receive owns the receiving half.
+// stream is a CheckStream to one node. The goroutine that sets sending owns the sending half until it clears it; the
+// goroutine in receive owns the receiving half.
 type stream struct {
 	node   *node
 	grpc   grpc.ClientStream
 	cancel context.CancelFunc
-	names  names       // of the receiver
 	worked atomic.Bool // a check was answered
+
+	// Of receive.
+	names     names
+	decisions [][]byte // used again by each response
 
 	mu struct {
 		sync.Mutex
 		lanes   [2]lane
 		queued  int      // checks that wait
-		flying  []*frame // sent and unanswered
+		flying  []*frame // in flight
 		lastID  uint64
 		sending bool
-		// heard is when the last answer came.
-		heard time.Time
-		// late fires when frames that are waited for may be late, if armed.
-		late  *time.Timer
-		armed bool
-		// ended is why nothing is taken any more.
-		ended error
+		heard   time.Time   // when the last response came
+		late    *time.Timer // fires when frames in flight may be late, if armed
+		armed   bool
+		ended   error // the end of the stream
 	}
 }
 
-// submit takes c, which will be answered. known says that the node is taken for the owner. The error, if any,
-// says that c was not taken.
+// submit queues c, which will be answered unless there is an error. known says that the node is the owner, as far as is
+// known.
 func (s *stream) submit(c *call, known bool) error {
 	l := &s.mu.lanes[elsewhere]
 	if known {
@@ -163,14 +158,14 @@ func (s *stream) submit(c *call, known bool) error {
 	}
 	s.mu.Unlock()
 	if lead {
-		// Who else is about to ask comes along. Alone, this takes no time.
+		// Other goroutines may add their checks. Without any, this takes no time.
 		runtime.Gosched()
 		s.send()
 	}
 	return nil
 }
 
-// readyLocked returns a lane of which a frame may leave now, or nil.
+// readyLocked returns a lane with a frame that may be sent now, or nil.
 func (s *stream) readyLocked() *lane {
 	if s.mu.ended != nil || len(s.mu.flying) >= maxFlyingLate {
 		return nil
@@ -183,7 +178,7 @@ func (s *stream) readyLocked() *lane {
 	return nil
 }
 
-// leadLocked makes the caller the one who sends, if there is something that may leave now.
+// leadLocked makes the caller the sender, and returns true, if there is none and a frame may be sent now.
 func (s *stream) leadLocked() bool {
 	if s.mu.sending || s.readyLocked() == nil {
 		return false
@@ -192,7 +187,7 @@ func (s *stream) leadLocked() bool {
 	return true
 }
 
-// send sends frames while some may leave, and clears sending.
+// send sends frames while it may, and clears sending.
 func (s *stream) send() {
 	s.mu.Lock()
 	for l := s.readyLocked(); l != nil; l = s.readyLocked() {
@@ -202,7 +197,7 @@ func (s *stream) send() {
 		s.launchLocked(f)
 		s.mu.Unlock()
 		s.node.client.stats.frames.Add(1)
-		// An error says that the stream has ended; receive learns why, and answers.
+		// An error says that the stream has ended; receive gets the cause and answers the calls.
 		if err := s.grpc.SendMsg(f); err != nil {
 			s.cancel()
 		}
@@ -222,7 +217,7 @@ func (s *stream) launchLocked(f *frame) {
 	s.mu.flying = append(s.mu.flying, f)
 }
 
-// armLocked has those who wait looked after when what they wait for may be late.
+// armLocked schedules relieve for when frames in flight may be late.
 func (s *stream) armLocked() {
 	s.mu.armed = true
 	if s.mu.late == nil {
@@ -232,7 +227,7 @@ func (s *stream) armLocked() {
 	s.mu.late.Reset(lateAfter)
 }
 
-// relieve lets others go ahead of frames that are late.
+// relieve marks late frames, and sends frames that waited for them.
 func (s *stream) relieve() {
 	s.mu.Lock()
 	s.mu.armed = false
@@ -253,14 +248,14 @@ func (s *stream) relieve() {
 	}
 }
 
-// receive takes answers until the stream ends, and answers what is left then.
+// receive reads responses until the stream ends, and ends its calls then.
 func (s *stream) receive() {
 	for {
 		if err := s.grpc.RecvMsg(s); err != nil {
 			s.end(err)
 			return
 		}
-		// Those who got answers may ask again, and then the next frame has their checks too.
+		// Answered callers may add their next checks to the next frame.
 		runtime.Gosched()
 		s.mu.Lock()
 		lead := s.leadLocked()
@@ -271,54 +266,41 @@ func (s *stream) receive() {
 	}
 }
 
-// take reads one answer.
+// take reads one response.
 func (s *stream) take(b []byte) error {
-	id, decisions, fault, err := responseHead(b)
+	id, decisions, failure, err := readResponse(b, s.decisions[:0])
 	if err != nil {
 		return err
 	}
+	s.decisions = decisions
 	f := s.answered(id)
-	if f != nil && len(f.calls) > 0 && !s.worked.Load() {
+	if f == nil {
+		return fmt.Errorf("%w: to frame %d, which was not asked or is answered", errMalformed, id)
+	}
+	defer f.release()
+	if len(f.calls) > 0 && !s.worked.Load() {
 		s.worked.Store(true)
 	}
-	switch {
-	case f == nil:
-		return fmt.Errorf("%w: to frame %d, which was not asked or is answered", errMalformed, id)
-	case fault != nil:
-		for _, c := range f.calls {
-			c.fault = fault
+	if failure == nil && len(decisions) != len(f.calls) {
+		err = fmt.Errorf("%w: %d decisions on %d checks", errMalformed, len(decisions), len(f.calls))
+	}
+	for i, c := range f.calls {
+		if failure != nil {
+			c.failure = failure
+		} else if err == nil {
+			c.failure, err = readDecision(decisions[i], &c.decision, &s.names)
+			c.asked = f.sent
+		}
+		if err != nil {
+			c.answer(errAmbiguous)
+		} else {
 			c.answer(nil)
 		}
-		f.release()
-		return nil
-	case decisions != len(f.calls):
-		for _, c := range f.calls {
-			c.answer(errAmbiguous)
-		}
-		n := len(f.calls)
-		f.release()
-		return fmt.Errorf("%w: %d decisions on %d checks", errMalformed, decisions, n)
 	}
-	at := 0
-	err = responseFields(b, func(b []byte) error {
-		c := f.calls[at]
-		fault, err := readDecision(b, &c.decision, &s.names)
-		if err != nil {
-			return err
-		}
-		c.fault, c.asked = fault, f.sent
-		at++
-		c.answer(nil)
-		return nil
-	})
-	for ; at < len(f.calls); at++ { // of a malformed answer
-		f.calls[at].answer(errAmbiguous)
-	}
-	f.release()
 	return err
 }
 
-// answered takes the frame that id names out of those under way.
+// answered removes the frame of that id from those in flight.
 func (s *stream) answered(id uint64) *frame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,8 +317,8 @@ func (s *stream) answered(id uint64) *frame {
 	return nil
 }
 
-// end gives the stream up: what waits is unsent, and what is under way is ambiguous, unless the
-// node has ended it in order: then it has answered everything that it decided.
+// end ends the stream: waiting calls are unsent, and calls in flight are ambiguous, unless the node has ended the stream
+// in order: then it has answered all that it decided.
 func (s *stream) end(why error) {
 	s.mu.Lock()
 	if s.mu.ended != nil {
@@ -361,7 +343,7 @@ func (s *stream) end(why error) {
 	if inOrder(why) {
 		under = errUnsent
 	}
-	// The sender may have a frame that is flying in its hands, so frames are not pooled again.
+	// The sender may still use a frame in flight, so frames do not return to the pool.
 	var since time.Time
 	for _, f := range flying {
 		if since.IsZero() {
@@ -380,8 +362,8 @@ func (s *stream) end(why error) {
 	}
 }
 
-// hangs reports whether the node has said nothing for most of the time that a call has, which leaves the rest
-// for another node, or has left one frame unanswered for all of it. Nodes wait half of that for an owner.
+// hangs reports whether the node has sent nothing for most of timeout, which leaves the rest for another node, or has not
+// answered one frame for all of it. Nodes wait half of that for an owner.
 func (s *stream) hangs(now time.Time, timeout time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,24 +15,22 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// TokenSource returns the token that a call shows. It is asked for each stream that is opened and each call beside them,
-// from several goroutines. Its errors fail the call and must not have the token in them.
+// TokenSource returns the token of a call. It is called for each new stream and each unary call, from several goroutines.
+// Its errors fail the call and must not contain the token.
 type TokenSource func(ctx context.Context) (string, error)
 
-// Token returns a source of one token that never changes.
+// Token returns a source of a constant token.
 func Token(token string) TokenSource {
 	return func(context.Context) (string, error) { return token, nil }
 }
 
 const (
-	// tokenFileAge is how long what was read of a file counts.
-	tokenFileAge = time.Second
-	// maxTokenFile is the largest file that is read, in bytes.
-	maxTokenFile = 4 << 10
+	tokenFileAge = time.Second // a token is read again after it
+	maxTokenFile = 4 << 10     // bytes
 )
 
-// TokenFile returns a source that reads the token from a file, which may be replaced: it is read again a second after the last
-// time. While it cannot be read, the last token goes on to count.
+// TokenFile returns a source that reads the token from a file, which may be replaced: it is read at most once a second. While it
+// cannot be read, the last token is used.
 func TokenFile(path string) TokenSource {
 	var mu sync.Mutex
 	var token string
@@ -74,8 +72,8 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// WithToken shows the tokens of source to the nodes. Over connections that are not encrypted it is shown to nodes at
-// a loopback address alone, unless WithTokenInClear says otherwise.
+// WithToken sends the tokens of source to the nodes. Over connections that are not encrypted, only nodes at loopback
+// addresses get it, unless WithTokenInClear is set.
 func WithToken(source TokenSource) Option {
 	return func(o *options) error {
 		if source == nil {
@@ -86,17 +84,16 @@ func WithToken(source TokenSource) Option {
 	}
 }
 
-// WithTokenInClear has the token of WithToken shown over connections that are not encrypted too, where everybody on the
-// way can read it: for networks that are encrypted otherwise.
+// WithTokenInClear sends the token of WithToken over connections that are not encrypted too, where it can be read: for
+// networks that are encrypted otherwise.
 func WithTokenInClear() Option {
 	return func(o *options) error { o.inClear = true; return nil }
 }
 
-// errInClear is why a token stays where it is.
 var errInClear = errors.New("a token is not sent over a connection without TLS, but to a loopback address")
 
-// TokenCredentials returns what shows the tokens of source in the calls of a gRPC connection, for programs that use the
-// generated client: for grpc.WithPerRPCCredentials. inClear is as WithTokenInClear.
+// TokenCredentials returns credentials for grpc.WithPerRPCCredentials that send the tokens of source, for programs that use
+// the generated client. inClear is as WithTokenInClear.
 func TokenCredentials(source TokenSource, inClear bool) credentials.PerRPCCredentials {
 	return &tokenCredentials{source, inClear}
 }
@@ -118,17 +115,17 @@ func (t *tokenCredentials) GetRequestMetadata(ctx context.Context, uri ...string
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials. GetRequestMetadata requires it where it is to be, since
-// gRPC makes no exception for loopback.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. GetRequestMetadata checks it instead, since gRPC has no
+// exception for loopback.
 func (t *tokenCredentials) RequireTransportSecurity() bool { return false }
 
-// encrypted reports whether nobody on the way can read the call.
+// encrypted reports whether the call's connection is encrypted.
 func encrypted(ctx context.Context) bool {
 	info, ok := credentials.RequestInfoFromContext(ctx)
 	return ok && info.AuthInfo != nil && credentials.CheckSecurityLevel(info.AuthInfo, credentials.PrivacyAndIntegrity) == nil
 }
 
-// toLoopback reports whether the call goes to this machine by an address or a name that says so.
+// toLoopback reports whether the call goes to a loopback address or to localhost.
 func toLoopback(uri []string) bool {
 	if len(uri) != 1 {
 		return false

@@ -16,8 +16,8 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// The messages of CheckStream are written and read by hand, since reflection would cost more
-// than all else that happens to a check here. A test compares both with the generated types.
+// The messages of CheckStream are written and read by hand, since reflection would cost more than all else that a check
+// needs here. A test compares both with the generated types.
 
 // Field numbers of sluice.v1.
 const (
@@ -28,8 +28,8 @@ const (
 	responseDecisions, responseID, responseError = 1, 2, 3
 )
 
-// appendCounter appends the fields of c that name its counter: domain, descriptor and limits.
-// Domains and keys that are not UTF-8 cannot travel.
+// appendCounter appends the fields of c that identify its counter: domain, descriptor and limits. Domains and keys must
+// be UTF-8.
 func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 	if !utf8.ValidString(c.Domain) {
 		return b, invalid("domain", "not valid UTF-8")
@@ -58,7 +58,7 @@ func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 	return b, nil
 }
 
-// appendSpending appends the other fields: what is to be done to the counter.
+// appendSpending appends the other fields.
 func appendSpending(b []byte, cost int64, verb sluicev1.Verb) []byte {
 	if cost != 1 {
 		b = protowire.AppendTag(b, checkCost, protowire.VarintType)
@@ -87,68 +87,39 @@ func sizeString(s string) int {
 
 var errMalformed = errors.New("malformed answer")
 
-// responseFields calls decision for every decision of a CheckResponse, in order.
-func responseFields(b []byte, decision func(b []byte) error) error {
+// readResponse returns the id of a CheckResponse, its decisions, appended to into, and its error.
+func readResponse(b []byte, into [][]byte) (id uint64, decisions [][]byte, failure *sluicev1.Error, err error) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return errMalformed
+			return 0, nil, nil, errMalformed
 		}
 		b = b[n:]
-		if num == responseDecisions && typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
-				return errMalformed
-			}
-			if err := decision(v); err != nil {
-				return err
-			}
-			b = b[n:]
-			continue
-		}
 		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return errMalformed
+			return 0, nil, nil, errMalformed
 		}
-		b = b[n:]
-	}
-	return nil
-}
-
-// responseHead returns the id of a CheckResponse, how many decisions it has, and its error.
-func responseHead(b []byte) (id uint64, decisions int, fault *sluicev1.Error, err error) {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return 0, 0, nil, errMalformed
-		}
-		b = b[n:]
 		switch {
 		case num == responseDecisions && typ == protowire.BytesType:
-			decisions++
+			v, _ := protowire.ConsumeBytes(b)
+			into = append(into, v)
 		case num == responseID && typ == protowire.VarintType:
 			id, _ = protowire.ConsumeVarint(b)
 		case num == responseError && typ == protowire.BytesType:
-			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
-				return 0, 0, nil, errMalformed
+			v, _ := protowire.ConsumeBytes(b)
+			failure = new(sluicev1.Error)
+			if proto.Unmarshal(v, failure) != nil {
+				return 0, nil, nil, errMalformed
 			}
-			fault = new(sluicev1.Error)
-			if err := proto.Unmarshal(v, fault); err != nil {
-				return 0, 0, nil, errMalformed
-			}
-		}
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return 0, 0, nil, errMalformed
 		}
 		b = b[n:]
 	}
-	return id, decisions, fault, nil
+	return id, into, failure, nil
 }
 
 func duration(v uint64) time.Duration { return time.Duration(int64(v)) }
 
-// readDecision reads a Decision, or why there is none.
-func readDecision(b []byte, d *Decision, names *names) (fault *sluicev1.Error, err error) {
+// readDecision reads a Decision, or the error in its place.
+func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error, err error) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -174,10 +145,10 @@ func readDecision(b []byte, d *Decision, names *names) (fault *sluicev1.Error, e
 			case 9:
 				d.Owner = names.get(v)
 			case 15:
-				fault = new(sluicev1.Error)
-				err = proto.Unmarshal(v, fault)
+				failure = new(sluicev1.Error)
+				err = proto.Unmarshal(v, failure)
 			case 17:
-				d.Response, err = readResponse(v)
+				d.Response, err = readRuleResponse(v)
 			}
 			if err != nil {
 				return nil, errMalformed
@@ -190,7 +161,7 @@ func readDecision(b []byte, d *Decision, names *names) (fault *sluicev1.Error, e
 			b = b[n:]
 		}
 	}
-	return fault, nil
+	return failure, nil
 }
 
 // number sets the field of sluice.v1.Decision that is numbered num.
@@ -227,7 +198,7 @@ func (d *Decision) number(num protowire.Number, v uint64) {
 	}
 }
 
-func readResponse(b []byte) (*Response, error) {
+func readRuleResponse(b []byte) (*Response, error) {
 	var p sluicev1.Response
 	if err := proto.Unmarshal(b, &p); err != nil {
 		return nil, err
@@ -239,10 +210,10 @@ func readResponse(b []byte) (*Response, error) {
 	return r, nil
 }
 
-// names keeps the strings that come again and again: of rules and nodes. Not safe for concurrent use.
+// names interns the names of rules and nodes. Not safe for concurrent use.
 type names struct{ known map[string]string }
 
-// maxNames bounds what is kept; a cluster has fewer rules and nodes, or pays for new strings.
+// maxNames bounds names; with more rules and nodes, strings are allocated again.
 const maxNames = 4096
 
 func (n *names) get(b []byte) string {
@@ -257,7 +228,7 @@ func (n *names) get(b []byte) string {
 	return s
 }
 
-// codec is gRPC's own but for the frames of streams.
+// codec is gRPC's own except for the frames of streams.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(encproto.Name)} }
@@ -273,7 +244,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(out, mem.DefaultBufferPool())}, nil
 }
 
-// Unmarshal gives an answer to its stream, and leaves those of other calls as they are.
+// Unmarshal passes a response to its stream, and keeps the bytes of a reply.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *stream:
@@ -287,5 +258,5 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// reply is an answer to a unary call, still to be read.
+// reply is the encoded response of a unary call.
 type reply struct{ bytes []byte }

@@ -1,5 +1,5 @@
-// Package clientotel tells OpenTelemetry what a client.Client is answered: metrics, and an event on the span of the
-// context in which was asked.
+// Package clientotel exports the decisions of a client.Client to OpenTelemetry: metrics, and an event on the span of
+// the call's context.
 package clientotel
 
 import (
@@ -23,7 +23,7 @@ type Observer struct {
 	took   metric.Float64Histogram
 }
 
-// New returns an Observer whose metrics p keeps, to be given to client.WithObserver:
+// New returns an Observer for client.WithObserver, with metrics of p:
 // sluice.client.checks, a counter by domain, verb, outcome (allowed, denied, shadowed, invalid, error) and source, and
 // sluice.client.duration, a histogram in seconds.
 func New(p metric.MeterProvider) (*Observer, error) {

@@ -1,4 +1,4 @@
-// Package clientprom counts what a client.Client is answered, for Prometheus.
+// Package clientprom exports the decisions of a client.Client to Prometheus.
 package clientprom
 
 import (
@@ -9,16 +9,16 @@ import (
 	"github.com/sluice-project/sluice/client"
 )
 
-// Observer is a client.Observer and a prometheus.Collector. Its metrics have labels of few values only: domain, verb,
-// outcome (allowed, denied, shadowed, invalid, error) and source.
+// Observer is a client.Observer and a prometheus.Collector. Its metrics have the labels domain, verb, outcome (allowed,
+// denied, shadowed, invalid, error) and source.
 type Observer struct {
 	checks *prometheus.CounterVec
 	units  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 }
 
-// New returns an Observer, to be registered and given to client.WithObserver. Domains are label values: callers that
-// make them of requests should not.
+// New returns an Observer, to be registered and passed to client.WithObserver. Domains are label values, so they must not
+// come from requests.
 func New() *Observer {
 	return &Observer{
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -1,8 +1,8 @@
-// Package grpclimit holds gRPC servers and clients of Go to the limits of a sluice cluster, by
-// interceptors: a server's reject with RESOURCE_EXHAUSTED, and a client's wait.
+// Package grpclimit applies the limits of a sluice cluster to gRPC servers and clients in Go, by interceptors: a
+// server's reject with RESOURCE_EXHAUSTED, and a client's wait.
 //
-// What is asked is made by Keys, of the peer's address, metadata, or the method. Who decides, and what
-// happens when nobody does, is package client's.
+// Keys make the descriptors, of the peer's address, metadata, or the method. Package client decides the checks, also
+// when no node answers.
 package grpclimit
 
 import (
@@ -20,13 +20,13 @@ type Waiter interface {
 	Wait(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Client says what a client's interceptors wait for, and makes them. Calls go out when they are admitted; one
-// that never would be, or not before its deadline, fails with RESOURCE_EXHAUSTED.
+// Client configures and makes a client's interceptors. They send calls when they are admitted; one that is never
+// admitted, or not before its deadline, fails with RESOURCE_EXHAUSTED.
 type Client struct {
 	// Waiter and Domain are required.
 	Waiter Waiter
 	Domain string
-	// Key makes the descriptor of a call. Required. Calls to which it does not apply go out at once.
+	// Key makes the descriptor of a call. Required. Calls to which it does not apply are sent at once.
 	Key Key
 	// Cost is how many units a call spends; nil means 1.
 	Cost func(ctx context.Context, method string) int64
@@ -46,7 +46,7 @@ func (c *Client) validate() error {
 	return nil
 }
 
-// Unary returns an interceptor of unary calls. The error says which field of c is wrong.
+// Unary returns an interceptor of unary calls. The error names the invalid field of c.
 func (c Client) Unary() (grpc.UnaryClientInterceptor, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c Client) Unary() (grpc.UnaryClientInterceptor, error) {
 	}, nil
 }
 
-// Stream returns an interceptor of streams. The error says which field of c is wrong.
+// Stream returns an interceptor of streams. The error names the invalid field of c.
 func (c Client) Stream() (grpc.StreamClientInterceptor, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (c Client) Stream() (grpc.StreamClientInterceptor, error) {
 	}, nil
 }
 
-// paced is a stream that waits before it sends. The first message came with the stream.
+// paced is a stream that waits before it sends. The check of the stream covers the first message.
 type paced struct {
 	grpc.ClientStream
 	client *Client
@@ -91,7 +91,7 @@ type paced struct {
 	cancel context.CancelFunc
 }
 
-// SendMsg ends the stream when a message is not admitted: whoever gets an error from it counts on that.
+// SendMsg ends the stream when a message is not admitted: gRPC's contract for an error of SendMsg.
 func (p *paced) SendMsg(m any) error {
 	if p.begun {
 		if err := p.client.wait(p.Context(), p.method); err != nil {
@@ -106,12 +106,12 @@ func (p *paced) SendMsg(m any) error {
 func (p *paced) RecvMsg(m any) error {
 	err := p.ClientStream.RecvMsg(m)
 	if err != nil || !p.many {
-		p.cancel() // the stream has ended, which leaves nothing to cancel but the context
+		p.cancel() // the stream has ended: this only frees the context
 	}
 	return err
 }
 
-// wait returns the status of a call that does not go out, or nil.
+// wait returns the status of a call that is not sent, or nil.
 func (c *Client) wait(ctx context.Context, method string) error {
 	entries, ok := c.Key(context.WithValue(ctx, outgoing{}, true), method)
 	if !ok || len(entries) == 0 {

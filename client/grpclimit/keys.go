@@ -12,13 +12,11 @@ import (
 	"github.com/sluice-project/sluice/internal/shortvalue"
 )
 
-// Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is
-// false where the call has nothing to make them of: then the descriptor is not asked. Values may be anything: the client shortens
-// what is above 1 KiB or not UTF-8.
+// Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is false if the
+// call lacks the value: then the descriptor is not checked. The client shortens values above 1 KiB or not UTF-8.
 type Key func(ctx context.Context, method string) (entries []client.Entry, ok bool)
 
-// As returns k with another name for its entry: Peer().As("remote_address"), for rules that call it so. k must make one
-// entry.
+// As returns k with another name for its only entry: Peer().As("remote_address").
 func (k Key) As(name string) Key {
 	return func(ctx context.Context, method string) ([]client.Entry, bool) {
 		entries, ok := k(ctx, method)
@@ -29,7 +27,7 @@ func (k Key) As(name string) Key {
 	}
 }
 
-// Keys joins keys to one descriptor, which is asked only where all of them apply.
+// Keys joins keys to one descriptor. It applies only if all of them do.
 func Keys(keys ...Key) Key {
 	return func(ctx context.Context, method string) ([]client.Entry, bool) {
 		var all []client.Entry
@@ -56,7 +54,7 @@ func First(keys ...Key) Key {
 	}
 }
 
-// From is the entry (name, what f returns); it does not apply where that is empty.
+// From is the entry (name, result of f); it does not apply if the result is empty.
 func From(name string, f func(ctx context.Context, method string) string) Key {
 	return func(ctx context.Context, method string) ([]client.Entry, bool) {
 		v := f(ctx, method)
@@ -64,7 +62,7 @@ func From(name string, f func(ctx context.Context, method string) string) Key {
 	}
 }
 
-// Value is the entry (name, value), whatever the call.
+// Value is the constant entry (name, value).
 func Value(name, value string) Key {
 	return From(name, func(context.Context, string) string { return value })
 }
@@ -74,19 +72,19 @@ func Method() Key {
 	return From("method", func(_ context.Context, method string) string { return method })
 }
 
-// User is the entry "user" with what f returns, mostly from the call's context.
+// User is the entry "user" with the result of f, mostly from the call's context.
 func User(f func(ctx context.Context) string) Key {
 	return From("user", func(ctx context.Context, _ string) string { return f(ctx) })
 }
 
 // Metadata is the entry (name, the last value of field in the metadata): of the incoming call on servers, of the outgoing
-// one on clients. It does not apply where there is none.
+// one on clients. It does not apply without a value.
 func Metadata(name, field string) Key {
 	return From(name, func(ctx context.Context, _ string) string { return value(ctx, field) })
 }
 
-// APIKey is the entry "api_key" with a hash of the last value of field in the metadata, so that the secret itself goes
-// nowhere: the first 128 bits of SHA-256 in hexadecimal.
+// APIKey is the entry "api_key" with a hash of the last value of field in the metadata, so that the secret is not sent:
+// the first 128 bits of SHA-256 in hexadecimal.
 func APIKey(field string) Key {
 	return From("api_key", func(ctx context.Context, _ string) string {
 		if v := value(ctx, field); v != "" {
@@ -103,8 +101,8 @@ func value(ctx context.Context, field string) string {
 	return ""
 }
 
-// outgoing marks the context of a client's call. One that is made while another is served has the metadata and
-// the peer of both.
+// outgoing marks the context of a client's call. When a server makes it, the context has the metadata and the peer of
+// both calls.
 type outgoing struct{}
 
 func isOutgoing(ctx context.Context) bool { return ctx.Value(outgoing{}) != nil }
@@ -118,10 +116,10 @@ func callMetadata(ctx context.Context) metadata.MD {
 	return md
 }
 
-// Peer is the entry "ip" with the address of the caller. It is the connection's, unless that is one of the trusted
-// proxies: then the metadata x-forwarded-for is read from its end, and the first address that is not a trusted
-// proxy is the caller's. IPv6 addresses count as the first of their /64. It does not apply to clients' calls, nor where
-// the connection has no IP address.
+// Peer is the entry "ip" with the address of the client. It is the connection's, unless that is one of the trusted
+// proxies: then the metadata x-forwarded-for is read from its end, and the first address that is not a trusted proxy
+// is the client's. IPv6 addresses count as the first of their /64. It does not apply to clients' calls, nor without an IP
+// address.
 func Peer(trusted ...netip.Prefix) Key {
 	return From("ip", func(ctx context.Context, _ string) string {
 		p, ok := peer.FromContext(ctx)

@@ -15,13 +15,13 @@ import (
 	"github.com/sluice-project/sluice/client/internal/admit"
 )
 
-// Checker decides; *client.Client is one. If it has the method Refund of that too, calls that leave a leaky queue
-// give their place back.
+// Checker decides checks; *client.Client is one. With its method Refund, calls that leave a leaky queue give their place
+// back.
 type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Server says what a server's interceptors ask, and makes them.
+// Server configures and makes a server's interceptors.
 type Server struct {
 	// Checker and Domain are required.
 	Checker Checker
@@ -30,44 +30,43 @@ type Server struct {
 	Key Key
 	// Cost is how many units a call spends; nil means 1. Calls of cost 0 or less pass.
 	Cost func(ctx context.Context, method string) int64
-	// EachMessage asks for every message that a stream receives too; otherwise a stream counts once, when
-	// it begins.
+	// EachMessage checks every message that a stream receives too; otherwise a stream is checked once, when it begins.
 	EachMessage bool
-	// MaxWait is how long a denied call, or message, may wait for the limit, and an admitted one in a leaky queue.
-	// What would take longer, by the limit or by the call's deadline, is denied at once; so 0, which never waits, denies
-	// what a queue would have wait. While a message waits, the stream's flow control slows its sender down.
+	// MaxWait is how long a denied call, or message, may wait for the limit, and an admitted one in a leaky queue. One that
+	// would wait longer, or beyond the call's deadline, is denied at once; so 0 denies calls that a queue delays. While a
+	// message waits, the stream's flow control slows its sender down.
 	MaxWait time.Duration
-	// FailClosed rejects calls about which the Checker returned an error, with UNAVAILABLE. Otherwise they pass: the limit is
-	// not worth an outage.
+	// FailClosed rejects calls with UNAVAILABLE when the Checker returns an error. Otherwise they pass: the limit is not worth
+	// an outage.
 	FailClosed bool
 }
 
-func (s *Server) validate() error {
-	switch {
-	case s.Checker == nil:
-		return errors.New("grpclimit: Checker is required")
-	case s.Domain == "":
-		return errors.New("grpclimit: Domain is required")
-	case s.Key == nil:
-		return errors.New("grpclimit: Key is required")
-	case s.MaxWait < 0:
-		return errors.New("grpclimit: MaxWait is negative")
-	}
-	return nil
-}
-
-// guard is a Server at work.
+// guard is a validated Server and its Gate.
 type guard struct {
 	Server
 	asking *admit.Gate
 }
 
-// Unary returns an interceptor of unary calls. The error says which field of s is wrong.
+func (s Server) guard() (*guard, error) {
+	switch {
+	case s.Checker == nil:
+		return nil, errors.New("grpclimit: Checker is required")
+	case s.Domain == "":
+		return nil, errors.New("grpclimit: Domain is required")
+	case s.Key == nil:
+		return nil, errors.New("grpclimit: Key is required")
+	case s.MaxWait < 0:
+		return nil, errors.New("grpclimit: MaxWait is negative")
+	}
+	return &guard{s, admit.New(s.Checker, s.MaxWait)}, nil
+}
+
+// Unary returns an interceptor of unary calls. The error names the invalid field of s.
 func (s Server) Unary() (grpc.UnaryServerInterceptor, error) {
-	if err := s.validate(); err != nil {
+	g, err := s.guard()
+	if err != nil {
 		return nil, err
 	}
-	g := &guard{s, admit.New(s.Checker, s.MaxWait)}
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if err := g.admit(ctx, info.FullMethod); err != nil {
 			return nil, err
@@ -76,12 +75,12 @@ func (s Server) Unary() (grpc.UnaryServerInterceptor, error) {
 	}, nil
 }
 
-// Stream returns an interceptor of streams. The error says which field of s is wrong.
+// Stream returns an interceptor of streams. The error names the invalid field of s.
 func (s Server) Stream() (grpc.StreamServerInterceptor, error) {
-	if err := s.validate(); err != nil {
+	g, err := s.guard()
+	if err != nil {
 		return nil, err
 	}
-	g := &guard{s, admit.New(s.Checker, s.MaxWait)}
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := g.admit(stream.Context(), info.FullMethod); err != nil {
 			return err
@@ -93,7 +92,7 @@ func (s Server) Stream() (grpc.StreamServerInterceptor, error) {
 	}, nil
 }
 
-// counted is a stream whose messages are asked for. The first came with the stream.
+// counted is a stream whose messages are checked. The check of the stream covers the first.
 type counted struct {
 	grpc.ServerStream
 	guard  *guard

@@ -1,11 +1,9 @@
-// Package httplimit holds HTTP servers and clients of Go to the limits of a sluice cluster.
+// Package httplimit applies the limits of a sluice cluster to HTTP servers and clients in Go.
 //
-// Handler asks before it lets a request through to another handler, and Transport waits before it
-// lets one out. What is asked is made by Keys: of the client's address, the user, an API key, the route, or
-// anything else, together or each for itself.
+// Handler checks a request before it calls another handler, and Transport waits before it sends one. Keys make the
+// descriptors: of the client's address, the user, an API key, the route, or anything else, together or separately.
 //
-// The package decides how a denial looks over HTTP. Who decides it, and what happens when nobody does, is
-// package client's.
+// The package decides how a denial looks over HTTP. Package client decides the checks, also when no node answers.
 package httplimit
 
 import (
@@ -14,48 +12,46 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/admit"
 )
 
-// Checker decides; *client.Client is one. If it has the method Refund of that too, requests that leave a leaky
-// queue give their place back.
+// Checker decides checks; *client.Client is one. With its method Refund, requests that leave a leaky queue give their
+// place back.
 type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 	CheckAll(ctx context.Context, checks []client.Check) ([]client.Decision, error)
 }
 
-// Config says what Handler asks and how it answers.
+// Config configures Handler.
 type Config struct {
 	// Domain holds the rules. Required.
 	Domain string
-	// Keys make the descriptors of a request, one each. Several are decided together, all or nothing. Requests to
-	// which none applies pass. Required, at least one.
+	// Keys make the descriptors of a request, one each. Several are an atomic batch. Requests to which none applies pass.
+	// Required, at least one.
 	Keys []Key
 	// Cost is how many units a request spends; nil means 1. Requests of cost 0 or less pass.
 	Cost func(r *http.Request) int64
-	// Skip lets requests pass unasked, for example health checks. nil skips none.
+	// Skip lets requests pass without a check, for example health checks. nil skips none.
 	Skip func(r *http.Request) bool
-	// MaxWait is how long a denied request may wait for the limit, and an admitted one in a leaky
-	// queue. What would take longer, by the limit or by the deadline of the request's context, is denied at once; so
-	// 0, which never waits, denies what a queue would have wait.
+	// MaxWait is how long a denied request may wait for the limit, and an admitted one in a leaky queue. A request that
+	// would wait longer, or beyond its context's deadline, is denied at once; so 0 denies requests that a queue delays.
 	MaxWait time.Duration
-	// Shadowban answers denied requests with 200 and ShadowBody, as if all were well, and does not call
-	// the handler. No answer has headers about limits then, since their end would give it away.
+	// Shadowban answers denied requests with 200 and ShadowBody, and does not call the handler. No response has headers
+	// about limits then, since a client could tell by their absence.
 	Shadowban  bool
 	ShadowBody string
-	// NoHeaders leaves the headers about limits out of all answers; Retry-After stays where a request was denied.
+	// NoHeaders leaves the headers about limits out; denials keep Retry-After.
 	NoHeaders bool
-	// Denied answers denied requests instead of this package; headers about the limit are set. nil answers with
-	// the rule's own response, else 429 and a problem (RFC 9457).
+	// Denied answers denied requests; headers about the limit are set. nil answers with the rule's response, else with 429
+	// and a problem (RFC 9457).
 	Denied func(w http.ResponseWriter, r *http.Request, d client.Decision)
-	// Failed answers requests about which the Checker returned an error other than that the request has
-	// ended; it is called with the handler, and may call it. nil calls it: the limit is not worth an outage.
+	// Failed answers requests when the Checker returned an error and the request has not ended; it may call the handler
+	// next. nil calls next: the limit is not worth an outage.
 	Failed func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
-	// MaxBody caps bodies in bytes: a request that announces more gets 413, and reading more fails. 0 is no cap.
+	// MaxBody caps bodies in bytes: a request with a larger Content-Length gets 413, and reading more fails. 0 is no cap.
 	MaxBody int64
 }
 
@@ -73,7 +69,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Handler returns what puts limits before a handler. The error says which field of c is wrong.
+// Handler returns a middleware that checks limits. The error names the invalid field of c.
 func Handler(checker Checker, c Config) (func(http.Handler) http.Handler, error) {
 	if checker == nil {
 		return nil, errors.New("httplimit: the Checker is nil")
@@ -85,7 +81,7 @@ func Handler(checker Checker, c Config) (func(http.Handler) http.Handler, error)
 	return func(next http.Handler) http.Handler { return &gate{Config: c, asking: asking, next: next} }, nil
 }
 
-// gate is a handler with limits before it.
+// gate checks limits and calls next.
 type gate struct {
 	Config
 	asking *admit.Gate
@@ -95,11 +91,14 @@ type gate struct {
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if g.MaxBody > 0 {
 		if r.ContentLength > g.MaxBody {
-			tooLarge(w, g.MaxBody)
+			write(w, problem{
+				Title: "Content too large", Status: http.StatusRequestEntityTooLarge,
+				Detail: fmt.Sprintf("the body has more than %d bytes", g.MaxBody),
+			})
 			return
 		}
 		if r.Body != nil {
-			// In the request itself: net/http deletes the files of uploads that it finds there, not in a copy.
+			// In the request itself: net/http deletes the files of uploads there, not in a copy.
 			r.Body = http.MaxBytesReader(w, r.Body, g.MaxBody)
 		}
 	}
@@ -111,7 +110,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d, err := g.asking.Ask(r.Context(), checks...)
 	switch {
 	case err != nil && r.Context().Err() != nil:
-		// Nobody reads the answer. The handler is not called even so: to hang up would be a way around the limit.
+		// The client has gone. The handler is not called: closing the connection must not bypass the limit.
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case err != nil && g.Failed != nil:
 		g.Failed(w, r, g.next, err)
@@ -125,7 +124,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checks returns what is asked about r.
+// checks returns the checks of r.
 func (g *gate) checks(r *http.Request) []client.Check {
 	if g.Skip != nil && g.Skip(r) {
 		return nil
@@ -160,9 +159,8 @@ type problem struct {
 // deny answers a denied request.
 func (g *gate) deny(w http.ResponseWriter, r *http.Request, d *client.Decision) {
 	if g.Shadowban {
-		// No header gives it away.
 		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write([]byte(g.ShadowBody)) // an error means that nobody reads it
+		_, _ = w.Write([]byte(g.ShadowBody)) // an error means that the client has gone
 		return
 	}
 	g.describe(w.Header(), d)
@@ -197,19 +195,8 @@ func (g *gate) deny(w http.ResponseWriter, r *http.Request, d *client.Decision) 
 	write(w, p)
 }
 
-// tooLarge answers a request whose body is above the cap.
-func tooLarge(w http.ResponseWriter, most int64) {
-	write(w, problem{
-		Title: "Content too large", Status: http.StatusRequestEntityTooLarge,
-		Detail: "the body has more than " + strconv.FormatInt(most, 10) + " bytes",
-	})
-}
-
 func write(w http.ResponseWriter, p problem) {
-	body, err := json.Marshal(p)
-	if err != nil { // of strings and numbers, so never
-		body = nil
-	}
+	body, _ := json.Marshal(p) // of strings and numbers, so there is no error
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body)
@@ -220,13 +207,13 @@ type Waiter interface {
 	Wait(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Transport is an http.RoundTripper that lets a request out once its limits admit it: to stay within what
-// an API of somebody else allows, across all processes that use it. How long it waits is for the
-// request's context to say. A request that is not admitted fails with the Waiter's error.
+// Transport is an http.RoundTripper that sends a request once its limits admit it: to keep the limits of an external API,
+// across all processes that use it. The request's context bounds the wait. A request that is not admitted fails with the
+// Waiter's error.
 type Transport struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
-	// Waiter, Domain and Key are required. Requests to which Key does not apply go out at once.
+	// Waiter, Domain and Key are required. Requests to which Key does not apply are sent at once.
 	Waiter Waiter
 	Domain string
 	Key    Key

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/client"
 )
 
-// The names as they go out, and as the keys of http.Header: Header.Get and Set would make Ratelimit of RateLimit.
+// The names are sent with this spelling, as keys of http.Header: Header.Set would make Ratelimit of RateLimit.
 const (
 	headerPolicy     = "RateLimit-Policy"
 	headerRateLimit  = "RateLimit"
@@ -22,7 +22,7 @@ const (
 	usualHeaderBytes = 256
 )
 
-// describe says in headers what the Config wants to be said.
+// describe sets the headers about d that the Config allows.
 func (g *gate) describe(h http.Header, d *client.Decision) {
 	if g.Shadowban {
 		return
@@ -43,8 +43,7 @@ func (g *gate) describe(h http.Header, d *client.Decision) {
 	w.set()
 }
 
-// counted reports whether d says what is left of a limit: not where nothing limits the check, and not where
-// nobody has looked at the counter.
+// counted reports whether d is of a limit and its counter.
 func counted(d *client.Decision) bool {
 	switch d.Source {
 	case client.SourceHeld, client.SourceForwarded, client.SourceShare, client.SourceDenyCache, client.SourceFailLocal:
@@ -53,8 +52,8 @@ func counted(d *client.Decision) bool {
 	return false
 }
 
-// headerWriter collects the values of headers in one text, because a string and a slice for each would be most
-// of what a request costs here.
+// headerWriter collects the values of headers in one string: a string and a slice for each would be most of the cost of
+// a request here.
 type headerWriter struct {
 	header http.Header
 	text   []byte
@@ -64,7 +63,7 @@ type headerWriter struct {
 	count  int
 }
 
-// end gives the text that was added since the last end to the header of that name.
+// end makes the text since the last end the value of the header name.
 func (w *headerWriter) end(name string) {
 	from := 0
 	if w.count > 0 {
@@ -74,7 +73,7 @@ func (w *headerWriter) end(name string) {
 	w.count++
 }
 
-// again gives the text of the last header to another too.
+// again sets the value of the last header for another name too.
 func (w *headerWriter) again(name string) {
 	last := w.count - 1
 	w.names[w.count], w.from[w.count], w.to[w.count] = name, w.from[last], w.to[last]
@@ -103,8 +102,8 @@ func (w *headerWriter) set() {
 	}
 }
 
-// limit says how things stand: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the
-// X-RateLimit family. Periods that whole seconds would tell wrong, those below one, are left out.
+// limit writes RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the X-RateLimit family. Periods
+// below a second are left out, since headers have whole seconds.
 func (w *headerWriter) limit(d *client.Decision) {
 	var buf [64]byte
 	name := appendName(buf[:0], d)
@@ -120,7 +119,7 @@ func (w *headerWriter) limit(d *client.Decision) {
 		w.text = appendInteger(append(w.text, ";t="...), reset)
 	case d.RetryAfter != client.Never: // Retry-After is not earlier
 		w.text = appendInteger(append(w.text, ";t="...), max(1, seconds(d.RetryAfter)))
-	} // else no time makes a difference
+	} // else it is never admitted
 	w.end(headerRateLimit)
 	w.text = strconv.AppendInt(w.text, d.Limit, 10)
 	w.end(headerLimit)
@@ -130,8 +129,7 @@ func (w *headerWriter) limit(d *client.Decision) {
 	w.end(headerReset)
 }
 
-// appendName appends what the limit that decided is called: as the rule, with its place among the rule's limits if it is
-// not the first.
+// appendName appends the name of the deciding limit: that of the rule, with the limit's number if it is not the first.
 func appendName(b []byte, d *client.Decision) []byte {
 	if d.Rule == "" {
 		b = append(b, "limit"...)
@@ -144,7 +142,7 @@ func appendName(b []byte, d *client.Decision) []byte {
 	return b
 }
 
-// seconds returns d in whole seconds, rounded up so that nobody comes too early.
+// seconds returns d in whole seconds, rounded up so that clients do not retry too early.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {
@@ -153,12 +151,12 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// appendInteger spells n as an integer of RFC 9651, which has at most 15 digits.
+// appendInteger appends n as an integer of RFC 9651, which has at most 15 digits.
 func appendInteger(b []byte, n int64) []byte {
 	return strconv.AppendInt(b, min(max(n, 0), 999_999_999_999_999), 10)
 }
 
-// appendQuoted spells s as a string of RFC 9651; bytes that it cannot hold are percent-encoded.
+// appendQuoted appends s as a string of RFC 9651; other bytes are percent-encoded.
 func appendQuoted(b, s []byte) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')

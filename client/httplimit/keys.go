@@ -12,13 +12,12 @@ import (
 	"github.com/sluice-project/sluice/internal/shortvalue"
 )
 
-// Key makes entries of a descriptor from a request. ok is false where the request has nothing to make
-// them of, for example no user: then the descriptor is not asked. Values that no check can carry, above 1 KiB or
-// not UTF-8, are shortened by the client. The entries are not changed afterwards, so a Key may share them.
+// Key makes entries of a descriptor from a request. ok is false if the request lacks the value, for example a user: then
+// the descriptor is not checked. The client shortens values above 1 KiB or not UTF-8. The entries are not changed
+// afterwards, so a Key may share them.
 type Key func(r *http.Request) (entries []client.Entry, ok bool)
 
-// As returns k with another name for its entry: IP().As("remote_address"), for rules that call it so. k must
-// make one entry.
+// As returns k with another name for its only entry: IP().As("remote_address").
 func (k Key) As(name string) Key {
 	return func(r *http.Request) ([]client.Entry, bool) {
 		entries, ok := k(r)
@@ -29,8 +28,7 @@ func (k Key) As(name string) Key {
 	}
 }
 
-// Keys joins keys to one descriptor: IP and user together, for example. It is asked only where all
-// of them apply.
+// Keys joins keys to one descriptor, for example IP and user. It applies only if all of them do.
 func Keys(keys ...Key) Key {
 	return func(r *http.Request) ([]client.Entry, bool) {
 		var all []client.Entry
@@ -45,8 +43,8 @@ func Keys(keys ...Key) Key {
 	}
 }
 
-// First is the first of keys that applies: First(User(f), IP()) counts users, and whoever is none by address. Without
-// the second, leaving out what names the user would be a way around the limit.
+// First is the first of keys that applies: First(User(f), IP()) counts requests by user, and requests without one by
+// address, so that leaving out the user does not bypass the limit.
 func First(keys ...Key) Key {
 	return func(r *http.Request) ([]client.Entry, bool) {
 		for _, k := range keys {
@@ -58,14 +56,14 @@ func First(keys ...Key) Key {
 	}
 }
 
-// Value is the entry (name, value), whatever the request.
+// Value is the constant entry (name, value).
 func Value(name, value string) Key {
 	entries := []client.Entry{{Key: name, Value: value}}
 	return func(*http.Request) ([]client.Entry, bool) { return entries, true }
 }
 
-// From is the entry (name, what f returns); it does not apply where that is empty. User names, tenants and values
-// of the request's context are made so.
+// From is the entry (name, result of f), for example a user name, a tenant or a value of the request's context; it does not
+// apply if the result is empty.
 func From(name string, f func(r *http.Request) string) Key {
 	return func(r *http.Request) ([]client.Entry, bool) {
 		v := f(r)
@@ -73,16 +71,16 @@ func From(name string, f func(r *http.Request) string) Key {
 	}
 }
 
-// User is the entry "user" with what f returns, mostly from the request's context.
+// User is the entry "user" with the result of f, mostly from the request's context.
 func User(f func(r *http.Request) string) Key { return From("user", f) }
 
-// Header is the entry (name, value of the header); it does not apply where that is missing.
+// Header is the entry (name, value of the header); it does not apply if that is missing.
 func Header(name, header string) Key {
 	return From(name, func(r *http.Request) string { return r.Header.Get(header) })
 }
 
-// APIKey is the entry "api_key" with a hash of the header's value, so that the secret itself goes nowhere: the first
-// 128 bits of SHA-256 in hexadecimal.
+// APIKey is the entry "api_key" with a hash of the header's value, so that the secret is not sent: the first 128 bits of
+// SHA-256 in hexadecimal.
 func APIKey(header string) Key {
 	return From("api_key", func(r *http.Request) string {
 		if v := r.Header.Get(header); v != "" {
@@ -92,8 +90,8 @@ func APIKey(header string) Key {
 	})
 }
 
-// Method is the entry "method"; methods that net/http has no name for are all called OTHER, since whoever makes
-// them up would make up a counter with each.
+// Method is the entry "method"; methods that net/http does not define are OTHER, since clients could create a counter with
+// each.
 func Method() Key {
 	return From("method", func(r *http.Request) string {
 		switch r.Method {
@@ -101,27 +99,26 @@ func Method() Key {
 			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
 			return r.Method
 		case "":
-			return http.MethodGet // of a request that goes out
+			return http.MethodGet // of a client's request
 		}
 		return "OTHER"
 	})
 }
 
-// Path is the entry "path": decoded, and without detours such as "//" and "/../", as rules with patterns want it. As a key
-// of its own, without patterns, it makes a counter of every path that anybody asks for; see Route.
+// Path is the entry "path": decoded and cleaned, as rules with patterns want it. Without patterns, every requested path
+// gets a counter; see Route.
 func Path() Key {
 	return From("path", func(r *http.Request) string { return path.Clean("/" + r.URL.Path) })
 }
 
-// Route is the entry "route" with the pattern of http.ServeMux that the request has matched, without method and
-// host: "/users/{id}". It does not apply where there is none, which is so when Handler stands before the mux:
-// use RouteOf there.
+// Route is the entry "route" with the pattern of http.ServeMux that the request has matched, without method and host:
+// "/users/{id}". It does not apply without one, as when Handler is called before the mux: use RouteOf there.
 func Route() Key {
 	return From("route", func(r *http.Request) string { return routeOf(r.Pattern) })
 }
 
-// RouteOf is Route for a Handler that stands before mux. Requests that mux has no handler for are of the route
-// "none", so that they can be limited too.
+// RouteOf is Route for a Handler that is called before mux. Requests without a handler in mux have the route "none", so
+// that they can be limited too.
 func RouteOf(mux *http.ServeMux) Key {
 	return From("route", func(r *http.Request) string {
 		_, pattern := mux.Handler(r)
@@ -141,8 +138,8 @@ func routeOf(pattern string) string {
 	return "/" + route
 }
 
-// Host is the entry "host" with the host that is asked, without its port, in lower case. For Transport it is the
-// one that the request goes to. A server's clients can write what they want there.
+// Host is the entry "host" with the requested host, without its port, in lower case. For Transport it is the host of the
+// URL. A server's clients can send any host.
 func Host() Key {
 	return From("host", func(r *http.Request) string {
 		u := url.URL{Host: r.Host}
@@ -153,10 +150,10 @@ func Host() Key {
 	})
 }
 
-// IP is the entry "ip" with the address of the client. It is the connection's, unless that is one of
-// the trusted proxies: then X-Forwarded-For is read from its end, and the first address that is not a trusted proxy
-// is the client's. Anybody can write the rest of that header. IPv6 addresses count as the first of their /64,
-// which one subscriber has at least. Without an address, for example over a Unix socket, it does not apply.
+// IP is the entry "ip" with the address of the client. It is the connection's, unless that is one of the trusted
+// proxies: then X-Forwarded-For is read from its end, and the first address that is not a trusted proxy is the
+// client's. Clients can write the rest of that header. IPv6 addresses count as the first of their /64, which one
+// subscriber has at least. Without an address, for example over a Unix socket, it does not apply.
 func IP(trusted ...netip.Prefix) Key {
 	return From("ip", func(r *http.Request) string {
 		a, ok := key.Parse(r.RemoteAddr)

@@ -1,17 +1,20 @@
-// Package netlimit holds listeners and streams of bytes to the limits of a sluice cluster: connections per client
-// address, and bytes per anything.
+// Package netlimit applies the limits of a sluice cluster to listeners and streams of bytes: connections per client
+// address, and bytes per descriptor.
 package netlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // Checker decides; *client.Client is one.
@@ -19,45 +22,43 @@ type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Listener accepts connections as the limits of their client's address admit; it closes the others at once. The
-// descriptor is (Key, address), IPv6 addresses as the first of their /64. Connections come out of Accept in the order in
-// which they are admitted. However slow decisions are, they hold up no connection but their own.
+// Listener accepts connections as the limits of their client's address admit, and closes the others at once. The
+// descriptor is (Key, address), IPv6 addresses as the first of their /64. Accept returns connections in the order in which
+// they are admitted. A slow decision delays only its own connection.
 type Listener struct {
 	net.Listener
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc
 	ready  chan net.Conn // admitted, and not accepted yet
-	room   chan struct{} // one for each connection that is asked about or ready
-	asking chan struct{} // one for each connection that is asked about
+	room   chan struct{} // one for each connection that is being checked or ready
+	asking chan struct{} // one for each connection that is being checked
 	failed chan error
 	group  sync.WaitGroup
 	once   sync.Once
 }
 
-// Config is what a Listener is made of.
+// Config configures a Listener.
 type Config struct {
 	// Checker and Domain are required.
 	Checker Checker
 	Domain  string
 	// Key of the descriptor's entry; "" means "ip".
 	Key string
-	// Timeout is how long a decision may take; 0 means a second. A Checker that answers for
-	// itself when nobody does, as *client.Client after its own time-out, gets to do so only within it.
+	// Timeout is how long a decision may take; 0 means a second. The FailurePolicy of a *client.Client applies only if
+	// the client's own time-out is shorter.
 	Timeout time.Duration
-	// Asking is how many connections may be asked about at a time; 0 means 128. As many may be ready for
-	// Accept; what comes while both are used up waits in the system's queue.
+	// Asking is how many connections may be checked at a time; 0 means 128. As many may be ready for Accept; further ones
+	// wait in the system's queue.
 	Asking int
-	// FailClosed closes connections about which there is no decision: the Checker returned an error or took
-	// longer than Timeout, or Asking others had none yet. Otherwise they are accepted: the limit is not worth an
-	// outage.
+	// FailClosed closes connections without a decision: the Checker returned an error or took longer than Timeout, or Asking
+	// others were being checked. Otherwise they are accepted: the limit is not worth an outage.
 	FailClosed bool
-	// Rejected is told of each connection that was closed, nil of none; d is zero where there was no decision. It
-	// must not block.
+	// Rejected, if not nil, is called for each closed connection; d is zero without a decision. It must not block.
 	Rejected func(addr net.Addr, d client.Decision)
 }
 
-// Listen returns a Listener on l, which it closes when it is closed. The error says which field of c is wrong.
+// Listen returns a Listener on l, which its Close closes. The error names the invalid field of c.
 func Listen(l net.Listener, c Config) (*Listener, error) {
 	switch {
 	case l == nil:
@@ -69,15 +70,7 @@ func Listen(l net.Listener, c Config) (*Listener, error) {
 	case c.Timeout < 0 || c.Asking < 0:
 		return nil, errors.New("netlimit: Timeout and Asking may not be negative")
 	}
-	if c.Key == "" {
-		c.Key = "ip"
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Second
-	}
-	if c.Asking == 0 {
-		c.Asking = 128
-	}
+	c.Key, c.Timeout, c.Asking = cmp.Or(c.Key, "ip"), cmp.Or(c.Timeout, time.Second), cmp.Or(c.Asking, 128)
 	n := &Listener{
 		Listener: l, config: c, failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
 		ready: make(chan net.Conn, 2*c.Asking), room: make(chan struct{}, 2*c.Asking),
@@ -123,7 +116,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// accept takes connections from the system until the listener fails, and has each asked about in a goroutine of its own.
+// accept accepts connections until the listener fails, and checks each in a goroutine of its own.
 func (l *Listener) accept() {
 	for {
 		select {
@@ -136,7 +129,7 @@ func (l *Listener) accept() {
 			<-l.room
 			var temporary interface{ Temporary() bool }
 			if errors.As(err, &temporary) && temporary.Temporary() {
-				if !pause(l.ctx, 10*time.Millisecond) { // out of file descriptors, mostly
+				if !pause.For(l.ctx, 10*time.Millisecond) { // out of file descriptors, mostly
 					return
 				}
 				continue
@@ -144,15 +137,19 @@ func (l *Listener) accept() {
 			l.failed <- err
 			return
 		}
-		value, ok := network(c.RemoteAddr())
-		if !ok {
+		var ip netip.Addr
+		ok := false
+		if addr := c.RemoteAddr(); addr != nil {
+			ip, ok = key.Parse(addr.String())
+		}
+		if !ok { // no IP address
 			l.ready <- c // has room
 			continue
 		}
 		select {
 		case l.asking <- struct{}{}:
 			l.group.Go(func() {
-				d, err := l.decide(value)
+				d, err := l.decide(key.Network(ip))
 				<-l.asking
 				l.settle(c, d, err == nil && d.Allowed || err != nil && !l.config.FailClosed)
 			})
@@ -162,7 +159,7 @@ func (l *Listener) accept() {
 	}
 }
 
-// settle makes c ready, for which it has room, or closes it. It does not block.
+// settle makes c ready or closes it. It does not block, since room was reserved.
 func (l *Listener) settle(c net.Conn, d client.Decision, admitted bool) {
 	if admitted && l.ctx.Err() == nil {
 		l.ready <- c
@@ -175,7 +172,7 @@ func (l *Listener) settle(c net.Conn, d client.Decision, admitted bool) {
 	}
 }
 
-// decide asks about a connection from the network.
+// decide checks a connection from a network.
 func (l *Listener) decide(value string) (client.Decision, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.config.Timeout)
 	defer cancel()
@@ -184,50 +181,24 @@ func (l *Listener) decide(value string) (client.Decision, error) {
 	})
 }
 
-// network returns what a connection from addr is counted as; ok is false for those without an IP address.
-func network(addr net.Addr) (value string, ok bool) {
-	if addr == nil {
-		return "", false
-	}
-	a, ok := key.Parse(addr.String())
-	if !ok {
-		return "", false
-	}
-	return key.Network(a), true
-}
-
-// pause waits for d, and reports false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // Waiter waits until a check is admitted; *client.Client is one.
 type Waiter interface {
 	Wait(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Bytes is what a Reader or Writer spends its bytes of.
+// Bytes configures a Reader or Writer.
 type Bytes struct {
 	// Waiter and Domain are required.
 	Waiter Waiter
 	Domain string
-	// Descriptor names whose bytes they are. Not empty.
+	// Descriptor of the checks. Not empty.
 	Descriptor []client.Entry
-	// Chunk is how many bytes are asked for at a time, at most; 0 means 32 KiB. Smaller ones are smoother, larger
-	// ones ask less often. It becomes smaller by itself where the limit can never admit so much at once.
+	// Chunk is the most bytes of one check; 0 means 32 KiB. Smaller chunks are smoother, larger ones need fewer checks. It
+	// shrinks when the limit can never admit so much at once.
 	Chunk int
 }
 
-const defaultChunk = 32 << 10
-
-// spender spends bytes. It is not safe for concurrent use, as readers and writers are not.
+// spender spends bytes. It is not safe for concurrent use.
 type spender struct {
 	ctx   context.Context
 	bytes Bytes
@@ -237,13 +208,12 @@ type spender struct {
 func newSpender(ctx context.Context, b Bytes) spender {
 	s := spender{ctx, b, b.Chunk}
 	if s.chunk <= 0 {
-		s.chunk = defaultChunk
+		s.chunk = 32 << 10
 	}
 	return s
 }
 
-// spend waits until up to n bytes are admitted, and returns how many. A cost that never would be is halved, for
-// good.
+// spend waits until up to n bytes are admitted, and returns how many. It halves chunks that can never be admitted.
 func (s *spender) spend(n int) (int, error) {
 	for {
 		n = min(n, s.chunk)
@@ -255,9 +225,9 @@ func (s *spender) spend(n int) (int, error) {
 	}
 }
 
-// NewReader returns r, of which each byte is spent. What was read is spent before it is returned, so a Read
-// returns after its limit admits it; while it waits, nothing more is read, and whoever sends is slowed
-// down. When the limit does not admit bytes that were read, Read returns them with the error.
+// NewReader returns a reader of r that spends each byte. Read returns when the limit has admitted the bytes that it read;
+// while it waits, it reads nothing more, which slows the sender down. When the limit does not admit them, Read returns
+// them with the error.
 func NewReader(ctx context.Context, r io.Reader, b Bytes) io.Reader {
 	return &reader{r, newSpender(ctx, b)}
 }
@@ -282,7 +252,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NewWriter returns w, of which each byte is spent before it is written.
+// NewWriter returns a writer to w that spends each byte before it writes it.
 func NewWriter(ctx context.Context, w io.Writer, b Bytes) io.Writer {
 	return &writer{w, newSpender(ctx, b)}
 }

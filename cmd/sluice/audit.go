@@ -159,7 +159,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}
 	switch {
-	case errors.Is(err, audit.ErrNobody):
+	case errors.Is(err, audit.ErrNoNode):
 		return noAnswer(strings.Join(f.addrs, ", "), err)
 	case err != nil:
 		return &codedError{exitDenied, err}

@@ -104,7 +104,7 @@ var only = []struct {
 	why  string
 }{
 	{"limiter", []string{"bucket", "rules", "ring", "internal"}, "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client", []string{"proto/sluice/v1", "client", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
+	{"client", []string{"proto/sluice/v1", "client", "internal/shortvalue", "internal/pause"}, "whoever calls sluice does not compile its server"},
 }
 
 // modules says where each library is used, and why only there. A library that is

@@ -8,41 +8,39 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 )
 
-// caller asks one call after the other and keeps what became of it. Not safe for
-// concurrent use; its owner reads what it has kept when it has ended.
+// caller makes one call after the other and records the results. Not safe for concurrent use; the run reads the records
+// when it has ended.
 type caller struct {
 	run   *run
 	rng   *rand.Rand
 	nodes nodes
 
-	// What it has kept.
-	records []record
-	slots   timeline
-	errors  errorKinds
-	// rerouted counts calls that were sent to a node after another had failed them.
-	rerouted int64
-	// heard: some call was answered, if only by an error that is none of the node's.
-	heard bool
+	records  []record
+	slots    timeline
+	errors   errorKinds
+	rerouted int64 // calls that were sent to another node after a failure
+	heard    bool  // a call was answered, if only by an error that is not the node's
 
-	// Room that is used again by each call.
+	// Used again by each call.
 	drawn   []int32
 	pending []pending
 	request sluicev1.CheckRequest
 }
 
-// pending is a check without an answer so far.
+// pending is a check without a decision so far.
 type pending struct {
 	key       int32
 	ambiguous uint8
 }
 
-// attempt is one call to one node for all that is pending.
+// attempt is one call to one node for all pending checks.
 type attempt struct {
 	number         int
 	addr           string
@@ -53,7 +51,7 @@ type attempt struct {
 	decisions      []*sluicev1.Decision
 }
 
-// load asks for keys until there are none or ctx ends. A call under way then goes on.
+// load checks keys until there are none or ctx ends, and finishes the call in flight then.
 func (c *caller) load(ctx context.Context, from chooser) {
 	for ctx.Err() == nil {
 		n := c.run.cfg.Batches[c.rng.IntN(len(c.run.cfg.Batches))]
@@ -65,9 +63,8 @@ func (c *caller) load(ctx context.Context, from chooser) {
 	}
 }
 
-// ask sends checks of the keys until all have an answer, or AnswerWithin has passed.
-// A call that fails because of its node goes to another one at once; when all nodes
-// have failed it, after a pause.
+// ask sends checks of the keys until all have a decision, or AnswerWithin has passed. After a failure of the node it tries
+// another one at once; after all nodes have failed, it waits first.
 func (c *caller) ask(keys []int32, from chooser) {
 	c.pending = c.pending[:0]
 	for _, k := range keys {
@@ -81,8 +78,8 @@ func (c *caller) ask(keys []int32, from chooser) {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
 			c.nodes.again()
-			pause := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
-			rest(context.Background(), min(pause, time.Duration(deadline-c.run.now())))
+			wait := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
+			pause.For(context.Background(), min(wait, time.Duration(deadline-c.run.now())))
 		} else {
 			if a.number++; a.number > 1 && addr != a.addr {
 				c.rerouted++
@@ -101,7 +98,7 @@ func (c *caller) ask(keys []int32, from chooser) {
 	}
 }
 
-// try makes one call for all pending checks and judges how it ended.
+// try makes one call for all pending checks and classifies its end.
 func (c *caller) try(a *attempt, deadline int64) {
 	c.request.Checks = c.request.Checks[:0]
 	for _, p := range c.pending {
@@ -132,8 +129,7 @@ func (c *caller) try(a *attempt, deadline int64) {
 	}
 }
 
-// settle records the pending checks that a has answered, or that no further attempt
-// would, and keeps the others pending.
+// settle records the pending checks that a has decided, or that no further attempt would, and keeps the others pending.
 func (c *caller) settle(a *attempt, from chooser) {
 	c.heard = c.heard || a.failure == none || a.failure == final
 	if a.failure != none {
@@ -175,14 +171,14 @@ func (c *caller) settle(a *attempt, from chooser) {
 	c.pending = left
 }
 
-// count notes that an attempt may have been charged.
+// count counts an attempt that may have been charged.
 func (p *pending) count(f failure) {
 	if f == ambiguous && p.ambiguous < 255 {
 		p.ambiguous++
 	}
 }
 
-// judgeDecision says why d is no answer, if it is none.
+// judgeDecision classifies a decision with an error.
 func judgeDecision(d *sluicev1.Decision) (f failure, kind, message string) {
 	switch e := d.GetError(); {
 	case e == nil && d.GetSource() == sluicev1.Source_SOURCE_UNMATCHED:
@@ -197,7 +193,7 @@ func judgeDecision(d *sluicev1.Decision) (f failure, kind, message string) {
 	}
 }
 
-// giveUp records every pending check as without an answer.
+// giveUp records every pending check as failed.
 func (c *caller) giveUp(a *attempt) {
 	a.answered = c.run.now()
 	for _, p := range c.pending {
@@ -206,7 +202,7 @@ func (c *caller) giveUp(a *attempt) {
 	c.pending = c.pending[:0]
 }
 
-// keep records a check that a has ended, with its decision or without any.
+// keep records a check that a has ended, with its decision, if any.
 func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
 	r := record{first: a.first, sent: a.sent, answered: a.answered, key: p.key, ambiguous: p.ambiguous}
 	switch {
@@ -235,35 +231,29 @@ func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
 	c.run.log.write(&line)
 }
 
-// sourceName says how a decision came to be, for example "forwarded".
+// sourceName is the lower-case name of a source, for example "forwarded".
 func sourceName(s sluicev1.Source) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "SOURCE_"))
 }
 
-// failure is why an attempt gave no answer.
+// failure classifies an attempt without a decision.
 type failure uint8
 
 const (
-	// none: there is an answer.
-	none failure = iota
-	// unsent: the call never left; nothing was charged.
-	unsent
-	// rejected: the node answered UNAVAILABLE; it decides nothing then.
-	rejected
-	// ambiguous: the call was sent, and may have been processed.
-	ambiguous
-	// final: another node would say the same.
-	final
+	none      failure = iota // there is a decision
+	unsent                   // the call was not sent; nothing was charged
+	rejected                 // the node answered UNAVAILABLE; nothing was charged
+	ambiguous                // the call was sent, and may have been processed
+	final                    // another node would give the same error
 )
 
-// fate is how far a call came, which its status does not tell: UNAVAILABLE may mean that the node
-// could not be reached, rejected, or was lost while it decided. gRPC's reading goroutine
-// may still write it when the call has returned.
+// fate is how far a call came. The status UNAVAILABLE does not tell whether the node was unreachable, rejected the call, or
+// was lost while it decided. gRPC's reading goroutine may still write it when the call has returned.
 type fate struct{ sent, answered atomic.Bool }
 
 type fateKey struct{}
 
-// watcher notes the fate of each call whose context has one.
+// watcher records the fate of each call whose context has one.
 type watcher struct{}
 
 func (watcher) HandleRPC(ctx context.Context, s stats.RPCStats) {
@@ -273,7 +263,7 @@ func (watcher) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 	switch s.(type) {
 	case *stats.Begin:
-		// Again when gRPC itself repeats a call that the node has certainly not processed.
+		// Also when gRPC retries a call that the node has certainly not processed.
 		f.sent.Store(false)
 	case *stats.OutPayload:
 		f.sent.Store(true)
@@ -286,7 +276,7 @@ func (watcher) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context 
 func (watcher) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (watcher) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// judge says what err, of a call with this fate, means for its checks, and names the kind of error.
+// judge classifies err, of a call with this fate, and names the kind of error.
 func (f *fate) judge(err error) (failure, string) {
 	code := status.Code(err)
 	switch {

@@ -1,11 +1,8 @@
-// Package audit hammers a running cluster with checks and says whether it kept its
-// limits: which keys were admitted more or less than their limit allows, what got no answer,
-// and for how long keys had none.
+// Package audit puts a load of checks on a running cluster and reports whether it kept its limits: over-admission and
+// under-admission by key, checks without a decision, and for how long keys had no owner.
 //
-// It is a caller like any other, over the public gRPC API, and knows nothing of what is inside the
-// nodes. It decides which checks to make, where to send them again when a node fails, and how to
-// count what became of them. What a limit may admit is decided by package model. Printing, flags and
-// exit codes are left to cmd/sluice.
+// It uses only the public gRPC API. It decides which checks to send, where to retry when a node fails, and how to count
+// the results. Package model decides what a limit may admit. Printing, flags and exit codes are left to cmd/sluice.
 //
 // [Run] owns the callers' goroutines and connections and returns when all have ended. A [Discovery]
 // owns one goroutine, from Discover to Close.
@@ -24,23 +21,23 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluice-project/sluice/internal/pause"
 	"google.golang.org/grpc"
 )
 
-// Config says whom to ask, what, and for how long.
+// Config configures an audit.
 type Config struct {
-	// Targets returns the gRPC addresses to ask now. It is called before each call,
-	// by all callers at once. Required.
+	// Targets returns the gRPC addresses of the nodes. It is called before each call, by all callers at once. Required.
 	Targets func() []string
-	// Failed, if set, is told the address of each call that failed because of the node.
+	// Failed, if set, is called with the address of each call that failed because of the node.
 	Failed func(addr string)
 	// Specs are audited at the same time. At least one.
 	Specs []Spec
 	// Domain of all checks. Default "audit".
 	Domain string
-	// Rules: the servers' rules hold the limits of the Specs, and checks bring none of their own.
+	// Rules: the servers' rules have the limits of the Specs, and checks have none of their own.
 	Rules bool
-	// Callers ask at the same time, each over its own connections. Default 16.
+	// Callers call concurrently, each over its own connections. Default 16.
 	Callers int
 	// Batches are the numbers of checks in a call; each call draws one. Default 1.
 	Batches []int
@@ -48,12 +45,12 @@ type Config struct {
 	Rate float64
 	// Duration of the load. Default 30 s. It also ends when the context does.
 	Duration time.Duration
-	// Exhaust goes on after Duration, if Denials is above 0.
+	// Exhaust follows Duration, if Denials is above 0.
 	Exhaust Exhaust
-	// Attempt is how long one call may take, default 3 s. AnswerWithin is how long a
-	// check is sent to one node after the other before it counts as a final error, default 5 s.
+	// Attempt bounds one call, default 3 s. AnswerWithin bounds the attempts for a check before it counts as a final
+	// error, default 5 s.
 	Attempt, AnswerWithin time.Duration
-	// Clocks says how far the nodes' clocks may be from this one's.
+	// Clocks bounds the error of the nodes' clocks.
 	Clocks model.Clocks
 	// Log, if set, gets each check as a line of JSON; see [Check].
 	Log io.Writer
@@ -63,19 +60,18 @@ type Config struct {
 	DialOptions []grpc.DialOption
 }
 
-// Exhaust asks for every key until an owner has denied it Denials times, at most for Within
-// (default 30 s).
+// Exhaust checks every key until an owner has denied it Denials times, for Within at most (default 30 s).
 type Exhaust struct {
 	Denials int
 	Within  time.Duration
 }
 
-// Spec is a number of keys that are each held to one limit.
+// Spec is a number of keys with one limit each.
 type Spec struct {
 	Keys  int
 	Limit bucket.Limit
-	// Descriptor is the key of the descriptor's only entry, for the rules of the
-	// servers to match; the value is new in each run. Default "key".
+	// Descriptor is the key of the descriptor's only entry, for the servers' rules; its value is new in each run. Default
+	// "key".
 	Descriptor string
 }
 
@@ -97,14 +93,13 @@ func (s Spec) String() string {
 	return fmt.Sprintf("%s, %d per %s", name, s.Limit.Count, period)
 }
 
-// Bounds of a Config.
 const (
-	MaxBatch   = 10_000
-	MaxCallers = 10_000
-	MaxKeys    = 50_000_000
+	maxBatch   = 10_000
+	maxCallers = 10_000
+	maxKeys    = 50_000_000
 )
 
-// Defaults of a Config, and the clocks that suit machines whose time is kept by NTP.
+// Defaults of a Config, and of clocks that NTP keeps.
 const (
 	DefaultCallers      = 16
 	DefaultDuration     = 30 * time.Second
@@ -116,7 +111,7 @@ const (
 	DefaultDrift = 500
 )
 
-// Validate says what is wrong with c, as Run would.
+// Validate returns the validation error of Run.
 func (c Config) Validate() error {
 	_, _, err := c.withDefaults()
 	return err
@@ -139,8 +134,8 @@ func (c Config) withDefaults() (Config, []*model.Model, error) {
 	keys := 0
 	for i, s := range c.Specs {
 		s.Descriptor = cmp.Or(s.Descriptor, "key")
-		if s.Keys < 1 || s.Keys > MaxKeys-keys {
-			return c, nil, fmt.Errorf("keys: %d; want 1 or more, at most %d over all specs", s.Keys, MaxKeys)
+		if s.Keys < 1 || s.Keys > maxKeys-keys {
+			return c, nil, fmt.Errorf("keys: %d; want 1 or more, at most %d over all specs", s.Keys, maxKeys)
 		}
 		keys += s.Keys
 		m, err := model.New(s.Limit, c.Clocks)
@@ -154,35 +149,30 @@ func (c Config) withDefaults() (Config, []*model.Model, error) {
 }
 
 func (c *Config) validate() error {
-	if c.Targets == nil {
-		return errors.New("targets: required")
-	}
-	if len(c.Specs) == 0 {
-		return errors.New("specs: there is none; give at least one")
-	}
-	if c.Callers < 1 || c.Callers > MaxCallers {
-		return fmt.Errorf("callers: %d; want 1 to %d", c.Callers, MaxCallers)
-	}
 	for _, n := range c.Batches {
-		if n < 1 || n > MaxBatch {
-			return fmt.Errorf("batch: %d; want 1 to %d", n, MaxBatch)
+		if n < 1 || n > maxBatch {
+			return fmt.Errorf("batch: %d; want 1 to %d", n, maxBatch)
 		}
 	}
-	if !(c.Rate >= 0) || c.Rate > 1e9 {
+	switch {
+	case c.Targets == nil:
+		return errors.New("targets: required")
+	case len(c.Specs) == 0:
+		return errors.New("specs: there is none; give at least one")
+	case c.Callers < 1 || c.Callers > maxCallers:
+		return fmt.Errorf("callers: %d; want 1 to %d", c.Callers, maxCallers)
+	case !(c.Rate >= 0) || c.Rate > 1e9:
 		return fmt.Errorf("rate: %v; want 0 to 1e9", c.Rate)
-	}
-	if c.Exhaust.Denials < 0 {
+	case c.Exhaust.Denials < 0:
 		return fmt.Errorf("denials: %d; want 0 or more", c.Exhaust.Denials)
-	}
-	if min(c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within) < 0 {
+	case min(c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within) < 0:
 		return fmt.Errorf("duration %v, attempt %v, answer within %v, exhaust within %v: none may be negative",
 			c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within)
 	}
 	return nil
 }
 
-// pace spreads checks evenly over time, whoever makes them. What was not made in
-// its time, because no caller was free, is not made up for.
+// pace spreads the checks of all callers evenly over time. It does not catch up after a time without a free caller.
 type pace struct {
 	each float64 // ns between checks; 0: no pace
 	mu   struct {
@@ -200,52 +190,32 @@ func newPace(rate float64) *pace {
 	return p
 }
 
-// wait returns when n checks may be made; it reports whether ctx still goes on then.
+// wait waits until n checks may be made, and reports false when ctx ended before.
 func (p *pace) wait(ctx context.Context, n int) bool {
 	if p.each == 0 {
 		return ctx.Err() == nil
 	}
-	return rest(ctx, p.reserve(n))
-}
-
-func (p *pace) reserve(n int) time.Duration {
 	now := float64(time.Since(p.start))
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	at := max(now, p.mu.next)
 	p.mu.next = at + float64(n)*p.each
-	return time.Duration(at - now)
-}
-
-// rest waits for d, or until ctx ends, and reports whether ctx still goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	p.mu.Unlock()
+	return pause.For(ctx, time.Duration(at-now))
 }
 
 // ErrorKind counts errors of one kind.
 type ErrorKind struct {
 	Kind string `json:"kind"`
-	// Attempts that failed so, and Final errors: checks that ended so, without an answer.
+	// Attempts with this error, and Final errors: checks that ended with it, without a decision.
 	Attempts int64 `json:"attempts"`
 	Final    int64 `json:"final"`
 	// Example is the first one's address and message.
 	Example string `json:"example"`
 }
 
-// errorKinds are few.
 type errorKinds []ErrorKind
 
-// of returns the one of that kind, with an example at least.
+// of returns the counts of a kind.
 func (e *errorKinds) of(kind, example string) *ErrorKind {
 	i := slices.IndexFunc(*e, func(k ErrorKind) bool { return k.Kind == kind })
 	if i < 0 {
@@ -257,7 +227,7 @@ func (e *errorKinds) of(kind, example string) *ErrorKind {
 	return k
 }
 
-// merge adds another caller's, and keeps the most frequent first.
+// merge adds another caller's errors, and sorts by frequency.
 func (e *errorKinds) merge(other errorKinds) {
 	for _, o := range other {
 		k := e.of(o.Kind, o.Example)

@@ -59,7 +59,7 @@ func TestDiscoverNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := newCluster(t, 1)
 		began := time.Now()
-		if _, err := audit.Discover(t.Context(), []string{addr("n8"), addr("n9")}, time.Second, cl.dial()); !errors.Is(err, audit.ErrNobody) {
+		if _, err := audit.Discover(t.Context(), []string{addr("n8"), addr("n9")}, time.Second, cl.dial()); !errors.Is(err, audit.ErrNoNode) {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(began); took != time.Second {

@@ -9,13 +9,11 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// keys are all keys of a run, numbered through the specs. The checks are built once and
-// only read afterwards.
+// keys are all keys of a run, numbered over all specs. The checks are immutable.
 type keys struct {
 	specs  []Spec
 	checks []*sluicev1.Check
-	// first key of each spec, and the number of keys.
-	from []int32
+	from   []int32 // the first key of each spec, and the number of keys
 }
 
 func newKeys(c *Config, run string) *keys {
@@ -40,10 +38,10 @@ func newKeys(c *Config, run string) *keys {
 
 func (k *keys) len() int { return len(k.checks) }
 
-// name is the value of the key's descriptor, unique in all runs.
+// name is the value of the key's descriptor, unique over all runs.
 func (k *keys) name(key int32) string { return k.checks[key].Descriptor_[0].Value }
 
-// spec returns the place of the key's spec.
+// spec returns the index of the key's spec.
 func (k *keys) spec(key int32) int {
 	i := 0
 	for key >= k.from[i+1] {
@@ -52,7 +50,7 @@ func (k *keys) spec(key int32) int {
 	return i
 }
 
-// limitOf is the spec's limit as it travels; the enums of the wire are numbered as those of bucket.
+// limitOf returns the spec's limit as a message, whose enums have the numbers of bucket's.
 func limitOf(s Spec) *sluicev1.Limit {
 	l := s.Limit
 	return &sluicev1.Limit{
@@ -61,15 +59,15 @@ func limitOf(s Spec) *sluicev1.Limit {
 	}
 }
 
-// chooser says which keys to ask for next: it appends up to n to dst, none when there
-// are no more.
+// chooser chooses the next keys to check.
 type chooser interface {
+	// next appends up to n keys to dst, none at the end.
 	next(rng *rand.Rand, dst []int32, n int) []int32
-	// denied is told of each denial by an owner.
+	// denied is called for each denial by an owner.
 	denied(key int32)
 }
 
-// anyKey chooses all keys alike, for ever.
+// anyKey chooses from so many keys evenly, without an end.
 type anyKey int
 
 func (all anyKey) next(rng *rand.Rand, dst []int32, n int) []int32 {
@@ -81,7 +79,7 @@ func (all anyKey) next(rng *rand.Rand, dst []int32, n int) []int32 {
 
 func (anyKey) denied(int32) {}
 
-// exhaust chooses in turn the keys that have not been denied as often as wanted.
+// exhaust chooses in turn the keys that have been denied less often than wanted.
 type exhaust struct {
 	want    int32
 	denials []atomic.Int32
@@ -124,7 +122,7 @@ func (e *exhaust) next(_ *rand.Rand, dst []int32, n int) []int32 {
 
 func (e *exhaust) denied(key int32) { e.denials[key].Add(1) }
 
-// left returns how many keys were not denied as often as wanted.
+// left returns how many keys were denied less often than wanted.
 func (e *exhaust) left() (n int) {
 	for i := range e.denials {
 		if e.denials[i].Load() < e.want {

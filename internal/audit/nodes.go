@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// shun is for how long a caller prefers other nodes to one that has failed it.
+// shun is how long a caller prefers other nodes after a failure of one.
 const shun = time.Second
 
 // nodes are one caller's connections, one to each node. Not safe for concurrent use.
@@ -25,21 +27,18 @@ type nodes struct {
 	options []grpc.DialOption
 	rng     *rand.Rand
 	list    map[string]*node
-	// asked are all that were ever connected to.
-	asked map[string]bool
-	// tried are the nodes that the present checks have been sent to in this round.
-	tried []string
+	asked   map[string]bool // all that were ever connected to
+	tried   []string        // the nodes that the current checks were sent to in this round
 }
 
 type node struct {
 	conn   *grpc.ClientConn
 	client sluicev1.SluiceServiceClient
-	// shunned until then (Unix ns).
-	until int64
+	until  int64 // the end of its shunning, in Unix ns
 }
 
-// dialOptions are those of every connection: calls fail at once when a node is
-// away, and are repeated by nobody but the caller; a node that comes back is found soon.
+// dialOptions are those of every connection: calls fail at once when a node is unreachable, gRPC retries none, and a node
+// that returns is found soon.
 func dialOptions(more []grpc.DialOption) []grpc.DialOption {
 	return append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -52,31 +51,26 @@ func dialOptions(more []grpc.DialOption) []grpc.DialOption {
 	}, more...)
 }
 
-// pick returns the address of a node that has not been tried in this round, at
-// random, shunned ones last; "" when all have been.
+// pick returns the address of a random node that was not tried in this round, shunned ones last; "" when all were.
 func (n *nodes) pick(now int64) string {
 	targets := n.targets()
 	n.prune(targets)
-	well, shunned := 0, 0
-	choice, last := "", ""
+	var seen [2]int // well and shunned nodes
+	var choices [2]string
 	for _, addr := range targets {
 		if slices.Contains(n.tried, addr) {
 			continue
 		}
-		// Each of those seen so far is kept with the same probability.
+		kind := 0
 		if known := n.list[addr]; known != nil && now < known.until {
-			if shunned++; n.rng.IntN(shunned) == 0 {
-				last = addr
-			}
-			continue
+			kind = 1
 		}
-		if well++; n.rng.IntN(well) == 0 {
-			choice = addr
+		// Each node of a kind is chosen with the same probability.
+		if seen[kind]++; n.rng.IntN(seen[kind]) == 0 {
+			choices[kind] = addr
 		}
 	}
-	if choice == "" {
-		choice = last
-	}
+	choice := cmp.Or(choices[:]...)
 	if choice != "" {
 		n.tried = append(n.tried, choice)
 	}
@@ -86,7 +80,7 @@ func (n *nodes) pick(now int64) string {
 // again begins another round.
 func (n *nodes) again() { n.tried = n.tried[:0] }
 
-// at returns the node, connected to when it is first called.
+// at returns the node at addr, with a new connection for a new address.
 func (n *nodes) at(addr string) (*node, error) {
 	if known := n.list[addr]; known != nil {
 		return known, nil
@@ -103,8 +97,7 @@ func (n *nodes) at(addr string) (*node, error) {
 	return fresh, nil
 }
 
-// prune closes connections to nodes that are no targets any more. A caller makes one
-// call at a time, so none is under way.
+// prune closes connections to nodes that are no targets any more. It is called between calls.
 func (n *nodes) prune(targets []string) {
 	if len(n.list) <= len(targets) {
 		return
@@ -117,12 +110,10 @@ func (n *nodes) prune(targets []string) {
 	}
 }
 
-func (n *nodes) close() {
-	n.prune(nil)
-}
+func (n *nodes) close() { n.prune(nil) }
 
-// Discovery keeps a list of the nodes that serve, as one of them sees the cluster.
-// It must be created with Discover and closed with Close.
+// Discovery keeps the list of the serving members, as one of them sees the cluster. It must be created with Discover and
+// closed with Close.
 type Discovery struct {
 	targets atomic.Pointer[[]string]
 	wake    chan struct{}
@@ -136,17 +127,14 @@ type Discovery struct {
 	source string
 }
 
-// How often the list is refreshed: regularly; at most, when nodes fail; and how
-// long one node may take to tell it.
 const (
 	refreshEvery   = time.Second
-	refreshAtMost  = 100 * time.Millisecond
-	refreshTimeout = time.Second
+	refreshAtMost  = 100 * time.Millisecond // between refreshes when nodes fail
+	refreshTimeout = time.Second            // for one node
 )
 
-// Discover asks the first of addrs that answers who serves, and goes on to do so every second
-// and whenever a node fails. It asks another node when that one does not answer. The error wraps ErrNobody when none of
-// addrs answers within the time.
+// Discover reads the members from the first of addrs that responds, and again every second and whenever a node fails,
+// from another node if necessary. The error wraps ErrNoNode when none of addrs responds within the time.
 func Discover(ctx context.Context, addrs []string, within time.Duration, options ...grpc.DialOption) (*Discovery, error) {
 	if len(addrs) == 0 {
 		return nil, errors.New("discover: there is no address to ask")
@@ -161,8 +149,8 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 		if err == nil {
 			break
 		}
-		if !rest(limited, refreshAtMost) {
-			return nil, fmt.Errorf("%w: %w", ErrNobody, err)
+		if !pause.For(limited, refreshAtMost) {
+			return nil, fmt.Errorf("%w: %w", ErrNoNode, err)
 		}
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -171,7 +159,7 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 	return d, nil
 }
 
-// Targets returns the gRPC addresses of the nodes that serve.
+// Targets returns the gRPC addresses of the serving members.
 func (d *Discovery) Targets() []string { return *d.targets.Load() }
 
 // Failed asks for a refresh.
@@ -198,16 +186,15 @@ func (d *Discovery) loop(ctx context.Context) {
 		case <-tick.C:
 		case <-d.wake:
 		}
-		// When nobody answers, the list stays: the callers go on to try.
+		// Without a response the list stays.
 		d.refresh(ctx)
-		if !rest(ctx, refreshAtMost) {
+		if !pause.For(ctx, refreshAtMost) {
 			return
 		}
 	}
 }
 
-// refresh asks the node that answered last, then the others that are known, then
-// those given at first.
+// refresh asks the node that responded last, then the known members, then the given addresses.
 func (d *Discovery) refresh(ctx context.Context) error {
 	known := []string{d.source}
 	if t := d.targets.Load(); t != nil {
@@ -231,7 +218,7 @@ func (d *Discovery) refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ask returns the members that serve, as addr sees them. It is called once a second or so, so each call has a connection of its own.
+// ask returns the serving members, as addr sees them, over a connection of its own: it is called about once a second.
 func (d *Discovery) ask(ctx context.Context, addr string) ([]string, error) {
 	conn, err := grpc.NewClient(addr, d.options...)
 	if err != nil {

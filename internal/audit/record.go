@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,48 +15,43 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// outcome is what became of a check.
+// outcome is the result of a check.
 type outcome uint8
 
 const (
-	failed outcome = iota // no answer
+	failed outcome = iota // no decision
 	admitted
 	denied
 )
 
 var outcomeNames = [...]string{failed: "error", admitted: "allowed", denied: "denied"}
 
-// record is one check, kept until the end: 32 bytes, because there may be
-// many millions. Times are Unix ns of the audit's clock, which never steps.
+// record is one check, kept until the end in 32 bytes, because there may be many millions. Times are Unix ns of a
+// monotonic clock.
 type record struct {
-	// first is when it was sent first, sent when the call that brought the answer was.
-	first, sent, answered int64
+	first, sent, answered int64 // of the first attempt; of the last one
 	key                   int32
 	outcome               outcome
 	source                uint8 // sluicev1.Source
-	// ambiguous counts the attempts that may have been charged without an answer.
-	ambiguous uint8
+	ambiguous             uint8 // attempts that may have been charged without a decision
 }
 
-// held reports whether an owner of the key decided, be it by what it has granted.
-func (r *record) held() bool { return r.outcome != failed && isOwner(r.source) }
-
-// granted reports whether it was decided by what the owner has granted.
-func (r *record) granted() bool { return r.source == uint8(sluicev1.Source_SOURCE_LEASE) }
-
-func isOwner(source uint8) bool {
-	switch sluicev1.Source(source) {
+// held reports whether an owner of the key decided, also by a lease.
+func (r *record) held() bool {
+	switch sluicev1.Source(r.source) {
 	case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE:
-		return true
+		return r.outcome != failed
 	}
 	return false
 }
 
+// leased reports whether it was decided by a lease.
+func (r *record) leased() bool { return r.source == uint8(sluicev1.Source_SOURCE_LEASE) }
+
 // byKey are the records of a run, sorted by key.
 type byKey struct {
 	records []record
-	// from is where the records of each key begin, and where the last end.
-	from []int
+	from    []int // the index of each key's first record, and the end
 }
 
 // group sorts the parts' records by key. It empties the parts.
@@ -70,7 +66,7 @@ func group(keys int, parts [][]record) *byKey {
 		g.from[i+1] += g.from[i]
 	}
 	g.records = make([]record, g.from[keys])
-	next := append([]int(nil), g.from[:keys]...)
+	next := slices.Clone(g.from[:keys])
 	for j, p := range parts {
 		for i := range p {
 			at := &next[p[i].key]
@@ -84,32 +80,26 @@ func group(keys int, parts [][]record) *byKey {
 
 func (g *byKey) of(key int) []record { return g.records[g.from[key]:g.from[key+1]] }
 
-// Check is one check of a run, a line of its log. Times are Unix ns; their differences
-// are those of a clock that never steps.
+// Check is one check of a run, a line of its log. Times are Unix ns of a monotonic clock.
 type Check struct {
-	// Key is the value of the key's descriptor, Spec the place of its spec.
+	// Key is the value of the key's descriptor, Spec the index of its spec.
 	Key  string `json:"key"`
 	Spec int    `json:"spec"`
-	// First is when it was sent first, Sent when the attempt was that Answered ended.
-	First    int64 `json:"first_ns"`
-	Sent     int64 `json:"sent_ns"`
-	Answered int64 `json:"answered_ns"`
-	// Node is the address that was asked last.
-	Node string `json:"node"`
-	// Decision is allowed, denied or error.
-	Decision string `json:"decision"`
-	// Source and Owner are the answer's, for example "forwarded" and "n2".
-	Source string `json:"source,omitempty"`
-	Owner  string `json:"owner,omitempty"`
-	// Ambiguous attempts may have been charged without an answer.
-	Ambiguous int `json:"ambiguous,omitempty"`
-	// Attempts are all calls that were made for it.
-	Attempts int `json:"attempts"`
-	// Error is that of the last failed attempt.
-	Error string `json:"error,omitempty"`
+	// First is when the first attempt was sent; Sent and Answered are the times of the last.
+	First    int64  `json:"first_ns"`
+	Sent     int64  `json:"sent_ns"`
+	Answered int64  `json:"answered_ns"`
+	Node     string `json:"node"`             // the address of the last attempt
+	Decision string `json:"decision"`         // allowed, denied or error
+	Source   string `json:"source,omitempty"` // of the decision, for example "forwarded"
+	Owner    string `json:"owner,omitempty"`
+	// Ambiguous attempts may have been charged without a decision.
+	Ambiguous int    `json:"ambiguous,omitempty"`
+	Attempts  int    `json:"attempts"`
+	Error     string `json:"error,omitempty"` // of the last failed attempt
 }
 
-// ReadLog calls f for each check of a log, in the order in which they were answered or nearly so.
+// ReadLog calls f for each check of a log, in about the order in which they were answered.
 func ReadLog(r io.Reader, f func(Check) error) error {
 	dec := json.NewDecoder(bufio.NewReader(r))
 	for line := 1; ; line++ {
@@ -156,7 +146,7 @@ func (l *logWriter) write(c *Check) {
 	}
 }
 
-// close flushes, and returns the first error that there was.
+// close flushes, and returns the first error of a write.
 func (l *logWriter) close() error {
 	if l == nil {
 		return nil
@@ -169,7 +159,7 @@ func (l *logWriter) close() error {
 	return nil
 }
 
-// report judges what the callers have kept, and takes their records away.
+// report judges the callers' records, and takes them away.
 func (r *run) report(callers []*caller) *Report {
 	out := &Report{Began: r.start, Took: Seconds(time.Since(r.start)), Run: r.name, Callers: len(callers),
 		Sources: map[string]Decided{}, Faults: []Fault{}, Gaps: []Gap{}}
@@ -181,15 +171,10 @@ func (r *run) report(callers []*caller) *Report {
 		kinds.merge(c.errors)
 		line.merge(c.slots)
 		out.ReroutedCalls += c.rerouted
-		for addr := range c.nodes.asked {
-			asked[addr] = true
-		}
+		maps.Copy(asked, c.nodes.asked)
 		parts[i], c.records = c.records, nil
 	}
-	for addr := range asked {
-		out.Nodes = append(out.Nodes, addr)
-	}
-	slices.Sort(out.Nodes)
+	out.Nodes = slices.Sorted(maps.Keys(asked))
 	out.Errors, out.Timeline = append([]ErrorKind{}, kinds...), append([]Slot{}, line...)
 
 	records := group(r.keys.len(), parts)
@@ -199,7 +184,7 @@ func (r *run) report(callers []*caller) *Report {
 	return out
 }
 
-// count fills in what does not depend on keys.
+// count fills in the counts over all keys.
 func (r *Report) count(g *byKey) {
 	var by [256]Decided // by source
 	var latencies []int64
@@ -233,7 +218,7 @@ func (r *Report) count(g *byKey) {
 	r.Latency = Latency{P50: at(0.5), P99: at(0.99), Max: at(1)}
 }
 
-// judgeAll judges every key that was asked for.
+// judgeAll judges every key that was checked.
 func (r *run) judgeAll(out *Report, g *byKey) {
 	for i, s := range r.cfg.Specs {
 		part := SpecReport{Spec: s.String(), Keys: s.Keys}
@@ -252,11 +237,16 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 				part.AtLimit++
 			}
 			name := r.keys.name(key)
-			out.fault(Fault{
-				Key: name, Spec: part.Spec, Over: v.over, OverHeld: v.overHeld, Under: v.under,
-				Admitted: v.admitted, Denied: v.denied, Ambiguous: v.ambiguous, DeniedAt: Seconds(max(0, v.underAt-r.began)),
-			})
-			out.gap(Gap{Key: name, Length: Seconds(v.gap.to - v.gap.from), At: Seconds(v.gap.from - r.began), Ended: v.gap.ended})
+			if v.over > 0 || v.under > 0 {
+				out.Faults = worst(out.Faults, Fault{
+					Key: name, Spec: part.Spec, Over: v.over, OverHeld: v.overHeld, Under: v.under,
+					Admitted: v.admitted, Denied: v.denied, Ambiguous: v.ambiguous, DeniedAt: Seconds(max(0, v.underAt-r.began)),
+				}, maxFaults, func(f Fault) int64 { return f.Over + f.Under })
+			}
+			if length := Seconds(v.gap.to - v.gap.from); length > 0 {
+				g := Gap{Key: name, Length: length, At: Seconds(v.gap.from - r.began), Ended: v.gap.ended}
+				out.Gaps = worst(out.Gaps, g, maxGaps, func(g Gap) int64 { return int64(g.Length) })
+			}
 		}
 		out.Over.merge(part.Over)
 		out.OverHeld.merge(part.OverHeld)
@@ -266,28 +256,9 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 	}
 }
 
-// fault lists f if it is among the worst.
-func (r *Report) fault(f Fault) {
-	if f.Over == 0 && f.Under == 0 {
-		return
-	}
-	r.Faults = worst(r.Faults, f, MaxFaults, func(a, b Fault) int { return cmp.Compare(b.Over+b.Under, a.Over+a.Under) })
-}
-
-// gap lists g if it is among the longest.
-func (r *Report) gap(g Gap) {
-	if g.Length == 0 {
-		return
-	}
-	r.Gaps = worst(r.Gaps, g, MaxGaps, func(a, b Gap) int { return cmp.Compare(b.Length, a.Length) })
-}
-
-// worst inserts x into the sorted list and keeps its first n.
-func worst[T any](list []T, x T, n int, compare func(a, b T) int) []T {
-	at, _ := slices.BinarySearchFunc(list, x, compare)
-	if at == n {
-		return list
-	}
+// worst inserts x into the list, which is sorted by size, the largest first, and keeps its first n.
+func worst[T any](list []T, x T, n int, size func(T) int64) []T {
+	at, _ := slices.BinarySearchFunc(list, x, func(a, b T) int { return cmp.Compare(size(b), size(a)) })
 	list = slices.Insert(list, at, x)
 	return list[:min(n, len(list))]
 }

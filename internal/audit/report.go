@@ -15,73 +15,69 @@ func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Durati
 
 func (s Seconds) String() string { return time.Duration(s).String() }
 
-// Report is what an audit found. Times within the run count from Began.
+// Report is the result of an audit. Times within the run count from Began.
 type Report struct {
-	Began time.Time `json:"began"`
-	Took  Seconds   `json:"took"`
-	// Run is what the descriptors' values of this run begin with.
-	Run   string   `json:"run"`
-	Nodes []string `json:"nodes"`
-	// Callers that asked, and the checks that they made together in a second.
-	Callers int     `json:"callers"`
-	Rate    float64 `json:"rate"`
+	Began   time.Time `json:"began"`
+	Took    Seconds   `json:"took"`
+	Run     string    `json:"run"` // the prefix of the descriptors' values of this run
+	Nodes   []string  `json:"nodes"`
+	Callers int       `json:"callers"`
+	Rate    float64   `json:"rate"` // checks per second of all callers
 
 	// Checks = Admitted + Denied + FinalErrors.
 	Checks      int64 `json:"checks"`
 	Admitted    int64 `json:"admitted"`
 	Denied      int64 `json:"denied"`
 	FinalErrors int64 `json:"final_errors"`
-	// Sources are who decided: held and forwarded are an owner's answers, share,
-	// closed and open those of on_failure and on_partition.
+	// Sources count decisions by source: those of owners (held, forwarded, lease) and those of on_failure and on_partition
+	// (share, closed, open).
 	Sources map[string]Decided `json:"sources"`
 
-	// Over: keys that were admitted more than their limit allows, and by how many units at
-	// least. OverHeld is the same for what owners admitted, without shares and open answers.
+	// Over is over-admission: keys, and units at least. OverHeld is the same for owners' decisions only.
 	Over     Keys `json:"over_quota"`
 	OverHeld Keys `json:"over_quota_by_owners"`
-	// Under: keys that an owner denied although units were free, and how many at least, if
-	// each ambiguous attempt has been charged.
+	// Under is under-admission: keys that an owner denied although units were free, and units at least, if each ambiguous
+	// attempt was charged.
 	Under Keys `json:"under_quota"`
 	// AtLimit is the number of keys that an owner denied at least once: only those can be under quota.
 	AtLimit int `json:"at_limit"`
-	// Unexhausted keys were not denied as often as Exhaust asks within its time.
+	// Unexhausted keys were not denied as often as Exhaust wants within its time.
 	Unexhausted int `json:"unexhausted"`
-	// Faults are the worst keys, at most MaxFaults.
+	// Faults are the worst 20 keys.
 	Faults []Fault `json:"faults"`
 
-	// AmbiguousRetries are attempts of checks that may have been charged without an answer;
-	// ReroutedCalls were sent to a node after another had failed them.
+	// AmbiguousRetries are attempts that may have been charged without a decision; ReroutedCalls were sent to another node
+	// after a failure.
 	AmbiguousRetries int64       `json:"ambiguous_retries"`
 	ReroutedCalls    int64       `json:"rerouted_calls"`
 	Errors           []ErrorKind `json:"errors"`
 
-	// Latency is that of checks with an answer, from when they were sent first.
+	// Latency is that of decided checks, from their first attempt on.
 	Latency Latency `json:"latency"`
-	// Gaps are the keys that waited longest for an owner, at most MaxGaps.
+	// Gaps are the 10 longest waits for an owner, one for each key.
 	Gaps     []Gap        `json:"gaps"`
 	Specs    []SpecReport `json:"specs"`
 	Timeline []Slot       `json:"timeline"`
 }
 
-// The most that a Report lists.
 const (
-	MaxFaults = 20
-	MaxGaps   = 10
+	maxFaults = 20
+	maxGaps   = 10
 )
 
-// Decided counts answers.
+// Decided counts decisions.
 type Decided struct {
 	Admitted int64 `json:"admitted"`
 	Denied   int64 `json:"denied"`
 }
 
-// Keys counts keys at fault, and units over all of them.
+// Keys counts keys, and units of all of them.
 type Keys struct {
 	Keys  int   `json:"keys"`
 	Units int64 `json:"units"`
 }
 
-// add counts one key, if it is at fault by any units.
+// add counts one key with so many units, if any.
 func (k *Keys) add(units int64) {
 	if units > 0 {
 		k.Keys++
@@ -95,7 +91,7 @@ func (k *Keys) merge(other Keys) {
 	k.Units += other.Units
 }
 
-// Fault is a key whose limit was not kept.
+// Fault is a key with over-admission or under-admission.
 type Fault struct {
 	Key       string `json:"key"`
 	Spec      string `json:"spec"`
@@ -105,7 +101,7 @@ type Fault struct {
 	Admitted  int64  `json:"admitted"`
 	Denied    int64  `json:"denied"`
 	Ambiguous int64  `json:"ambiguous_retries"`
-	// DeniedAt is when the check was sent that should not have been denied.
+	// DeniedAt is when the wrongly denied check was sent.
 	DeniedAt Seconds `json:"denied_at,omitempty"`
 }
 
@@ -128,7 +124,7 @@ type SpecReport struct {
 	Under    Keys   `json:"under_quota"`
 }
 
-// LongestGap returns the longest of all keys, zero if nothing was asked.
+// LongestGap returns the longest of all keys, or zero.
 func (r *Report) LongestGap() Gap {
 	if len(r.Gaps) == 0 {
 		return Gap{}
@@ -136,30 +132,26 @@ func (r *Report) LongestGap() Gap {
 	return r.Gaps[0]
 }
 
-// Clean reports whether no limit was seen broken, nothing was denied that should not have
-// been, and every check had an answer. It says nothing about how much was tested: see Verdict.
+// Clean reports whether there is no over-admission, no under-admission and no check without a decision. See Verdict for
+// whether enough was tested.
 func (r *Report) Clean() bool {
 	return r.Over.Keys == 0 && r.Under.Keys == 0 && r.FinalErrors == 0
 }
 
-// Verdict is what an audit has shown.
+// Verdict is the result of an audit in a word.
 type Verdict string
 
-// The verdicts.
 const (
-	// Pass: enough keys reached their limit, and nothing was wrong.
-	Pass Verdict = "PASS"
-	// Fail: a key is over or under its quota, or a check had no answer.
-	Fail Verdict = "FAIL"
-	// Inconclusive: nothing was wrong, and too few keys reached their limit to show that limits are kept.
-	Inconclusive Verdict = "INCONCLUSIVE"
+	Pass         Verdict = "PASS"         // the report is clean, and enough keys reached their limit
+	Fail         Verdict = "FAIL"         // it is not clean
+	Inconclusive Verdict = "INCONCLUSIVE" // it is clean, and too few keys reached their limit
 )
 
-// minAtLimit is the part of the keys of each Spec that must reach their limit for Pass. A key below its limit shows
+// minAtLimit is the part of the keys of each Spec that must reach their limit for Pass. A key below its limit proves
 // nothing: nodes that give each key its quota several times admit the same.
 const minAtLimit = 0.9
 
-// Verdict judges the whole run. With Exhaust every key must have been denied as often as it asks.
+// Verdict judges the run. With Exhaust every key must have been denied as often as it wants.
 func (r *Report) Verdict() Verdict {
 	switch {
 	case !r.Clean():
@@ -175,28 +167,24 @@ func (r *Report) Verdict() Verdict {
 	return Pass
 }
 
-// verdict is what the log of one key shows.
+// verdict is the result of the records of one key.
 type verdict struct {
-	asked, admitted, denied int64
-	// reached: an owner denied it at least once.
-	reached bool
-	// ambiguous attempts may each have charged one more.
-	ambiguous int64
-	// Units admitted above the limit: in all, and counting only what owners admitted.
-	over, overHeld int64
-	// Units that were free when an owner denied a check, at the worst denial.
-	under   int64
-	underAt int64 // when that was sent
-	gap     span
+	admitted, denied int64
+	reached          bool  // an owner denied it at least once
+	ambiguous        int64 // attempts that may have been charged
+	over, overHeld   int64 // units admitted above the limit: by all sources, and by owners
+	under, underAt   int64 // units that were free at the worst denial by an owner, and when that was sent
+	gap              span
 }
 
 // judge judges a key by its records, at least one.
 func judge(m *model.Model, records []record) verdict {
-	v := verdict{asked: records[0].first}
+	var v verdict
+	asked := records[0].first
 	var all, held, denials, charges []model.Span
 	for i := range records {
 		r := &records[i]
-		v.asked = min(v.asked, r.first)
+		asked = min(asked, r.first)
 		v.ambiguous += int64(r.ambiguous)
 		for range r.ambiguous {
 			charges = append(charges, model.Span{From: r.first, To: model.Open})
@@ -209,19 +197,19 @@ func judge(m *model.Model, records []record) verdict {
 		case r.outcome == admitted:
 			v.admitted++
 			all = append(all, made)
-			// A share is charged to the owner when it can be reached again.
+			// A share is charged when the owner can be reached again.
 			charges = append(charges, model.Span{From: r.sent, To: model.Open})
 		case r.outcome == denied:
 			v.denied++
-			// A lease that is used up denies what others may still spend.
-			if r.held() && !r.granted() {
+			// A used-up lease denies units that others may still spend.
+			if r.held() && !r.leased() {
 				denials = append(denials, made)
 			}
 		}
 	}
-	v.over = m.Over(v.asked, all)
+	v.over = m.Over(asked, all)
 	if v.overHeld = v.over; len(held) < len(all) {
-		v.overHeld = m.Over(v.asked, held)
+		v.overHeld = m.Over(asked, held)
 	}
 	v.reached = len(denials) > 0
 	var which int
@@ -232,22 +220,20 @@ func judge(m *model.Model, records []record) verdict {
 	return v
 }
 
-// slotLength is how finely the timeline is divided.
 const slotLength = 100 * time.Millisecond
 
-// Slot is what happened in a tenth of a second of the run.
+// Slot is a tenth of a second of the run.
 type Slot struct {
-	At Seconds `json:"at"`
-	// Checks that ended, Errors of attempts, and the longest that a check which ended had waited.
-	Checks     int64   `json:"checks"`
-	Errors     int64   `json:"errors"`
-	MaxLatency Seconds `json:"max_latency"`
+	At         Seconds `json:"at"`
+	Checks     int64   `json:"checks"`      // that ended
+	Errors     int64   `json:"errors"`      // of attempts
+	MaxLatency Seconds `json:"max_latency"` // of the checks that ended
 }
 
 // timeline is a run in slots, the first one at its beginning.
 type timeline []Slot
 
-// slot returns the one of the time since the beginning (ns).
+// slot returns the slot at a time since the beginning (ns).
 func (t *timeline) slot(since int64) *Slot {
 	i := int(max(0, since) / int64(slotLength))
 	for len(*t) <= i {

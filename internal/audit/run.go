@@ -11,20 +11,20 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// ErrNobody means that no node answered within AnswerWithin at the beginning, or none ever
-// answered a check.
-var ErrNobody = errors.New("nobody answers")
+// ErrNoNode means that no node answered within AnswerWithin at the beginning, or none ever answered a check.
+var ErrNoNode = errors.New("no node answers")
 
 // run is what the callers of an audit share.
 type run struct {
 	cfg    Config
 	models []*model.Model
-	name   string // of this run; its keys begin with it
+	name   string // the prefix of its keys
 	keys   *keys
 	pace   *pace
 	log    *logWriter
@@ -32,12 +32,11 @@ type run struct {
 	began  int64 // start, in Unix ns
 }
 
-// now is the time in Unix ns by a clock that never steps.
+// now is the time in Unix ns by a monotonic clock.
 func (r *run) now() int64 { return r.began + int64(time.Since(r.start)) }
 
-// Run audits until c.Duration has passed or ctx ends, and returns what it found. Calls that are
-// under way then go on, for AnswerWithin at most. The report is nil when the Config is wrong or
-// nobody answers at the beginning.
+// Run audits until c.Duration has passed or ctx ends, and returns the report. It finishes calls in flight then, for
+// AnswerWithin at most. The report is nil when the Config is invalid or no node answers at the beginning.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	c, models, err := c.withDefaults()
 	if err != nil {
@@ -59,7 +58,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 
-	// What is not the load's time does not count as the run's.
+	// The run begins with the load.
 	r.start = time.Now()
 	r.began = r.start.UnixNano()
 	r.pace = newPace(c.Rate)
@@ -77,12 +76,12 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	report := r.report(callers)
 	report.Unexhausted = left
 	if report.Checks > 0 && !slices.ContainsFunc(callers, func(c *caller) bool { return c.heard }) {
-		err = fmt.Errorf("%w: %d checks were sent", ErrNobody, report.Checks)
+		err = fmt.Errorf("%w: %d checks were sent", ErrNoNode, report.Checks)
 	}
 	return report, errors.Join(err, r.log.close())
 }
 
-// loadAll returns when all callers have ended.
+// loadAll runs load on all callers and waits.
 func loadAll(ctx context.Context, callers []*caller, from chooser) {
 	var running sync.WaitGroup
 	for _, c := range callers {
@@ -91,7 +90,7 @@ func loadAll(ctx context.Context, callers []*caller, from chooser) {
 	running.Wait()
 }
 
-// probe returns as soon as any node answers anything.
+// probe returns as soon as any node responds.
 func (c *caller) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.run.cfg.AnswerWithin)
 	defer cancel()
@@ -100,8 +99,8 @@ func (c *caller) probe(ctx context.Context) error {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
 			c.nodes.again()
-			if !rest(ctx, 50*time.Millisecond) {
-				return fmt.Errorf("%w: %w", ErrNobody, last)
+			if !pause.For(ctx, 50*time.Millisecond) {
+				return fmt.Errorf("%w: %w", ErrNoNode, last)
 			}
 			continue
 		}
@@ -121,14 +120,13 @@ func (c *caller) probe(ctx context.Context) error {
 	}
 }
 
-// Gap is a time in which checks of a key waited for an owner's answer.
+// Gap is a time in which checks of a key waited for an owner's decision.
 type Gap struct {
 	Key    string  `json:"key"`
 	Length Seconds `json:"length"`
 	// At is when it began, since the beginning of the run.
 	At Seconds `json:"at"`
-	// Ended: an owner's answer ended it. Otherwise the last check in it ended without
-	// one, and none was under way then.
+	// Ended: an owner's decision ended it. Otherwise its last check ended without one, and none was in flight then.
 	Ended bool `json:"ended"`
 }
 
@@ -138,11 +136,10 @@ type span struct {
 	ended    bool
 }
 
-// longestGap returns the longest time that a check of the key, whose records these are, is known to
-// have waited for an owner. It begins when the check is sent. It ends with the owner's
-// answer. When the check ends without one (an error, or an answer of on_failure), the gap goes on as long as
-// further checks have none either, and a check that was sent meanwhile and has one ends it. While nobody asks, nobody waits:
-// if no check was under way when an owner's answer was sent for, the gap ended with the last check that had none.
+// longestGap returns the longest time that checks of one key waited for an owner. A gap begins when a check is sent and
+// ends with an owner's decision. When the check ends without one (an error, or a fallback), the gap goes on while further
+// checks have none either, and the decision of a check that was sent meanwhile ends it. If no check was in flight when the
+// next decided check was sent, the gap ended with the last undecided one.
 //
 // It sorts the records by when they were answered.
 func longestGap(records []record) span {
@@ -158,8 +155,7 @@ func longestGap(records []record) span {
 		r := &records[i]
 		if !r.held() {
 			if !waiting {
-				open = span{from: r.first}
-				waiting = true
+				open.from, waiting = r.first, true
 			}
 			open.from, open.to = min(open.from, r.first), r.answered
 			longer(open)

@@ -71,7 +71,7 @@ func TestNobodyAnswers(t *testing.T) {
 		cl := newCluster(t, 1)
 		began := time.Now()
 		r, err := audit.Run(t.Context(), cl.config("n7", "n8"))
-		if r != nil || !errors.Is(err, audit.ErrNobody) || !strings.Contains(err.Error(), "n") {
+		if r != nil || !errors.Is(err, audit.ErrNoNode) || !strings.Contains(err.Error(), "n") {
 			t.Errorf("report %v, error %v", r, err)
 		}
 		if took := time.Since(began); took > audit.DefaultAnswerWithin {
@@ -84,7 +84,7 @@ func TestNobodyAnswers(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		r, err = audit.Run(t.Context(), cl.config("n1"))
-		if !errors.Is(err, audit.ErrNobody) || r == nil || r.Clean() || r.FinalErrors != 4 || r.LongestGap().Ended {
+		if !errors.Is(err, audit.ErrNoNode) || r == nil || r.Clean() || r.FinalErrors != 4 || r.LongestGap().Ended {
 			t.Errorf("report %+v, error %v", r, err)
 		}
 		if took := time.Duration(r.Took); took > 2*time.Second+audit.DefaultAnswerWithin {

@@ -1,9 +1,9 @@
-// Package inflow bounds what a gRPC server holds of messages that it has not read in full.
+// Package inflow bounds the memory of incomplete messages of a gRPC server.
 //
-// gRPC calls a handler when the headers of a call are there, takes as many bytes as the length of its message announces, and gives the
-// connection's flow-control window back as soon as bytes arrive. So a client can begin a message on each of many calls and finish none:
-// nothing but the number of calls and connections bounds what the server keeps. A Budget counts those bytes by call, connection and
-// process while HTTP/2 frames arrive, and ends calls that exceed it; others of the connection go on.
+// gRPC calls a handler at the headers of a call, and renews the connection's flow-control window as soon as bytes of the
+// message arrive. So a client can begin a message on each of many calls and finish none: only the number of calls and
+// connections bounds the memory. A Budget counts those bytes by call, connection and process while HTTP/2 frames arrive, and
+// ends calls that exceed it; others of the connection go on.
 //
 // A Budget has no goroutine. Its timers belong to connections and end with them.
 package inflow
@@ -14,6 +14,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -34,13 +35,13 @@ import (
 type Config struct {
 	// Port names the server in log lines.
 	Port string
-	// Connection is the most bytes that the calls of one connection hold, and Process those of all connections. While more than Process
-	// is held, a connection holds no more than its share of Process, or leastShare.
+	// Connection is the most bytes of the calls of one connection, and Process of all connections. While more than Process
+	// is held, a connection holds at most its share of Process, or leastShare.
 	Connection, Process int
-	// Unknown is the most bytes that one call of an unknown client sends, and UnknownCalls the most such calls of one
-	// connection at once. See Known.
+	// Unknown is the most bytes of one call of an unknown client, and UnknownCalls the most such calls of one connection at
+	// once. See Known.
 	Unknown, UnknownCalls int
-	// Deadline is how long the message of a unary or server-streaming call may take, from its headers on.
+	// Deadline bounds the time of the message of a unary or server-streaming call, from its headers on.
 	Deadline time.Duration
 	// TrustKnown: calls of known clients are not counted, and have no deadline.
 	TrustKnown bool
@@ -48,7 +49,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Validate reports the first field that is wrong.
+// Validate names the first invalid field.
 func (c Config) Validate() error {
 	for _, one := range []struct {
 		field string
@@ -61,10 +62,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// leastShare is what a connection may hold however many connections there are, in bytes: a small message.
+// leastShare is the least share of a connection, in bytes: a small message.
 const leastShare = 16 << 10
 
-// Reasons for which calls are ended.
+// Reasons to end calls.
 const (
 	late = iota
 	unknown
@@ -78,23 +79,15 @@ var reasonNames = [reasons]string{"deadline", "unknown", "connection", "process"
 
 // Stats counts since New, except for Held.
 type Stats struct {
-	// Held are the bytes that are held now.
+	// Held is the number of bytes held now.
 	Held int64
-	// Ended are calls that were ended, by reason: deadline, unknown, connection, process; stray counts connections that were closed, because
-	// they went on sending to calls that had ended.
+	// Ended are ended calls by reason: deadline, unknown, connection, process; stray counts connections closed because they
+	// went on sending to ended calls.
 	Ended Ended
 }
 
 // Ended are counts by reason.
 type Ended [reasons]uint64
-
-// Of returns the count of that reason.
-func (e Ended) Of(reason string) uint64 {
-	if i := slices.Index(reasonNames[:], reason); i >= 0 {
-		return e[i]
-	}
-	return 0
-}
 
 // All returns reasons and counts, in order.
 func (e Ended) All() iter.Seq2[string, uint64] {
@@ -107,6 +100,9 @@ func (e Ended) All() iter.Seq2[string, uint64] {
 	}
 }
 
+// Of returns the count of a reason.
+func (e Ended) Of(reason string) uint64 { return maps.Collect(e.All())[reason] }
+
 // Budget bounds the servers that have its Options. Make it with New. It is safe for concurrent use.
 type Budget struct {
 	config Config
@@ -114,7 +110,7 @@ type Budget struct {
 	open   atomic.Int64 // connections
 	ended  [reasons]atomic.Uint64
 	lines  *loglimit.Limiter
-	// methods are those that Registrar has seen, and whether their clients stream. They do not change while serving.
+	// methods are those of Registrar, and whether their clients stream. They do not change while serving.
 	methods map[string]bool
 }
 
@@ -129,7 +125,7 @@ func New(c Config) (*Budget, error) {
 	return &Budget{config: c, lines: loglimit.New(logEvery), methods: map[string]bool{}}, nil
 }
 
-// logEvery is how often there is a line about calls that were ended for one reason.
+// logEvery is the least time between log lines about one reason.
 const logEvery = 10 * time.Second
 
 // Stats returns the counts.
@@ -141,8 +137,8 @@ func (b *Budget) Stats() Stats {
 	return s
 }
 
-// Options returns the options of a server that the budget bounds: its credentials, nil for plain TCP, and its interceptor of streams. The server's
-// services must be registered with Registrar, and its tap handle must return what Begin does.
+// Options returns the options of a server with the budget: its credentials, nil for plain TCP, and an interceptor of streams.
+// The server's services must be registered with Registrar, and its tap handle must return the result of Begin.
 func (b *Budget) Options(c credentials.TransportCredentials) []grpc.ServerOption {
 	if c == nil {
 		c = insecure.NewCredentials()
@@ -154,7 +150,7 @@ func (b *Budget) Options(c credentials.TransportCredentials) []grpc.ServerOption
 	}
 }
 
-// AuthInfo returns what the credentials of Options say of a connection, given what a server does.
+// AuthInfo returns the inner AuthInfo of a connection with the credentials of Options.
 func AuthInfo(a credentials.AuthInfo) credentials.AuthInfo {
 	if own, ok := a.(*info); ok {
 		return own.AuthInfo
@@ -199,8 +195,8 @@ var (
 	}
 )
 
-// Begin counts a call from now on, and returns its context. It is for a tap handle. known says whether the client is known; otherwise
-// Known may say so later. The error is a status for the client: there is no such method, or too many calls of unknown clients.
+// Begin counts a call from now on, and returns its context. It is for a tap handle. known says that the client is known; Known
+// may say so later. The error is a status for the client: an unknown method, or too many calls of unknown clients.
 func (b *Budget) Begin(ctx context.Context, method string, known bool) (context.Context, error) {
 	streams, ok := b.methods[method]
 	if !ok {
@@ -217,7 +213,7 @@ func (b *Budget) Begin(ctx context.Context, method string, known bool) (context.
 	return k, nil
 }
 
-// connOf returns the connection of a call with that context, nil if it is not one of a Budget.
+// connOf returns the connection of a call, nil if it is not one of a Budget.
 func connOf(ctx context.Context) *conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if own, ok := p.AuthInfo.(*info); ok {
@@ -227,25 +223,25 @@ func connOf(ctx context.Context) *conn {
 	return nil
 }
 
-// rejectedPause is how long a connection is not read after a call that is rejected, so that it has a thousand of these a second.
+// rejectedPause is how long a connection is not read after a rejected call: it gets a thousand of them a second.
 const rejectedPause = time.Millisecond
 
-// Reject is for a tap handle that rejects a call because its client is not known. It returns a little later, unless the connection has had
-// calls of known clients, as one of a proxy has.
+// Reject is for a tap handle that rejects a call of an unknown client. It delays the connection, unless that has had calls of
+// known clients, as one of a proxy has.
 func (b *Budget) Reject(ctx context.Context) {
 	if c := connOf(ctx); c != nil && !c.known {
 		time.Sleep(rejectedPause)
 	}
 }
 
-// Known says that the client of the call with that context is known.
+// Known marks the client of the call with that context as known.
 func Known(ctx context.Context) {
 	if k, ok := ctx.Value(callKey{}).(*call); ok {
 		k.conn.know(k)
 	}
 }
 
-// Registrar returns what registers services at g so that their calls are counted.
+// Registrar returns a registrar of services at g, whose calls are counted.
 func (b *Budget) Registrar(g *grpc.Server) Registrar { return Registrar{g, b} }
 
 // Registrar is a server whose calls are counted.
@@ -268,7 +264,7 @@ func (r Registrar) RegisterService(d *grpc.ServiceDesc, impl any) {
 	r.Server.RegisterService(&own, impl)
 }
 
-// unary is h, whose call holds nothing any more once its message is decoded.
+// unary is h, whose call is released when its message is decoded.
 func unary(h grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		k, ok := ctx.Value(callKey{}).(*call)
@@ -303,7 +299,7 @@ func (b *Budget) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, 
 	return h(srv, &counted{s, k})
 }
 
-// counted is a stream that gives back what its messages took.
+// counted is a stream that releases the bytes of decoded messages.
 type counted struct {
 	grpc.ServerStream
 	call *call
@@ -318,7 +314,7 @@ func (s *counted) RecvMsg(m any) error {
 	return err
 }
 
-// sizeOf is how many bytes m was decoded from.
+// sizeOf is the encoded size of m.
 func sizeOf(m any) int {
 	switch m := m.(type) {
 	case interface{ WireSize() int }:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,19 +25,19 @@ const (
 
 const (
 	readBuffer = 32 << 10
-	// patience is how long a connection that holds too much is not read, so that handlers can catch up, before a call is ended, and
-	// wholePatience while it holds messages that are complete: their handlers wait for nothing but a processor.
+	// patience is how long a connection that holds too much is not read before a call is ended, and wholePatience while it holds
+	// complete messages: their handlers wait only for a processor.
 	patience      = 20 * time.Millisecond
 	wholePatience = time.Second
-	// strayBytes is how much a connection may send to calls that have ended while it does not take what the server writes. Clients that
-	// keep to the window of their connection send less.
+	// strayBytes is how much a connection may send to ended calls while it reads nothing. Clients that respect the window of
+	// their connection send less.
 	strayBytes = 10 << 20
-	// smallMessage is the most bytes of a message that is not counted when it comes as one frame, which ends what its client sends: nothing of
-	// it is waited for, so it is held until its handler begins.
+	// smallMessage is the most bytes of a message that is not counted when it comes as one last frame: it is complete, so it is
+	// held only until its handler begins.
 	smallMessage = 4 << 10
 )
 
-// costOf is what a DATA frame of n bytes takes in memory: gRPC's buffers have some fixed sizes, and a record each.
+// costOf is the memory of a DATA frame of n bytes: gRPC's buffers have fixed sizes, and a record each.
 func costOf(n int) int64 {
 	const record = 96
 	switch {
@@ -48,8 +49,7 @@ func costOf(n int) int64 {
 	return int64(max(n, 16<<10)) + record
 }
 
-// conn follows the frames that gRPC reads. It is gRPC's read buffer, so that frames are followed one by one: what the reader does with a frame, it
-// does before it reads the next.
+// conn follows the frames that gRPC reads. It is gRPC's read buffer, so gRPC handles each frame before it reads the next.
 type conn struct {
 	net.Conn
 	budget *Budget
@@ -61,13 +61,11 @@ type conn struct {
 	preface int // bytes of it that have been read
 	head    [headSize]byte
 	have    int    // bytes of head
-	left    int    // bytes of the frame behind head
+	left    int    // bytes of the frame after head
 	id      uint32 // of the last frame with headers
-	// last is the call that began last if its client is known, until it is registered or its message was small. So most calls
-	// take no lock.
-	last *call
-	// known: it has had a call of a known client.
-	known bool
+	// last is the last call if its client is known, until it is registered or its message was small. So most calls take no lock.
+	last  *call
+	known bool // it has had a call of a known client
 
 	mu struct {
 		sync.Mutex
@@ -81,7 +79,7 @@ type conn struct {
 	}
 }
 
-// call is one that holds bytes of messages, and its context.
+// call holds bytes of messages. It is the call's context.
 type call struct {
 	context.Context
 	conn  *conn
@@ -128,7 +126,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. A client that reads what is written hears of calls that have ended.
+// Write implements net.Conn. A client that reads gets to know that calls have ended.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err == nil && c.stray.Load() != 0 {
@@ -154,7 +152,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-// follow takes what was read.
+// follow parses the bytes that were read.
 func (c *conn) follow(p []byte) {
 	for len(p) > 0 {
 		if c.preface < prefaceSize {
@@ -170,28 +168,29 @@ func (c *conn) follow(p []byte) {
 			continue
 		}
 		n := copy(c.head[c.have:], p)
-		c.have += n
 		p = p[n:]
-		if c.have == headSize {
-			c.have = 0
-			c.left = int(c.head[0])<<16 | int(c.head[1])<<8 | int(c.head[2])
-			switch id := binary.BigEndian.Uint32(c.head[5:]) &^ (1 << 31); c.head[3] {
-			case headerFrame:
-				c.register()
-				c.id = id
-			case dataFrame:
-				if k := c.last; k != nil && k.id == id && c.head[4]&endStream != 0 && c.left <= smallMessage {
-					c.last = nil
-					continue
-				}
-				c.register()
-				c.data(id, c.left, c.head[4]&endStream != 0)
+		if c.have += n; c.have < headSize {
+			return
+		}
+		c.have = 0
+		c.left = int(c.head[0])<<16 | int(c.head[1])<<8 | int(c.head[2])
+		last := c.head[4]&endStream != 0
+		switch id := binary.BigEndian.Uint32(c.head[5:]) &^ (1 << 31); c.head[3] {
+		case headerFrame:
+			c.register()
+			c.id = id
+		case dataFrame:
+			if k := c.last; k != nil && k.id == id && last && c.left <= smallMessage {
+				c.last = nil
+				continue
 			}
+			c.register()
+			c.data(id, c.left, last)
 		}
 	}
 }
 
-// data counts a DATA frame of n bytes, before room is made for it. last says that its call sends nothing after it.
+// data counts a DATA frame of n bytes, before gRPC allocates it. last says that it is the call's last.
 func (c *conn) data(id uint32, n int, last bool) {
 	b, cost := c.budget, costOf(n)
 	c.mu.Lock()
@@ -224,7 +223,7 @@ func (c *conn) data(id uint32, n int, last bool) {
 	}
 }
 
-// tooMuchLocked says for which reason a call of c has to be ended, if any.
+// tooMuchLocked returns the reason to end a call of c, if any.
 func (c *conn) tooMuchLocked() (reason int, yes bool) {
 	b := c.budget
 	if c.mu.held > int64(b.config.Connection) {
@@ -234,8 +233,8 @@ func (c *conn) tooMuchLocked() (reason int, yes bool) {
 	return process, c.mu.held > share && b.held.Load() > int64(b.config.Process)
 }
 
-// relieve waits until c holds no more than it may, and ends its largest calls when that takes too long: first those whose messages are not
-// complete. A frame of the call current is being read.
+// relieve waits until c holds no more than it may, and ends its largest calls when that takes too long, those with incomplete
+// messages first. A frame of the call current is being read.
 func (c *conn) relieve(current *call) {
 	began := time.Now()
 	for {
@@ -315,7 +314,7 @@ func (c *conn) register() {
 }
 
 func (c *conn) registerLocked(k *call) {
-	if c.mu.closed || k.released { // of a closed connection its handler hears
+	if c.mu.closed || k.released { // gRPC ends the calls of a closed connection
 		return
 	}
 	k.registered, k.began = true, time.Now()
@@ -325,7 +324,7 @@ func (c *conn) registerLocked(k *call) {
 	}
 }
 
-// serve says that the handler of k has begun, whose context is ctx. The error is for the client if k was ended before.
+// serve records that the handler of k has begun, with ctx. The error is for the client if k was ended before.
 func (k *call) serve(ctx context.Context) error {
 	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil {
 		k.stream.Store(stream)
@@ -343,11 +342,11 @@ func (c *conn) end(k *call, reason int) {
 	k.over = true
 	c.giveBackLocked(k, k.cost)
 	c.mu.Unlock()
-	k.why.Store(statuses[reason]) // before stream is looked at: serve does it the other way round, so one of the two sees the other
+	k.why.Store(statuses[reason]) // before it loads stream: serve does it in the reverse order, so one of them sees the other
 	c.budget.note(reason, c)
-	// gRPC's stream has no exported name, but this method, which ends it: TestMessageDeadline of transport/grpcapi holds that it does.
+	// This method of gRPC's internal stream ends it; TestMessageDeadline of transport/grpcapi relies on it.
 	if w, ok := k.stream.Load().(interface{ WriteStatus(*status.Status) error }); ok {
-		// The client gets the status, and what waits for the message an error.
+		// The client gets the status, and the handler an error.
 		_ = w.WriteStatus(statuses[reason])
 	}
 }
@@ -367,7 +366,7 @@ func (c *conn) know(k *call) {
 	}
 }
 
-// credit gives back what a message of n bytes of k took.
+// credit releases the bytes of a message of n bytes of k.
 func (c *conn) credit(k *call, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,7 +379,7 @@ func (c *conn) credit(k *call, n int) {
 	c.giveBackLocked(k, k.cost-k.cost*int64(k.bytes)/int64(before))
 }
 
-// decoded releases k once, with the outcome of decoding its message.
+// decoded releases k once, after its message was decoded with err.
 func (k *call) decoded(err error) {
 	if k.done {
 		return
@@ -396,18 +395,17 @@ func (c *conn) release(k *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k.released = true
-	for i, other := range c.mu.calls {
-		if other == k {
-			last := len(c.mu.calls) - 1
-			c.mu.calls[i], c.mu.calls[last] = c.mu.calls[last], nil
-			c.mu.calls = c.mu.calls[:last]
-			if !k.known {
-				c.mu.unknown--
-			}
-			c.giveBackLocked(k, k.cost)
-			return
-		}
+	i := slices.Index(c.mu.calls, k)
+	if i < 0 {
+		return
 	}
+	last := len(c.mu.calls) - 1
+	c.mu.calls[i], c.mu.calls[last] = c.mu.calls[last], nil
+	c.mu.calls = c.mu.calls[:last]
+	if !k.known {
+		c.mu.unknown--
+	}
+	c.giveBackLocked(k, k.cost)
 }
 
 func (c *conn) giveBackLocked(k *call, cost int64) {
@@ -426,9 +424,9 @@ func (c *conn) giveBackLocked(k *call, cost int64) {
 }
 
 func (c *conn) findLocked(id uint32) *call {
-	for i := len(c.mu.calls) - 1; i >= 0; i-- { // the last ones are still receiving
-		if c.mu.calls[i].id == id {
-			return c.mu.calls[i]
+	for _, k := range slices.Backward(c.mu.calls) { // the last ones are still receiving
+		if k.id == id {
+			return k
 		}
 	}
 	return nil
@@ -443,7 +441,7 @@ func (c *conn) armLocked(d time.Duration) {
 	c.mu.timer.Reset(d)
 }
 
-// look ends calls whose message takes too long, and forgets those that ended without a handler.
+// look ends calls whose message takes too long, and releases those that ended without a handler.
 func (c *conn) look() {
 	deadline, now := c.budget.config.Deadline, time.Now()
 	next := time.Duration(0)

@@ -11,29 +11,21 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Source says who decided a check, as its API tells it.
+// Source is where a check was decided, as its API reports it.
 type Source uint8
 
 // Sources of a decision.
 const (
-	// Untold: the API does not say.
-	Untold Source = iota
-	// Held: the node that was asked holds the key.
-	Held
-	// Forwarded: another node holds the key.
-	Forwarded
-	// Share, Closed and Open: no owner answered; on_failure or on_partition decided.
-	Share
+	Untold    Source = iota // not reported by the API
+	Held                    // the node that was asked owns the key
+	Forwarded               // another node owns the key
+	Share                   // no owner answered: on_failure or on_partition, as Closed and Open
 	Closed
 	Open
-	// Unmatched: nothing limits the check.
-	Unmatched
-	// Lease: another node holds the key, and has granted units of it.
-	Lease
-	// Eventual: the node that was asked decided on its share.
-	Eventual
-	// DenyCache: the SDK remembered a denial.
-	DenyCache
+	Unmatched // no rule matches
+	Lease     // another node owns the key, and has granted a lease
+	Eventual  // the node that was asked decided on its share
+	DenyCache // the SDK's denial cache
 
 	sources
 )
@@ -42,7 +34,7 @@ var sourceNames = [sources]string{
 	"untold", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "deny_cache",
 }
 
-// String is the source as the APIs spell it, for example "forwarded".
+// String is the source's name in the APIs, for example "forwarded".
 func (s Source) String() string {
 	if s < sources {
 		return sourceNames[s]
@@ -50,7 +42,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("source(%d)", uint8(s))
 }
 
-// SourceNamed returns the source of that name; Untold, the first, for one that is not known.
+// SourceNamed returns the source of that name, or Untold.
 func SourceNamed(name string) Source { return Source(max(0, slices.Index(sourceNames[:], name))) }
 
 // Decided counts checks that have a decision.
@@ -59,13 +51,11 @@ type Decided struct {
 	Denied  int64 `json:"denied"`
 }
 
-// Counts counts checks by what became of them. The zero Count is ready.
+// Counts counts checks by their result. The zero Counts is ready.
 type Counts struct {
-	By [sources]Decided
-	// Failed have no decision.
-	Failed int64
-	// FirstError is why the first of them has none.
-	FirstError error
+	By         [sources]Decided
+	Failed     int64 // checks without a decision
+	FirstError error // of the first of them
 }
 
 // Count adds a decision.
@@ -108,11 +98,11 @@ func (t *Counts) Decided() (sum Decided) {
 	return sum
 }
 
-// books is how many ledgers there are: enough that callers seldom wait for one, few
-// enough that ten thousand callers do not have a histogram each.
+// books is how many ledgers there are: enough that callers seldom wait for one, and few enough for the memory of the
+// histograms.
 const books = 16
 
-// ledger is where some of the callers write down what became of their calls.
+// ledger has the results of some of the callers.
 type ledger struct {
 	mu sync.Mutex
 	figures
@@ -126,10 +116,8 @@ type figures struct {
 	spent         time.Duration
 }
 
-// newHistogram keeps times of 1 ns to a minute to three digits.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(time.Minute), 3)
-}
+// newHistogram records times of 1 ns to a minute with three digits.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
 
 // answered records a call.
 func (l *ledger) answered(seen *Counts, took time.Duration) {
@@ -138,11 +126,11 @@ func (l *ledger) answered(seen *Counts, took time.Duration) {
 	l.calls++
 	l.spent += took
 	l.counts.Add(seen)
-	// A longer time than the histogram has room for counts as its longest.
+	// A longer time counts as the histogram's longest.
 	_ = l.latency.RecordValue(int64(min(max(took, 1), time.Minute)))
 }
 
-// unanswered records a call that failed, with so many checks.
+// unanswered records a failed call with so many checks.
 func (l *ledger) unanswered(checks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,12 +148,11 @@ func (f *figures) add(l *ledger) {
 	f.spent += l.spent
 }
 
-// ErrNobody means that no node gave a decision.
-var ErrNobody = errors.New("no node answers")
+// ErrNoNode means that no node gave a decision.
+var ErrNoNode = errors.New("no node answers")
 
-// Probe asks each node once, about keys that the load leaves alone, and returns an
-// error that wraps ErrNobody and says why if none of them decides a check. The other
-// nodes' errors are left to the load, which may be put on a cluster that is partly down.
+// Probe calls the nodes in turn, with keys that are not the load's, until one decides a check. Otherwise it returns an error
+// that wraps ErrNoNode and the nodes' errors. A load may run on a cluster that is partly down.
 func Probe(ctx context.Context, target Target, prefix string, checks int) error {
 	keys := make([]string, checks)
 	for i := range keys {
@@ -183,5 +170,5 @@ func Probe(ctx context.Context, target Target, prefix string, checks int) error 
 		}
 		errs = append(errs, err)
 	}
-	return fmt.Errorf("%w: %w", ErrNobody, errors.Join(errs...))
+	return fmt.Errorf("%w: %w", ErrNoNode, errors.Join(errs...))
 }

@@ -10,7 +10,7 @@ import (
 // MaxKeys is the most keys that a load may have: their names have eight digits.
 const MaxKeys = 99_999_999
 
-// Name returns the name of key i: prefix and eight digits, for example "user00000007".
+// Name returns the name of key i: a prefix and eight digits, for example "user00000007".
 func Name(prefix string, i uint32) string { return string(appendName(nil, prefix, i)) }
 
 func appendName(b []byte, prefix string, i uint32) []byte {
@@ -22,21 +22,18 @@ func appendName(b []byte, prefix string, i uint32) []byte {
 
 // Pickers makes pickers of keys 0 to n−1. It is safe for concurrent use.
 type Pickers struct {
-	n uint64
-	// places has, for a skewed draw, one place for each key; nil draws evenly.
-	places []place
+	n      uint64
+	places []place // one for each key in a skewed draw; nil draws evenly
 }
 
-// place is one of n equal parts of the probability. Its first part is its own key's,
-// the rest that of another one, which has more than a place.
+// place is one of n equal parts of the probability. Its own key has the first part, another key the rest.
 type place struct{ own, other uint32 }
 
-// MaxSkew is the steepest skew: with more, hardly any key but the first is asked.
+// MaxSkew is the steepest skew: with more, nearly all checks are of the first key.
 const MaxSkew = 10
 
-// NewPickers draws key k in proportion to 1/(1+k)^skew; 0 draws evenly. n is 1 to MaxKeys,
-// skew 0 to MaxSkew. A skewed draw takes eight bytes a key and the same short time for each (the
-// alias method of Walker, in Vose's form).
+// NewPickers draws key k in proportion to 1/(1+k)^skew; 0 draws evenly. n is 1 to MaxKeys, skew 0 to MaxSkew. A skewed draw
+// takes eight bytes a key and constant time (the alias method of Walker, in Vose's form).
 func NewPickers(n int, skew float64) (*Pickers, error) {
 	if n < 1 || n > MaxKeys {
 		return nil, fmt.Errorf("keys: %d; want 1 to %d", n, MaxKeys)
@@ -51,8 +48,7 @@ func NewPickers(n int, skew float64) (*Pickers, error) {
 	return p, nil
 }
 
-// places shares the probability out: what a key has above its own place goes to those
-// that have less than theirs.
+// places gives the probability of a key above its own place to places of keys with less.
 func places(n int, skew float64) []place {
 	weight := make([]float64, n)
 	sum := 0.0
@@ -64,7 +60,7 @@ func places(n int, skew float64) []place {
 	var poor, rich []uint32
 	for k := range weight {
 		weight[k] *= float64(n) / sum
-		// Those that rounding leaves at the end have their place to themselves.
+		// Keys that rounding leaves at the end keep their place alone.
 		all[k] = place{math.MaxUint32, uint32(k)}
 		if weight[k] < 1 {
 			poor = append(poor, uint32(k))
@@ -83,10 +79,8 @@ func places(n int, skew float64) []place {
 	return all
 }
 
-// New returns the picker of one caller. Equal seeds give pickers that choose alike.
-func (p *Pickers) New(seed uint64) *Picker {
-	return &Picker{rand.NewPCG(seed, 1), p}
-}
+// New returns the picker of one caller. Equal seeds give equal choices.
+func (p *Pickers) New(seed uint64) *Picker { return &Picker{rand.NewPCG(seed, 1), p} }
 
 // Picker chooses the keys of one caller. It is not safe for concurrent use.
 type Picker struct {
@@ -97,7 +91,7 @@ type Picker struct {
 // Pick returns the key of the next check.
 func (p *Picker) Pick() uint32 {
 	bits := p.source.Uint64()
-	// The high half of a product is even to 2⁻³² and has no division.
+	// The high half of a product is uniform to 2⁻³² and needs no division.
 	k := uint32(bits >> 32 * p.from.n >> 32)
 	if p.from.places == nil {
 		return k

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 func TestKeyNames(t *testing.T) {
@@ -84,7 +86,7 @@ func (f *fake) Call(ctx context.Context, node int, keys []string, seen *Counts) 
 		f.keys[k]++
 	}
 	f.mu.Unlock()
-	if !rest(ctx, f.takes) {
+	if !pause.For(ctx, f.takes) {
 		return ctx.Err()
 	}
 	if f.err != nil {
@@ -198,7 +200,7 @@ func TestRunFails(t *testing.T) {
 		if err != nil || r.Calls != 0 || r.FailedCalls != 50 || r.Failed != 150 || !errors.Is(r.FirstError, cause) {
 			t.Errorf("every call failed: %+v, %v", r, err)
 		}
-		if err := Probe(t.Context(), f, "user", 2); !errors.Is(err, ErrNobody) || !errors.Is(err, cause) || f.nodes[2] == 0 {
+		if err := Probe(t.Context(), f, "user", 2); !errors.Is(err, ErrNoNode) || !errors.Is(err, cause) || f.nodes[2] == 0 {
 			t.Errorf("probe: %v", err)
 		}
 	})
@@ -209,7 +211,7 @@ func TestProbe(t *testing.T) {
 	if err := Probe(t.Context(), f, "user", 1); err != nil || f.keys["userprobe0"] != 1 || f.calls != 1 {
 		t.Errorf("one node answers: %v, keys %v", err, f.keys)
 	}
-	if err := Probe(t.Context(), broken{f}, "user", 1); !errors.Is(err, ErrNobody) || !strings.Contains(err.Error(), "no rules") {
+	if err := Probe(t.Context(), broken{f}, "user", 1); !errors.Is(err, ErrNoNode) || !strings.Contains(err.Error(), "no rules") {
 		t.Errorf("no check is decided: %v", err)
 	}
 }

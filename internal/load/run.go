@@ -1,7 +1,6 @@
-// Package load puts a load on a cluster and counts what comes back: callers that each
-// wait for their answer and ask again, about keys drawn evenly or with a skew. It
-// decides which keys are asked, when, and what is recorded; how a call is written on
-// the wire is the Target's, and package API has one for each of sluice's APIs.
+// Package load puts a load on a cluster and counts the decisions: callers that each make one call after the other, with keys
+// drawn evenly or with a skew. It decides which keys are checked, when, and what is recorded. A Target makes the calls;
+// package api has one for each of sluice's APIs.
 //
 // Run owns a goroutine per caller and waits for all.
 package load
@@ -15,11 +14,13 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
-// Target is what is asked, through one API. It is safe for concurrent use.
+// Target is a cluster with one API. It is safe for concurrent use.
 type Target interface {
-	// Nodes is how many nodes there are to choose from, at least 1.
+	// Nodes is the number of nodes, at least 1.
 	Nodes() int
 	// NewCaller returns a caller whose calls have so many checks.
 	NewCaller(checks int) Caller
@@ -27,31 +28,29 @@ type Target interface {
 
 // Caller makes one call at a time.
 type Caller interface {
-	// Call asks node about keys, as many as the caller was made for, and adds what it learnt to
-	// seen. With an error it has learnt nothing. It ends soon after ctx does, and in a
-	// bounded time anyway.
+	// Call sends checks of keys, as many as NewCaller was given, to node and adds the results to seen; with an error it adds
+	// nothing. It ends soon after ctx does, and in a bounded time anyway.
 	Call(ctx context.Context, node int, keys []string, seen *Counts) error
 }
 
-// Work is a load. See Validate for what its fields may be.
+// Work is a load. Validate has the bounds of its fields.
 type Work struct {
-	// Callers ask at the same time; each call has Batch checks.
+	// Callers call concurrently; each call has Batch checks.
 	Callers, Batch int
-	// Rate is how many checks are begun in a second by all callers; 0: each caller asks again as
-	// soon as it has its answer. With a rate, latency counts from when a call was due, so that
-	// a slow answer shows in all the calls that had to wait for it.
+	// Rate is how many checks all callers begin in a second; 0: each caller makes its next call at once. With a rate, latency
+	// counts from when a call was due, so that it includes the time that the call waited for the one before.
 	Rate float64
 	// Keys draws the key of each check; see Name for Prefix.
 	Keys   *Pickers
 	Prefix string
-	// Nodes are the nodes of the target to ask; nil: all of them. Each call goes to a random one.
+	// Nodes are the nodes to call, each time a random one; nil: all of them.
 	Nodes []int
-	// Accepts reports whether a check of key may go to node. Another key is drawn until it does, so it must accept some key for each node. Nil accepts
-	// all.
+	// Accepts reports whether a check of key may go to node; otherwise another key is drawn, so it must accept some key for
+	// each node. Nil accepts all.
 	Accepts func(node int, key uint32) bool
 	// Seed makes the choice of keys and nodes repeatable.
 	Seed uint64
-	// Calls that are answered in Duration after Warmup are recorded.
+	// Calls that end in Duration after Warmup are recorded.
 	Warmup, Duration time.Duration
 	// Progress, if set, is called each second, by one goroutine.
 	Progress func(Progress)
@@ -60,7 +59,7 @@ type Work struct {
 // MaxCallers is the most callers of a load.
 const MaxCallers = 100_000
 
-// Validate says which field is wrong.
+// Validate names the first invalid field.
 func (w *Work) Validate() error {
 	switch {
 	case w.Callers < 1 || w.Callers > MaxCallers:
@@ -82,40 +81,35 @@ func (w *Work) Validate() error {
 // MaxBatch is the most checks that one call of sluice's own API may have.
 const MaxBatch = 10_000
 
-// Progress is what a second brought.
+// Progress is the result of a second.
 type Progress struct {
-	// Elapsed since the beginning; Warming says that none of it is recorded yet.
-	Elapsed time.Duration
-	Warming bool
-	// Checks of this second that have a decision, and those that have none.
-	Decided Decided
-	Failed  int64
-	// Latency of its calls, on average; 0 if there were none.
-	Latency time.Duration
-	// FirstError is of the whole run.
-	FirstError error
+	Elapsed    time.Duration // since the beginning
+	Warming    bool          // nothing is recorded yet
+	Decided    Decided
+	Failed     int64         // checks without a decision
+	Latency    time.Duration // of its calls, on average; 0 if there were none
+	FirstError error         // of the whole run
 }
 
-// Result is what a load did in the time that was recorded.
+// Result is the result of the recorded time.
 type Result struct {
 	Counts
-	// Took is how long was recorded: less than Work.Duration if the run was stopped.
+	// Took is less than Work.Duration if the run was stopped.
 	Took time.Duration
-	// Calls were answered, FailedCalls were not; their checks are among Count.Failed.
+	// FailedCalls got no response; Failed includes their checks.
 	Calls, FailedCalls int64
 	// Latency of the answered calls in ns.
 	Latency *hdrhistogram.Histogram
 }
 
-// grace is how long calls that are under way at the end may go on.
+// grace is how long calls that are in flight at the end may go on.
 const grace = 2 * time.Second
 
-// pause is how long a caller rests when a call has failed, so that a node which rejects at once
-// is not hammered by nothing but rejections.
-const pause = 10 * time.Millisecond
+// failurePause is how long a caller waits after a failed call, so that it does not overload a node that rejects at once.
+const failurePause = 10 * time.Millisecond
 
-// Run puts w on target until its time is over, or ctx ends: then the result is what there is so
-// far. Failed calls are part of the result. The error is about w.
+// Run puts w on target until its time is over or ctx ends, and returns the result so far. Failed calls are part of it.
+// The error is that of Validate.
 func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
@@ -139,7 +133,7 @@ func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	}
 	callers.Wait()
 	stopped := r.shut
-	// Callers that have nothing due any more end early too.
+	// Callers without a further due call end early too.
 	if now := time.Now(); ctx.Err() != nil && now.Before(stopped) {
 		stopped = now
 	}
@@ -148,13 +142,12 @@ func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	return r.result(max(0, stopped.Sub(r.open))), nil
 }
 
-// run is what the callers of a load share.
+// run is shared by the callers of a load.
 type run struct {
 	target     Target
 	work       *Work
-	open, shut time.Time
-	// warm are the books of the warm-up, kept those of what counts.
-	warm, kept []ledger
+	open, shut time.Time // of the recorded time
+	warm, kept []ledger  // of the warm-up, and of the recorded time
 }
 
 func newLedgers() []ledger {
@@ -165,7 +158,7 @@ func newLedgers() []ledger {
 	return l
 }
 
-// call is one caller.
+// call runs one caller.
 func (r *run) call(ctx context.Context, number int) {
 	w := r.work
 	seed := w.Seed<<20 + uint64(number)
@@ -193,14 +186,14 @@ func (r *run) call(ctx context.Context, number int) {
 			}
 			names = appendName(names, w.Prefix, key)
 		}
-		// The names of a call are parts of one string: one allocation for all.
+		// All names of a call are parts of one string: one allocation.
 		text, length := string(names), len(names)/len(keys)
 		for i := range keys {
 			keys[i] = text[i*length : (i+1)*length]
 		}
 		begin := time.Now()
 		if every > 0 {
-			if due.After(r.shut) || !rest(ctx, due.Sub(begin)) {
+			if due.After(r.shut) || !pause.For(ctx, due.Sub(begin)) {
 				return
 			}
 			begin, due = due, due.Add(every)
@@ -212,7 +205,7 @@ func (r *run) call(ctx context.Context, number int) {
 		err := caller.Call(ctx, node, keys, &seen)
 		end := time.Now()
 		if end.After(r.shut) || ctx.Err() != nil {
-			return // nobody knows what a call that was cut off would have been
+			return // the result of a cancelled call is unknown
 		}
 		book := kept
 		if end.Before(r.open) {
@@ -223,26 +216,11 @@ func (r *run) call(ctx context.Context, number int) {
 			continue
 		}
 		book.unanswered(len(keys), err)
-		rest(ctx, pause)
+		pause.For(ctx, failurePause)
 	}
 }
 
-// rest waits for d, or until ctx ends, and reports whether ctx still goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// watch tells each second what it brought, until done.
+// watch reports the progress of each second, until done.
 func (r *run) watch(began time.Time, done <-chan struct{}) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -271,7 +249,7 @@ func (r *run) watch(began time.Time, done <-chan struct{}) {
 	}
 }
 
-// result adds up what counts.
+// result adds up the recorded results.
 func (r *run) result(took time.Duration) *Result {
 	var sum figures
 	latency := newHistogram()

@@ -1,4 +1,4 @@
-// Package admit asks whether something may happen now, and waits within a bound until it may.
+// Package admit checks limits, and waits within a bound until they admit.
 package admit
 
 import (
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // Checker decides one check.
@@ -15,48 +16,38 @@ type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// AllChecker decides several checks, all or nothing.
+// AllChecker decides an atomic batch of checks.
 type AllChecker interface {
 	CheckAll(ctx context.Context, checks []client.Check) ([]client.Decision, error)
 }
 
-// Refunder gives back what a check has spent.
+// Refunder gives back the cost of a check.
 type Refunder interface {
 	Refund(ctx context.Context, c client.Check) (client.Decision, error)
 }
 
-// Gate asks and waits. It is safe for concurrent use if its Checker is.
+// Gate checks and waits. It is safe for concurrent use if its Checker is.
 type Gate struct {
-	one  Checker
-	all  AllChecker // nil if one is none
-	back Refunder   // nil if one is none
-	most time.Duration
+	checker Checker
+	most    time.Duration
 }
 
-// New returns a Gate that waits at most this long, 0 for not at all. Several checks at a time want a Checker
-// that is an AllChecker. One that is a Refunder gets its place in a queue back when nobody waits there.
-func New(checker Checker, most time.Duration) *Gate {
-	g := &Gate{one: checker, most: most}
-	g.all, _ = checker.(AllChecker)
-	g.back, _ = checker.(Refunder)
-	return g
-}
+// New returns a Gate that waits for at most the time most; 0 never waits. Several checks at a time need a Checker that is an
+// AllChecker. One that is a Refunder is given back the place in a leaky queue of a request that does not wait.
+func New(checker Checker, most time.Duration) *Gate { return &Gate{checker, most} }
 
 const (
-	// firstPause is the least time between two attempts, doubling: a denial may say that it stands for no
-	// time at all.
+	// firstPause is the least time between two attempts, doubling: a denial's RetryAfter may be 0.
 	firstPause = time.Millisecond
-	// maxSpread is the most that a waiter comes later than it might, so that those who wait for one limit
-	// do not all come at once.
+	// maxSpread is the longest random delay, so that waiters for one limit do not all retry at once.
 	maxSpread = 100 * time.Millisecond
-	// refundTime bounds a refund, which is made whether or not its request has ended.
+	// refundTime bounds a refund, which is made even if its request has ended.
 	refundTime = time.Second
 )
 
-// Ask asks until all checks are admitted, and then waits as long as a leaky queue wants it to. What would take longer
-// than the Gate's bound or ctx's deadline is denied at once, with the time to come back; a place in a queue is
-// then given back, since those behind would wait for nobody. The decision is the one that says most about all.
-// The error is the Checker's, or that of ctx.
+// Ask retries until all checks are admitted, and then waits for the Delay of a leaky queue. When that would take longer
+// than the Gate's bound or ctx's deadline, it denies at once, with a RetryAfter, and gives a place in a queue back. The
+// decision is the most restrictive one of all checks. The error is the Checker's, or that of ctx.
 func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision, error) {
 	d, err := g.once(ctx, checks)
 	if err != nil || d.Allowed && d.Delay <= 0 || g.most <= 0 && !d.Allowed {
@@ -66,7 +57,7 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
 		until = deadline
 	}
-	for pause := firstPause; ; pause *= 2 {
+	for least := firstPause; ; least *= 2 {
 		left := max(0, time.Until(until))
 		switch {
 		case d.Allowed && d.Delay > left:
@@ -74,18 +65,18 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay-left, 0
 			return d, nil
 		case d.Allowed:
-			if d.Delay > 0 && !sleep(ctx, d.Delay) {
+			if d.Delay > 0 && !pause.For(ctx, d.Delay) {
 				g.refund(ctx, checks)
 				return d, ctx.Err()
 			}
 			return d, nil
 		}
-		wait := max(d.RetryAfter, pause)
+		wait := max(d.RetryAfter, least)
 		if wait > left {
 			return d, nil
 		}
 		wait += rand.N(min(wait/10, maxSpread, left-wait) + 1) // #nosec G404 -- a pause
-		if !sleep(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return d, ctx.Err()
 		}
 		if d, err = g.once(ctx, checks); err != nil {
@@ -94,33 +85,34 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 	}
 }
 
-// once asks once.
+// once makes one attempt.
 func (g *Gate) once(ctx context.Context, checks []client.Check) (client.Decision, error) {
 	if len(checks) == 1 {
-		return g.one.Check(ctx, checks[0])
+		return g.checker.Check(ctx, checks[0])
 	}
-	all, err := g.all.CheckAll(ctx, checks)
+	all, err := g.checker.(AllChecker).CheckAll(ctx, checks)
 	if err != nil {
 		return client.Decision{}, err
 	}
 	return foremost(checks, all), nil
 }
 
-// refund gives back what was spent. Where that fails, the queue holds a place for nobody until it drains.
+// refund gives the costs back. If that fails, the queue keeps an unused place until it drains.
 func (g *Gate) refund(ctx context.Context, checks []client.Check) {
-	if g.back == nil {
+	refunder, ok := g.checker.(Refunder)
+	if !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refundTime)
 	defer cancel()
 	for _, c := range checks {
-		_, _ = g.back.Refund(ctx, c)
+		_, _ = refunder.Refund(ctx, c)
 	}
 }
 
-// foremost returns the decision that says most of all: of those that are denied, the one that will be for longest, and
-// among equals the one whose limit has too little left, since the others were only denied with it; if none
-// is, the one with the least remaining, with the longest delay of all.
+// foremost returns the most restrictive decision: the denial with the longest RetryAfter, and among equals one whose limit
+// has too little left, since others may be denied only with the batch; without a denial, the one with the least
+// remaining, with the longest delay of all.
 func foremost(checks []client.Check, all []client.Decision) client.Decision {
 	best := 0
 	var delay time.Duration
@@ -137,37 +129,23 @@ func foremost(checks []client.Check, all []client.Decision) client.Decision {
 	return d
 }
 
-// before reports whether a, of the check ac, says more than b.
+// before reports whether a, of the check ac, is more restrictive than b.
 func before(a *client.Decision, ac *client.Check, b *client.Decision, bc *client.Check) bool {
-	if a.Allowed != b.Allowed {
+	switch {
+	case a.Allowed != b.Allowed:
 		return !a.Allowed
-	}
-	if a.Allowed {
+	case a.Allowed:
 		return left(a) < left(b)
-	}
-	if a.RetryAfter != b.RetryAfter {
+	case a.RetryAfter != b.RetryAfter:
 		return a.RetryAfter > b.RetryAfter
 	}
-	aShort, bShort := a.Remaining < max(1, ac.Cost), b.Remaining < max(1, bc.Cost)
-	return aShort && !bShort
+	return a.Remaining < max(1, ac.Cost) && b.Remaining >= max(1, bc.Cost)
 }
 
-// left is what remains, most where nobody counts.
+// left is Remaining; a decision without a limit has the largest number.
 func left(d *client.Decision) int64 {
 	if d.Period <= 0 {
 		return math.MaxInt64
 	}
 	return d.Remaining
-}
-
-// sleep waits for d, and reports false when ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // queue is a leaky queue of one start per period, and remembers what was asked.
@@ -49,7 +50,7 @@ type answers struct {
 }
 
 func (a *answers) Check(ctx context.Context, _ client.Check) (client.Decision, error) {
-	if a.took > 0 && !sleep(ctx, a.took) {
+	if a.took > 0 && !pause.For(ctx, a.took) {
 		return client.Decision{}, ctx.Err()
 	}
 	d := a.list[min(a.asked, len(a.list)-1)]

@@ -1,11 +1,9 @@
-// Package linear checks whether the log of one key is linearizable: whether there is an order
-// in which one counter, deciding each check at some moment between its sending and its answer, gives
-// exactly the answers of the log.
+// Package linear checks whether the log of one key is linearizable: whether there is an order in which one counter,
+// deciding each check at some moment between its sending and its answer, gives exactly the decisions of the log.
 //
-// It knows a limit of N that nothing comes back of while the log goes on: a fixed window aligned to the first hit, or
-// any algorithm with a period that is long against the log. An attempt without an answer may have been charged at
-// any time after it was sent, or never. Counting what a limit admits over time is left to package
-// audit/model; the search for an order to porcupine. It is for tests: the search can take very long.
+// It models a limit of N without a refill during the log: a fixed window aligned to the first hit, or any algorithm with a
+// period much longer than the log. An attempt without an answer may have been charged at any time after it was sent, or
+// never. Porcupine searches for the order. It is for tests: the search can take very long.
 package linear
 
 import (
@@ -18,19 +16,17 @@ import (
 	"github.com/sluice-project/sluice/internal/audit"
 )
 
-// answer is what a check was told.
+// answer is the output of a check.
 type answer uint8
 
 const (
 	allowed answer = iota
 	denied
-	// unknown: nobody was told; it may have been charged.
-	unknown
+	unknown // no answer; it may have been charged
 )
 
-// Check says whether the checks, all of one key with a limit of count, are linearizable. Answers
-// that no owner gave (shares, for example) are left out: they are counted elsewhere. The error says that the
-// search took longer than within, or that the log holds several keys.
+// Check reports whether the checks, all of one key with a limit of count, are linearizable. It skips decisions of others
+// than owners, for example shares. The error says that the search took longer than within, or that the log has several keys.
 func Check(checks []audit.Check, count int, within time.Duration) (bool, error) {
 	history, err := historyOf(checks)
 	if err != nil {
@@ -52,7 +48,7 @@ func historyOf(checks []audit.Check) (history []porcupine.Operation, err error) 
 			return nil, fmt.Errorf("checks of %q and %q: give those of one key", checks[0].Key, c.Key)
 		}
 		for range c.Ambiguous {
-			// At the end it changes nothing, which is as good as never.
+			// At the end it is equivalent to never.
 			history = append(history, porcupine.Operation{ClientId: 0, Output: unknown, Call: c.First, Return: math.MaxInt64})
 		}
 		if c.Source != "held" && c.Source != "forwarded" {

@@ -7,12 +7,10 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Over returns by how many units at least the admissions exceed the limit: 0 if the
-// limit may have admitted them all. asked is the earliest time at which the key may have been
-// charged; before it the counter was fresh.
+// Over returns the over-admission in units, at least: 0 if the limit may have admitted them all. asked is the earliest time
+// at which the key may have been charged; the counter was new then.
 //
-// What each algorithm admits of one key in a time of length d, with the count N, the
-// period P and the burst B:
+// Each algorithm admits of one key in a time of length d, with the count N, the period P and the burst B:
 //
 //	token bucket, leaky bucket, leaky queue   B + N·d/P
 //	fixed window, first hit    N·(⌊d/P⌋ + 1) from the beginning: windows begin P apart at least;
@@ -47,8 +45,7 @@ func (m *Model) Over(asked int64, admitted []Span) int64 {
 	return max(m.overAligned(spans), m.overTwo(long, m.apart()))
 }
 
-// stretch returns the spans, which are sorted by To, as times since asked on the fastest
-// clock that a node may have: no time between two of them is shorter on any node.
+// stretch returns the spans, sorted by To, as times since asked on the fastest clock that a node may have.
 func (m *Model) stretch(asked int64, spans []Span) []Span {
 	out := make([]Span, len(spans))
 	for i, s := range spans {
@@ -58,8 +55,8 @@ func (m *Model) stretch(asked int64, spans []Span) []Span {
 	return out
 }
 
-// overTwo holds the spans to what windows admit that begin P apart, wherever that may be:
-// two in less than P, and one more for each P. Their numbers may be those of clocks that are apart.
+// overTwo returns the excess over windows of length P with any begin: two in less than P, and one more for each P. apart is
+// how far clocks may differ.
 func (m *Model) overTwo(long []Span, apart int64) int64 {
 	two := addSat(m.n, m.n)
 	over := overFlow(long, addSat(two, m.flowing(apart)), m.n, m.p)
@@ -69,7 +66,7 @@ func (m *Model) overTwo(long []Span, apart int64) int64 {
 	return over
 }
 
-// overFromStart holds the spans to what windows of the first hit admit of a fresh key.
+// overFromStart returns the excess over windows that begin with the first hit of a new key.
 func (m *Model) overFromStart(long []Span) int64 {
 	over := int64(0)
 	for i, s := range long {
@@ -82,14 +79,13 @@ func (m *Model) overFromStart(long []Span) int64 {
 	return over
 }
 
-// Under returns how many units at least were free when a check was denied, at the
-// worst of the denials, and which one that is: 0 if each may have been right. charges are all that may
-// have been charged: admissions, and requests that nobody knows the fate of, whose To is Open.
+// Under returns how many units at least were free at the worst denial, and its index: 0 if each denial may have been right.
+// charges are all possible charges: admissions, and ambiguous requests, whose To is Open.
 //
-// A denial of a window or log needs N charges that count at that moment. Those can only be such that
-// were sent before the denial was answered and were not answered more than the window's reach
-// before the denial was sent: P, of the sliding counter 2 P, of the sliding window P and one sub-window.
-// A denial of a bucket needs a level above B − 1; the level is highest when each charge comes as late as it can.
+// A denial of a window or log needs N charges that count at that moment. They were sent before the denial was answered, and
+// answered not earlier than the window's reach before the denial was sent: P, for the sliding counter 2 P, for the sliding
+// window P and one sub-window. A denial of a bucket needs a level above B − 1; the level is highest when each charge comes
+// as late as it can.
 func (m *Model) Under(charges, denied []Span) (missing int64, which int) {
 	if len(denied) == 0 {
 		return 0, 0
@@ -121,7 +117,7 @@ func upTo(times []int64, t int64) int64 {
 	return int64(at)
 }
 
-// reach returns for how long (ns) a charge can count.
+// reach returns how long a charge can count, in ns.
 func (m *Model) reach() int64 {
 	switch m.limit.Algorithm {
 	case bucket.SlidingCounter:
@@ -136,8 +132,8 @@ func (m *Model) reach() int64 {
 	return m.p
 }
 
-// underFlow is Under of a bucket. The level just before a denial was sent is that of all
-// charges that were answered by then; others that were sent before it was answered come on top, undrained.
+// underFlow is Under of a bucket. The level just before a denial was sent is that of all charges that were answered by
+// then; others that were sent before it was answered are added, undrained.
 func (m *Model) underFlow(froms, tos []int64, denied []Span) (missing int64, which int) {
 	order := make([]int, len(denied))
 	for i := range order {

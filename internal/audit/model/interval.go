@@ -6,12 +6,11 @@ import (
 	"slices"
 )
 
-// overFlow returns by how many units the spans, sorted by To, exceed what a flow admits: for
-// all times a ≤ b, the spans within [a, b] are at most burst + n·(b − a)/p.
+// overFlow returns the excess of the spans, sorted by To, over a flow: for all times a ≤ b, the spans within [a, b] are at
+// most burst + n·(b − a)/p.
 //
-// With a fixed, that is: spans within [a, b], times p, plus n·a, is at most burst·p + n·b.
-// Going through b in order, a tree keeps the maximum of the left side over all a, so
-// that the check of all pairs takes n log n steps.
+// For a fixed a, p · spans within [a, b] + n·a ≤ burst·p + n·b. In the order of b, a tree keeps the maximum of the left side
+// over all a, so that all pairs take n log n steps.
 func overFlow(spans []Span, burst, n, p int64) int64 {
 	spans, p = coarsen(spans, n, p)
 	if p == 0 || int64(len(spans)) <= burst {
@@ -31,7 +30,7 @@ func overFlow(spans []Span, burst, n, p int64) int64 {
 	over := int64(0)
 	for i, s := range spans {
 		tree.put(int(place[i]), p, n*s.From)
-		// In units of 1/p. What is over is rounded up, as whole units were admitted.
+		// In units of 1/p, rounded up, since whole units were admitted.
 		excess := tree.best() - n*s.To
 		if whole := excess / p; excess > 0 && whole >= burst {
 			if excess%p != 0 {
@@ -43,9 +42,8 @@ func overFlow(spans []Span, burst, n, p int64) int64 {
 	return over
 }
 
-// coarsen returns the spans and the period in ticks so long that no product with
-// them overflows: starts and the period rounded down, ends up, so the flow is never less.
-// A period of 0 ticks means that the flow is too fast to say anything.
+// coarsen returns the spans and the period in ticks so long that no product overflows: starts and the period rounded down,
+// ends up, so the flow is never less. A period of 0 ticks means that the flow is too fast for a verdict.
 func coarsen(spans []Span, n, p int64) ([]Span, int64) {
 	if len(spans) == 0 {
 		return spans, p
@@ -68,8 +66,8 @@ func coarsen(spans []Span, n, p int64) ([]Span, int64) {
 	return out, p >> shift
 }
 
-// suffixes is a tree over places 0 to n − 1, each with a weight and an offset once it is put. It
-// knows the maximum, over all places that were put, of the place's offset and the weights from it on.
+// suffixes is a tree over indexes 0 to n − 1, each with a weight and an offset once it is put. best is the maximum, over
+// all indexes that were put, of the index's offset and the weights from it on.
 type suffixes struct {
 	leaves int
 	nodes  []suffix
@@ -77,7 +75,7 @@ type suffixes struct {
 
 type suffix struct{ sum, best int64 }
 
-// none is less than anything that is put, and can be added to.
+// none is less than any value that is put, and does not overflow in sums.
 const none = math.MinInt64 / 2
 
 func newSuffixes(n int) *suffixes {
@@ -103,8 +101,7 @@ func (t *suffixes) put(place int, weight, offset int64) {
 
 func (t *suffixes) best() int64 { return t.nodes[1].best }
 
-// overAny returns by how many units the spans, sorted by To, exceed count in any time
-// shorter than period.
+// overAny returns the excess of the spans, sorted by To, over count in any time shorter than period.
 func overAny(spans []Span, count, period int64) int64 {
 	if int64(len(spans)) <= count {
 		return 0
@@ -114,22 +111,20 @@ func overAny(spans []Span, count, period int64) int64 {
 		starts[i] = s.From
 	}
 	slices.Sort(starts)
-	seen := newCounts(len(starts))
+	seen := make(counts, len(starts)+1)
 	over := int64(0)
 	for i, s := range spans {
 		at, _ := slices.BinarySearch(starts, s.From)
 		seen.add(at)
-		// What has ended by now and began less than a period ago.
+		// Spans that have ended by now and began less than a period ago.
 		early, _ := slices.BinarySearch(starts, s.To-period+1)
 		over = max(over, int64(i)+1-seen.below(early)-count)
 	}
 	return over
 }
 
-// counts is a Fenwick tree: how many were added at places below one.
+// counts is a Fenwick tree of n indexes, of length n + 1: how many were added below an index.
 type counts []int64
-
-func newCounts(n int) counts { return make(counts, n+1) }
 
 func (c counts) add(place int) {
 	for i := place + 1; i < len(c); i += i & -i {

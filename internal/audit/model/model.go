@@ -1,14 +1,11 @@
-// Package model judges the log of one key: whether a limit could have admitted what
-// was admitted, and whether it had to admit what was denied.
+// Package model judges the log of one key: whether a limit could have admitted the admitted checks, and whether it had to
+// admit the denied ones.
 //
-// It decides from times between which each decision was made, never from when it was
-// made, which nobody outside the node knows. Its verdicts are sound: units over or
-// under are reported only if no way of placing the decisions explains the log.
-// Every rounding favours the cluster. So a correct cluster is never accused, and a
-// wrong one is caught where the times leave no doubt.
+// A log has the times between which each decision was made; only the node knows the exact time. The verdicts are sound:
+// units over or under are reported only if no placement of the decisions explains the log, and every rounding favours
+// the cluster. So a correct cluster never fails, and a wrong one fails where the times leave no doubt.
 //
-// It leaves asking the cluster, and what the verdicts mean for a run, to package
-// audit. It is pure: no I/O, no clock, no goroutine.
+// It is pure: no I/O, no clock, no goroutine.
 package model
 
 import (
@@ -21,20 +18,19 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Clocks says how far the times of a log may be from those of the nodes.
+// Clocks bounds the difference between the times of a log and those of the nodes.
 type Clocks struct {
-	// Error is how far each node's clock may be from the clock of the log. It
-	// matters to windows aligned to the epoch. It is also the time that a counter
-	// may stand still on its way to another node, which can deny a little more.
+	// Error is how far each node's clock may be from the clock of the log. It matters to windows aligned to the epoch. It is
+	// also the time that a counter may stand still in a handoff, which can deny a little more.
 	Error time.Duration
 	// Drift is how many parts in a million the clocks may differ in speed.
 	Drift int64
 }
 
-// Span is when a decision was made: not before From, not after To. Unix time in ns.
+// Span bounds the time of a decision, in Unix ns.
 type Span struct{ From, To int64 }
 
-// Open is the To of a charge that may still be made at any time.
+// Open is the To of a charge that may be made at any later time.
 const Open = math.MaxInt64
 
 // Model is one limit, seen from outside. It is immutable.
@@ -45,8 +41,8 @@ type Model struct {
 	n, burst, p int64
 }
 
-// New returns the model of limit, whose checks all cost 1. It rejects what bucket
-// rejects and the options that it has no model of.
+// New returns the model of limit, whose checks all cost 1. The error is that of an invalid limit, or of an option without a
+// model.
 func New(limit bucket.Limit, c Clocks) (*Model, error) {
 	if _, err := bucket.NewLimits(limit); err != nil {
 		return nil, err
@@ -61,7 +57,7 @@ func New(limit bucket.Limit, c Clocks) (*Model, error) {
 	return m, m.validate()
 }
 
-// validate rejects what the verdicts do not take into account.
+// validate returns an error for options without a model.
 func (m *Model) validate() error {
 	l := &m.limit
 	switch {
@@ -97,7 +93,7 @@ func (c Clocks) drift(d int64) int64 {
 // apart is how far two nodes' clocks may be from each other.
 func (m *Model) apart() int64 { return 2 * int64(m.clocks.Error) }
 
-// flowing returns what flows in d, rounded up.
+// flowing returns the units that flow in d, rounded up.
 func (m *Model) flowing(d int64) int64 {
 	if d == 0 {
 		return 0
@@ -111,8 +107,7 @@ func mulDiv(a, b, c int64) int64 {
 	return q
 }
 
-// divRest returns ⌊(a × b + add) / c⌋ and the rest. A quotient above the largest
-// int64 is held there, with rest 0.
+// divRest returns ⌊(a × b + add) / c⌋ and the rest; or the largest int64 and 0 if that is less.
 func divRest(a, b, add, c int64) (quotient, rest int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(add), 0)
@@ -147,12 +142,9 @@ func floorDiv(a, b int64) int64 {
 // mulSat returns a × b for a, b ≥ 0, at most the largest int64.
 func mulSat(a, b int64) int64 { return mulDiv(a, b, 1) }
 
-// Windows aligned to the epoch. A window of a node's clock begins within Clocks.Error
-// of where it begins by the clock of the log, so that a decision belongs certainly to a window if it was
-// made at least that far from both its ends.
-
-// overAligned holds the spans to N in each window, and to 2 N in each two that follow
-// each other: those who may belong to either of the two count there.
+// overAligned returns the excess over N in each window aligned to the epoch, and over 2 N in each two consecutive ones. A
+// window of a node's clock begins within Clocks.Error of its begin by the clock of the log. So a decision certainly belongs
+// to a window if it was made at least that far from both its ends.
 func (m *Model) overAligned(spans []Span) int64 {
 	one, two := make(map[int64]int64), make(map[int64]int64)
 	for _, s := range spans {
@@ -178,8 +170,8 @@ func (m *Model) overAligned(spans []Span) int64 {
 	return over
 }
 
-// within returns the last window k that certainly had begun when s was decided, and
-// whether s certainly was decided before the windows k to k + count − 1 had ended.
+// within returns the last window k that certainly had begun when s was decided, and whether s was certainly decided before
+// the windows k to k + count − 1 had ended.
 func (m *Model) within(s Span, count int64) (k int64, certain bool) {
 	k = floorDiv(s.From-int64(m.clocks.Error), m.p)
 	return k, s.To < m.border(k+count)-int64(m.clocks.Error)
@@ -188,9 +180,9 @@ func (m *Model) within(s Span, count int64) (k int64, certain bool) {
 // border returns where window k begins.
 func (m *Model) border(k int64) int64 { return k * m.p }
 
-// overWeighted holds the spans, which are sorted by To, to the sliding counter's formula: it
-// admits while ⌊before·(P − e)/P⌋ + current < N. What is before is at least what was certainly admitted in the
-// window before, the age e at most what the clocks allow; and the bound only rises with e.
+// overWeighted returns the excess of the spans, sorted by To, over the sliding counter's formula: it admits while
+// ⌊before·(P − e)/P⌋ + current < N. before is at least the certain admissions of the window before, the age e at most what
+// the clocks allow; and the bound only rises with e.
 func (m *Model) overWeighted(spans []Span) int64 {
 	windows := make(map[int64][]int64) // ends of the spans certainly in a window
 	var order []int64
@@ -209,7 +201,7 @@ func (m *Model) overWeighted(spans []Span) int64 {
 	for _, k := range order {
 		before := int64(len(windows[k-1]))
 		if before == 0 {
-			continue // overAligned has seen to it
+			continue // see overAligned
 		}
 		for i, to := range windows[k] {
 			age := min(m.p, to-m.border(k)+int64(m.clocks.Error))

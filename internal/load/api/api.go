@@ -1,5 +1,4 @@
-// Package api calls sluice through each of its APIs, as the clients of that API would,
-// and tells a load what came of it. It decides nothing about which keys are asked, or when.
+// Package api has a load.Target for each of sluice's APIs, which calls it as its usual clients do.
 package api
 
 import (
@@ -19,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// API is a way to ask nodes. Close it when its callers have ended.
+// API is a Target. Close it when its callers have ended.
 type API interface {
 	load.Target
 	// Close ends all connections.
@@ -32,7 +31,7 @@ type Limit struct {
 	Period time.Duration
 }
 
-// Config says who is asked, and what about.
+// Config has the nodes' addresses and the content of the checks.
 type Config struct {
 	// Addrs of the nodes' gRPC ports, or HTTP ports with APIs that speak HTTP: host:port.
 	Addrs []string
@@ -42,22 +41,22 @@ type Config struct {
 	Key string
 	// Header that has the key, with the API authorize.
 	Header string
-	// Limits that the checks bring along. Without any, the nodes' rules apply.
+	// Limits of the checks. Without any, the nodes' rules apply.
 	Limits []Limit
 	// Timeout of one call. 0: none, or the Go client's own.
 	Timeout time.Duration
-	// Token is shown to the nodes, if it is not nil. TokenInClear: without TLS to others than loopback addresses too.
+	// Token, if not nil, authenticates calls. TokenInClear: without TLS to others than loopback addresses too.
 	Token        client.TokenSource
 	TokenInClear bool
-	// Connections to each node, over which gRPC's callers are spread. 0 means one.
+	// Connections to each node, shared by gRPC's callers. 0 means one.
 	Connections int
-	// TLS is what connections are made with. Nil is plain.
+	// TLS of connections. Nil is plain.
 	TLS *tls.Config
 	// ClientOptions are further options of the Go client.
 	ClientOptions []client.Option
 }
 
-// Validate says which field is wrong.
+// Validate names the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case len(c.Addrs) == 0 || slices.Contains(c.Addrs, ""):
@@ -81,21 +80,16 @@ func (c *Config) Validate() error {
 
 // Kind describes an API.
 type Kind struct {
-	// Name as in flags, for example "grpc".
-	Name string
-	// What says in a few words what is called.
-	What string
-	// HTTP: it is on the nodes' HTTP ports.
-	HTTP bool
-	// MaxBatch is the most checks that a call may have.
-	MaxBatch int
-	// MinLimits and MaxLimits are how many limits checks may bring.
-	MinLimits, MaxLimits int
+	Name                 string // as in flags, for example "grpc"
+	What                 string // a short description
+	HTTP                 bool   // it is on the nodes' HTTP ports
+	MaxBatch             int    // checks in a call
+	MinLimits, MaxLimits int    // limits of a check
 
 	open func(Config) (API, error)
 }
 
-// maxLimits is how many limits a check of sluice's own API may bring.
+// maxLimits is the most limits of a check of sluice's own API.
 const maxLimits = 16
 
 // Kinds are all APIs.
@@ -121,8 +115,8 @@ func Find(name string) (*Kind, error) {
 	return nil, fmt.Errorf("api: %q is none of %s", name, strings.Join(names, ", "))
 }
 
-// Open makes an API for calls of batch checks. It connects to nobody yet; the error is about c or batch and begins
-// with the name of what is wrong.
+// Open makes an API for calls of batch checks, without connecting yet. The error is about c or batch and begins with the name
+// of the invalid field.
 func (k *Kind) Open(c Config, batch int) (API, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -143,8 +137,7 @@ func (k *Kind) Open(c Config, batch int) (API, error) {
 
 // connections are those of gRPC APIs.
 type connections struct {
-	// byNode has, for each node, as many as Config.Connections.
-	byNode [][]*grpc.ClientConn
+	byNode [][]*grpc.ClientConn // Config.Connections for each node
 	taken  atomic.Uint32
 }
 
@@ -156,7 +149,7 @@ func (c *Config) credentials() credentials.TransportCredentials {
 	return credentials.NewTLS(c.TLS)
 }
 
-// url is where a node's HTTP port has a path.
+// url is the URL of a path on a node's HTTP port.
 func (c *Config) url(node int, path string) string {
 	if c.TLS == nil {
 		return "http://" + c.Addrs[node] + path
@@ -164,8 +157,8 @@ func (c *Config) url(node int, path string) string {
 	return "https://" + c.Addrs[node] + path
 }
 
-// Dial returns a connection to addr that is made when it is first used, with the options of every connection and more.
-func (c *Config) Dial(addr string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
+// Dial returns a connection to addr that connects when it is first used.
+func (c *Config) Dial(addr string) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.credentials()),
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
@@ -179,7 +172,7 @@ func (c *Config) Dial(addr string, more ...grpc.DialOption) (*grpc.ClientConn, e
 	if c.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(c.Token, c.TokenInClear)))
 	}
-	conn, err := grpc.NewClient(addr, append(options, more...)...)
+	conn, err := grpc.NewClient(addr, options...)
 	if err != nil {
 		return nil, fmt.Errorf("addr: %s: %w", addr, err)
 	}
@@ -217,7 +210,7 @@ func (c *connections) Close() error {
 	return errors.Join(errs...)
 }
 
-// take returns one connection to each node for a new caller, in turns.
+// take returns one connection to each node for a new caller, round robin.
 func (c *connections) take() []*grpc.ClientConn {
 	n := c.taken.Add(1)
 	mine := make([]*grpc.ClientConn, len(c.byNode))

@@ -17,19 +17,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// unary asks by one unary gRPC call.
+// unary makes unary gRPC calls.
 type unary[Request, Response any] struct {
 	*connections
-	config Config
-	method string
-	// request makes a request of so many checks, whose keys name sets. A caller uses its request again.
-	request func(c *Config, checks int) *Request
-	name    func(r *Request, keys []string)
-	// count adds the decisions of a response to that many checks.
-	count func(r *Response, checks int, seen *load.Counts) error
+	config  Config
+	method  string
+	request func(c *Config, checks int) *Request // without keys; used again for each call of a caller
+	name    func(r *Request, keys []string)      // sets the keys
+	count   func(r *Response, checks int, seen *load.Counts) error
 }
 
-// open connects u as c says.
+// open connects u.
 func (u *unary[Request, Response]) open(c Config) (_ API, err error) {
 	u.config = c
 	u.connections, err = connect(c)
@@ -69,7 +67,7 @@ func openGRPC(c Config) (API, error) {
 	return u.open(c)
 }
 
-// request has so many checks, whose keys are still to be named.
+// request has so many checks, whose keys name sets.
 func request(c *Config, checks int) *sluicev1.CheckRequest {
 	req := &sluicev1.CheckRequest{Checks: make([]*sluicev1.Check, checks)}
 	var limits []*sluicev1.Limit
@@ -90,7 +88,7 @@ func name(req *sluicev1.CheckRequest, keys []string) {
 	}
 }
 
-// count adds the decisions of res, which are to be so many.
+// count adds the decisions of res, which must be want.
 func count(res *sluicev1.CheckResponse, want int, seen *load.Counts) error {
 	if e := res.GetError(); e != nil {
 		return errorOf(e)
@@ -133,7 +131,7 @@ func sourceOf(s sluicev1.Source) load.Source {
 	return sources[s]
 }
 
-// openGubernator asks by V1.GetRateLimits, of windows that begin with their first hit.
+// openGubernator calls V1.GetRateLimits, with windows that begin with their first hit.
 func openGubernator(c Config) (API, error) {
 	if p := c.Limits[0].Period; p%time.Millisecond != 0 {
 		return nil, fmt.Errorf("limits: a period of %v; gubernator counts in whole milliseconds", p)
@@ -183,7 +181,7 @@ var envoyUnits = map[time.Duration]typev3.RateLimitUnit{
 	time.Hour: typev3.RateLimitUnit_HOUR, 24 * time.Hour: typev3.RateLimitUnit_DAY,
 }
 
-// openEnvoy asks as Envoy's rate limit filter does. It does not learn who decided.
+// openEnvoy calls as Envoy's rate limit filter does. Its responses have no source.
 func openEnvoy(c Config) (API, error) {
 	var limit *commonv3.RateLimitDescriptor_RateLimitOverride
 	if len(c.Limits) > 0 {

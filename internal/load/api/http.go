@@ -16,20 +16,18 @@ import (
 	"github.com/sluice-project/sluice/internal/load"
 )
 
-// web asks by POST /v1/check.
+// web calls POST /v1/check.
 type web struct {
 	config Config
 	client *http.Client
 }
 
-// maxAnswer caps what is read of an answer, in bytes.
+// maxAnswer caps response bodies, in bytes.
 const maxAnswer = 16 << 20
 
-func openHTTP(c Config) (API, error) {
-	return &web{c, newHTTPClient(&c)}, nil
-}
+func openHTTP(c Config) (API, error) { return &web{c, newHTTPClient(&c)}, nil }
 
-// newHTTPClient keeps as many connections to a node as there are callers at a time.
+// newHTTPClient keeps a connection to each node for every caller.
 func newHTTPClient(c *Config) *http.Client {
 	return &http.Client{
 		Timeout: c.Timeout,
@@ -84,7 +82,7 @@ type webLimit struct {
 	Period float64 `json:"period"`
 }
 
-// webDecision is what counts of an answer, and of a problem.
+// webDecision is the relevant part of a decision.
 type webDecision struct {
 	Allowed bool   `json:"allowed"`
 	Source  string `json:"source"`
@@ -99,14 +97,12 @@ func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *loa
 	for i, k := range keys {
 		c.checks[i].Descriptor[0].Value = k
 	}
-	var question any = &c.checks[0]
+	var request any = &c.checks[0]
 	if len(keys) > 1 {
-		question = struct {
-			Checks []webCheck `json:"checks"`
-		}{c.checks}
+		request = map[string]any{"checks": c.checks}
 	}
 	c.body.Reset()
-	if err := json.NewEncoder(&c.body).Encode(question); err != nil {
+	if err := json.NewEncoder(&c.body).Encode(request); err != nil {
 		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.url(node, "/v1/check"), &c.body)
@@ -127,12 +123,12 @@ func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *loa
 	return countOne(a, seen)
 }
 
-// show puts the token, if there is one, behind prefix into a header.
+// show sets a header to prefix and the token, if any.
 func (w *web) show(req *http.Request, header, prefix string) error {
 	if w.config.Token == nil {
 		return nil
 	}
-	// Who may see it is the same for all APIs.
+	// The rule for connections without TLS is the same for all APIs.
 	shown, err := client.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
 	if err != nil {
 		return err
@@ -141,11 +137,10 @@ func (w *web) show(req *http.Request, header, prefix string) error {
 	return nil
 }
 
-// answer is what a node sent back.
+// answer is a node's response.
 type answer struct {
-	status int
-	// limited: its headers tell of a limit, so it is a decision and no failure.
-	limited bool
+	status  int
+	limited bool // its headers are about a limit, so it is a decision and no failure
 	body    []byte
 }
 
@@ -160,7 +155,7 @@ func fetch(client *http.Client, req *http.Request) (a answer, err error) {
 	return a, errors.Join(err, res.Body.Close())
 }
 
-// countOne adds the answer to one check. A denial may have a status and a body of its rule's.
+// countOne adds the response to one check. A denial may have its rule's status and body.
 func countOne(a answer, seen *load.Counts) error {
 	var d webDecision
 	err := json.Unmarshal(a.body, &d)
@@ -174,7 +169,7 @@ func countOne(a answer, seen *load.Counts) error {
 	return nil
 }
 
-// countMany adds the answers to so many checks.
+// countMany adds the response to so many checks.
 func countMany(a answer, want int, seen *load.Counts) error {
 	if a.status != http.StatusOK {
 		return problem(a)
@@ -198,7 +193,7 @@ func countMany(a answer, want int, seen *load.Counts) error {
 	return nil
 }
 
-// problem is an answer without a decision as an error.
+// problem returns a response without a decision as an error.
 func problem(a answer) error {
 	var p struct{ Title, Detail, Field string }
 	text := http.StatusText(a.status)
@@ -211,8 +206,8 @@ func problem(a answer) error {
 	return fmt.Errorf("status %d: %s", a.status, text)
 }
 
-// authorize asks by GET /v1/authorize/DOMAIN/, as a proxy asks that appends the path. A header has
-// the key; what is checked is the rule file's affair.
+// authorize calls GET /v1/authorize/DOMAIN/, as a proxy that appends the path. A header has the key; the rule file makes
+// the descriptor of it.
 type authorize struct{ web }
 
 func openAuthorize(c Config) (API, error) {
@@ -223,12 +218,10 @@ func openAuthorize(c Config) (API, error) {
 }
 
 // NewCaller implements load.Target.
-func (a *authorize) NewCaller(int) load.Caller { return authorizeCaller{&a.web} }
-
-type authorizeCaller struct{ *web }
+func (a *authorize) NewCaller(int) load.Caller { return a }
 
 // Call implements load.Caller.
-func (c authorizeCaller) Call(ctx context.Context, node int, keys []string, seen *load.Counts) error {
+func (c *authorize) Call(ctx context.Context, node int, keys []string, seen *load.Counts) error {
 	for _, k := range keys {
 		target := c.config.url(node, "/v1/authorize/"+url.PathEscape(c.config.Domain)+"/")
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sdk asks by the Go client, which all callers share, as the parts of a program would. The client
-// chooses the node, and gathers what its callers ask at the same time.
+// sdk uses one Go client for all callers, as a program would. The client chooses the node and packs concurrent checks into
+// frames.
 type sdk struct {
 	client *client.Client
 	config Config
@@ -44,7 +44,7 @@ func openSDK(c Config) (API, error) {
 	return &sdk{one, c}, nil
 }
 
-// Nodes implements load.Target: there is nothing to choose from.
+// Nodes implements load.Target: the client chooses the node.
 func (*sdk) Nodes() int { return 1 }
 
 // Close implements API.
@@ -73,35 +73,27 @@ func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.C
 	for i, k := range keys {
 		c.checks[i].Descriptor[0].Value = k
 	}
+	var all []client.Decision
+	var err error
 	if len(keys) == 1 {
-		d, err := c.client.Check(ctx, c.checks[0])
-		if err != nil {
-			return err
-		}
-		return countSDK(seen, d)
+		all = make([]client.Decision, 1)
+		all[0], err = c.client.Check(ctx, c.checks[0])
+	} else {
+		all, err = c.client.CheckAll(ctx, c.checks)
 	}
-	all, err := c.client.CheckAll(ctx, c.checks)
 	if err != nil {
 		return err
 	}
-	return countSDK(seen, all...)
-}
-
-// errNoNode stands for the client's failure policy, which answers when no node does.
-var errNoNode = errors.New("no node answered in time")
-
-// countSDK adds the decisions of a call: all of them are by the failure policy, or none is.
-func countSDK(seen *load.Counts, all ...client.Decision) error {
 	for i := range all {
-		if all[i].Source == client.SourceFailClosed {
-			return errNoNode
+		if all[i].Source == client.SourceFailClosed { // then all are by the failure policy
+			return errors.New("no node answered in time")
 		}
 		seen.Count(load.SourceNamed(all[i].Source.String()), all[i].Allowed)
 	}
 	return nil
 }
 
-// streams asks by SluiceService.CheckStream.
+// streams calls SluiceService.CheckStream.
 type streams struct {
 	*connections
 	config Config
@@ -119,8 +111,8 @@ func (s *streams) NewCaller(checks int) load.Caller {
 	}
 }
 
-// streamCaller has a stream to each node that it has asked, and opens another when one
-// has ended. Streams end with their connection.
+// streamCaller has a stream to each node, opened at the first call and again after its end. Streams end with their
+// connection.
 type streamCaller struct {
 	conns   []*grpc.ClientConn
 	open    []*stream
@@ -173,7 +165,7 @@ func (c *streamCaller) begin(ctx context.Context, node int) (*stream, error) {
 	return c.open[node], nil
 }
 
-// ask sends req and returns its answer. There is no other request under way.
+// ask sends req and returns its response. No other request is in flight.
 func (s *stream) ask(req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
 	// After io.EOF, Recv says why the stream has ended.
 	if err := s.Send(req); err != nil && !errors.Is(err, io.EOF) {
