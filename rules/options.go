@@ -184,8 +184,9 @@ func DefaultReplication(l *bucket.Limits) Replication {
 
 // elasticRef is a rule's key elastic, until all files are read and its pool can be found.
 type elasticRef struct {
-	rule *Rule
-	file string
+	rule   *Rule
+	file   string
+	domain *domain
 	// at is the key elastic, and keys are those in it.
 	at                          yamldoc.Field
 	keys                        map[string]yamldoc.Field
@@ -194,7 +195,7 @@ type elasticRef struct {
 
 // readElastic reads the key elastic of d.
 func (p *parser) readElastic(d *descriptor, at yamldoc.Field) {
-	ref := elasticRef{rule: d.rule, file: p.file, at: at}
+	ref := elasticRef{rule: d.rule, file: p.file, domain: p.domain, at: at}
 	before := p.Count()
 	ref.keys = p.read(at.Value, at.Path, inElastic, keys{
 		"pool": p.text(&ref.pool), "priority": p.text(&ref.priority), "priority_key": p.text(&ref.priorityKey),
@@ -256,7 +257,7 @@ func (s *Set) joinPools(refs []elasticRef) (errs []error) {
 	used := make(map[*Pool]bool)
 	for i := range refs {
 		ref := &refs[i]
-		pool := s.Pool(ref.rule.Domain, ref.pool)
+		pool := ref.domain.pools[ref.pool]
 		if pool == nil {
 			errs = append(errs, ref.errorAt("pool", "the domain has no pool "+yamldoc.Quote(ref.pool)))
 			continue
