@@ -154,7 +154,7 @@ func TestAuthorizeRejected(t *testing.T) {
 		{"no key", entry("value: x"), "3: authorize.descriptors[0][0].key: an entry must have a key, which may not be empty"},
 		{"long key", entry("key: " + strings.Repeat("k", 1025) + ", value: x"), "3: authorize.descriptors[0][0].key: has 1025 bytes, and a check cannot carry more than 1024"},
 		{"no source", entry("key: a"), "3: authorize.descriptors[0][0]: must say where its value comes from, with from, or have a value"},
-		{"two sources", entry("key: a, from: path, value: x"), "3: authorize.descriptors[0][0].value: excludes from; what stands in where the source has nothing is default"},
+		{"two sources", entry("key: a, from: path, value: x"), "3: authorize.descriptors[0][0].value: excludes from; default is the value where the source has none"},
 		{"unknown source", entry("key: a, from: cookie"), `3: authorize.descriptors[0][0].from: must be one of client_address, header, method, host, path, not "cookie"`},
 		{"value as a source", entry("key: a, from: value"), `3: authorize.descriptors[0][0].from: must be one of client_address, header, method, host, path, not "value"`},
 		{"empty value", entry("key: a, value: ''"), "3: authorize.descriptors[0][0].value: is empty; leave the key out to leave the descriptor out"},
@@ -201,9 +201,9 @@ func TestAuthorizeWarns(t *testing.T) {
 		{"descriptors: [[{key: b, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
 		{"descriptors: [[{key: c, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
 		{"trusted_proxies: [0.0.0.0/0], descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies[0]: every caller is trusted: whoever reaches this node can name any address as the client's"},
+			"f.yaml:2: authorize.trusted_proxies[0]: every caller is trusted: any client that reaches this node can name any address as its own"},
 		{"descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies: without trusted_proxies the client's address is that of the proxy that asks, so all clients are one"},
+			"f.yaml:2: authorize.trusted_proxies: without trusted_proxies the client's address is that of the proxy, so all clients are one"},
 	} {
 		var got []string
 		for _, w := range mustParse(t, "domain: d\nauthorize: {"+c.lines+"}\n"+tree).Warnings() {

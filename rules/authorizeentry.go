@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"math"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -8,128 +9,101 @@ import (
 	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
-func (p *parser) readAuthorized(a *Authorize, f yamldoc.Field, path string) {
-	items := p.Items(f.Value, path)
-	switch n := len(items); {
-	case n == 0 && f.Value.Kind == yaml.SequenceNode:
-		p.FaultAt(f.Line, path, "is empty; name at least one descriptor to check")
-	case n > maxAuthorized:
-		p.FaultAt(f.Line, path, "has %d descriptors; at most %d are allowed", n, maxAuthorized)
-		return
-	}
-	for i, item := range items {
-		at := indexed(path, i)
-		entries := p.Items(item, at)
+func (p *parser) readAuthorized(a *Authorize, list yamldoc.Field) {
+	for _, item := range p.items(list, maxAuthorized, "descriptors", "name at least one descriptor to check") {
+		before := p.Count()
+		entries := p.items(item, math.MaxInt, "", "")
 		switch n := len(entries); {
-		case n == 0 && (item.Kind == yaml.SequenceNode || yamldoc.IsNull(item)):
-			p.Fault(item, at, "has no entries; a descriptor is a list of them")
+		case n == 0 && p.Count() == before:
+			p.reject(item, "has no entries; a descriptor is a list of them")
 		case n > MaxDepth:
-			p.Fault(item, at, "has %d entries; no rule lies deeper than %d", n, MaxDepth)
+			p.reject(item, "has %d entries; no rule lies deeper than %d", n, MaxDepth)
 			continue
 		}
 		var descriptor []AuthorizeEntry
-		for j, entry := range entries {
-			descriptor = append(descriptor, p.readAuthorizeEntry(entry, indexed(at, j)))
+		for _, entry := range entries {
+			descriptor = append(descriptor, p.readAuthorizeEntry(entry))
 		}
 		a.Descriptors = append(a.Descriptors, descriptor)
 	}
 }
 
-func (p *parser) readAuthorizeEntry(n *yaml.Node, path string) (e AuthorizeEntry) {
-	if n.Kind != yaml.MappingNode {
-		p.Fault(n, path, "every entry of a descriptor must be a mapping with a key")
+func (p *parser) readAuthorizeEntry(at yamldoc.Field) (e AuthorizeEntry) {
+	if at.Value.Kind != yaml.MappingNode {
+		p.reject(at, "every entry of a descriptor must be a mapping with a key")
 		return e
 	}
-	given := make(map[string]yamldoc.Field)
-	for _, f := range p.fields(n, path, inEntry) {
-		at := path + "." + f.Name
-		if yamldoc.IsNull(f.Value) {
-			continue
-		}
-		given[f.Name] = f
-		switch f.Name {
-		case "key":
-			e.Key, _ = p.String(f.Value, at)
-			p.boundText(f, at, e.Key)
-		case "from":
-			e.From, _ = yamldoc.Enum(p.Reader, f.Value, at, sources[1:])
-		case "name":
-			p.readHeaderName(&e.Name, f, at)
-		case "value", "default":
-			e.Value, _ = p.String(f.Value, at)
-			p.boundText(f, at, e.Value)
-			if e.Value == "" {
-				p.FaultAt(f.Line, at, "is empty; leave the key out to leave the descriptor out")
-			}
-		case "patterns":
-			e.patterns = p.readPatterns(f, at)
+	value := func(f yamldoc.Field) {
+		p.text(&e.Value)(f)
+		p.boundText(f, e.Value)
+		if e.Value == "" && !yamldoc.IsNull(f.Value) {
+			p.reject(f, "is empty; leave the key out to leave the descriptor out")
 		}
 	}
+	given := p.read(at.Value, at.Path, inEntry, keys{
+		"key":      p.text(&e.Key),
+		"from":     enum(p, &e.From, sources[1:]),
+		"name":     p.headerName(&e.Name),
+		"value":    value,
+		"default":  value,
+		"patterns": func(f yamldoc.Field) { e.patterns = p.readPatterns(f) },
+	})
+	p.boundText(given["key"], e.Key)
 	if e.Key == "" {
-		p.Fault(n, path+".key", "an entry must have a key, which may not be empty")
+		p.FaultAt(at.Line, at.Path+".key", "an entry must have a key, which may not be empty")
 	}
-	p.checkEntry(n, path, &e, given)
+	p.checkEntry(at, &e, given)
 	return e
 }
 
-// checkEntry holds the keys of an entry against each other.
-func (p *parser) checkEntry(n *yaml.Node, path string, e *AuthorizeEntry, given map[string]yamldoc.Field) {
-	from, sourced := given["from"]
-	value, fixed := given["value"]
-	name, named := given["name"]
-	switch {
-	case sourced && fixed:
-		p.FaultAt(value.Line, path+".value", "excludes from; what stands in where the source has nothing is default")
-	case !sourced && !fixed:
-		p.Fault(n, path, "must say where its value comes from, with from, or have a value")
-	case fixed:
-		for _, other := range []string{"name", "patterns", "default"} {
-			if f, ok := given[other]; ok {
-				p.FaultAt(f.Line, path+"."+other, "has no effect beside value")
+// checkEntry checks which keys of an entry go together.
+func (p *parser) checkEntry(at yamldoc.Field, e *AuthorizeEntry, given map[string]yamldoc.Field) {
+	reject := func(reason string, names ...string) {
+		for _, name := range names {
+			if f, ok := given[name]; ok {
+				p.reject(f, "%s", reason)
 			}
 		}
+	}
+	from, sourced := given["from"]
+	_, fixed := given["value"]
+	_, named := given["name"]
+	switch {
+	case sourced && fixed:
+		reject("excludes from; default is the value where the source has none", "value")
+	case !sourced && !fixed:
+		p.reject(at, "must say where its value comes from, with from, or have a value")
+	case fixed:
+		reject("has no effect beside value", "name", "patterns", "default")
 		return
 	}
 	switch {
 	case e.From == FromHeader && !named:
-		p.FaultAt(from.Line, path+".name", "is missing: name the header")
-	case e.From != FromHeader && named:
-		p.FaultAt(name.Line, path+".name", "is for from: header only")
-	case e.From == FromHeader && strings.EqualFold(e.Name, "X-Forwarded-For"):
-		p.FaultAt(name.Line, path+".name", "clients can put anything into X-Forwarded-For; use from: client_address")
+		p.FaultAt(from.Line, at.Path+".name", "is missing: name the header")
+	case e.From != FromHeader:
+		reject("is for from: header only", "name")
+	case strings.EqualFold(e.Name, "X-Forwarded-For"):
+		reject("clients can put anything into X-Forwarded-For; use from: client_address", "name")
 	}
 	if e.From == FromClientAddress {
-		for _, other := range []string{"patterns", "default"} {
-			if f, ok := given[other]; ok {
-				p.FaultAt(f.Line, path+"."+other, "has no effect with from: client_address; every client has an address")
-			}
-		}
+		reject("has no effect with from: client_address; every client has an address", "patterns", "default")
 	}
 }
 
-// boundText rejects a text that no check could carry.
-func (p *parser) boundText(f yamldoc.Field, path, text string) {
+// boundText rejects a text that no check can carry.
+func (p *parser) boundText(f yamldoc.Field, text string) {
 	if len(text) > MaxEntryBytes {
-		p.FaultAt(f.Line, path, "has %d bytes, and a check cannot carry more than %d", len(text), MaxEntryBytes)
+		p.reject(f, "has %d bytes, and a check cannot carry more than %d", len(text), MaxEntryBytes)
 	}
 }
 
-func (p *parser) readPatterns(f yamldoc.Field, path string) (patterns []pattern) {
-	items := p.Items(f.Value, path)
-	switch n := len(items); {
-	case n == 0 && f.Value.Kind == yaml.SequenceNode:
-		p.FaultAt(f.Line, path, "is empty; leave the key out to take every value as it is")
-	case n > maxPatterns:
-		p.FaultAt(f.Line, path, "has %d patterns; at most %d are allowed", n, maxPatterns)
-		return nil
-	}
-	for i, item := range items {
-		at := indexed(path, i)
-		text, ok := p.String(item, at)
+func (p *parser) readPatterns(list yamldoc.Field) (patterns []pattern) {
+	for _, item := range p.items(list, maxPatterns, "patterns", "leave the key out to take every value as it is") {
+		text, ok := p.String(item.Value, item.Path)
 		if ok && text == "" {
-			p.Fault(item, at, "is empty")
+			p.reject(item, "is empty")
 		}
-		p.boundText(yamldoc.Field{Line: item.Line}, at, text)
+		p.boundText(item, text)
 		one := pattern{text: text}
 		if strings.Contains(text, "*") {
 			w := newWildcard(text, nil)

@@ -2,16 +2,15 @@ package rules
 
 import "fmt"
 
-// Explanation tells how Match came to its answer.
+// Explanation says how Match chose the rule.
 type Explanation struct {
 	// Known: the domain has rules.
 	Known bool
-	// Levels has one element for each entry that was looked up; those after the
-	// first that nothing matched are not.
+	// Levels has one element for each entry that was looked up; those after the first that nothing matched are not.
 	Levels []Level
-	// Rule is the answer, nil if there is none.
+	// Rule is nil if none applies.
 	Rule *Rule
-	// Reason is one sentence about the answer.
+	// Reason is one sentence about the result.
 	Reason string
 }
 
@@ -27,7 +26,7 @@ type Try struct {
 	Written string
 	How     How
 	Matched bool
-	// File and Line say where it is written; Line is 0 if nothing is there.
+	// File and Line locate it; Line is 0 if the file has none.
 	File string
 	Line int
 }
@@ -42,13 +41,13 @@ const (
 	ByKey     How = "key alone"
 )
 
-// Explain answers as Match does and says why.
+// Explain returns the same rule as Match and says why.
 func (s *Set) Explain(domain string, descriptor []Entry) Explanation {
-	n := s.domains[domain]
-	if n == nil {
+	d := s.domains[domain]
+	if d == nil {
 		return Explanation{Reason: fmt.Sprintf("no rule file describes the domain %q", domain)}
 	}
-	x := Explanation{Known: true}
+	n, x := &d.root, Explanation{Known: true}
 	for i, e := range descriptor {
 		level, to := n.explain(e)
 		x.Levels = append(x.Levels, level)
@@ -70,38 +69,33 @@ func (s *Set) Explain(domain string, descriptor []Entry) Explanation {
 	return x
 }
 
-// explain is next, and tells what was compared.
+// explain is next, and returns what it compared too.
 func (n *node) explain(e Entry) (Level, *node) {
 	l := Level{Entry: e}
-	try := func(how How, written string, to *node, matched bool) *node {
+	try := func(how How, written string, to *node, matched bool) bool {
 		t := Try{Written: written, How: how, Matched: matched}
 		if to != nil {
 			t.File, t.Line = to.file, to.line
 		}
 		l.Tries = append(l.Tries, t)
-		if matched {
-			return to
-		}
-		return nil
+		return matched
 	}
 	if e.Value != "" {
-		to := n.exact[e]
-		if to = try(ByValue, written(e), to, to != nil); to != nil {
+		if to := n.exact[e]; try(ByValue, written(e), to, to != nil) {
 			return l, to
 		}
 	}
-	patterns := n.wild[e.Key]
-	for i := range patterns {
-		to := patterns[i].to
-		if to = try(ByPattern, written(to.entry), to, patterns[i].matches(e.Value)); to != nil {
-			return l, to
+	for _, w := range n.wild[e.Key] {
+		if try(ByPattern, written(w.to.entry), w.to, w.matches(e.Value)) {
+			return l, w.to
 		}
 	}
 	to := n.byKey[e.Key]
-	to = try(ByKey, e.Key, to, to != nil)
+	try(ByKey, e.Key, to, to != nil)
 	return l, to
 }
 
+// written is e as test files and paths spell it.
 func written(e Entry) string {
 	if e.Value == "" {
 		return e.Key

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/yamldoc"
+	"go.yaml.in/yaml/v3"
 )
 
 // The mappings that a rule file is made of.
@@ -33,14 +34,13 @@ const (
 	inElastic   = "elastic"
 )
 
-// limitKeys are the keys that every limit takes.
+// limitKeys are the keys of every limit.
 var limitKeys = []string{
 	"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "cost", "refill", "align", "timezone",
 	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
 }
 
-// grammar is every key, by the mapping it stands in. The reader rejects what is
-// not here; a test holds the reference and the schema to it.
+// grammar has every key by its mapping. The reader rejects all others; a test compares docs/rules.md and the schema.
 var grammar = map[string][]string{
 	inFile: {"domain", "descriptors", "authorize", "pools", "max_keys"},
 	inDescriptor: {
@@ -67,17 +67,14 @@ var grammar = map[string][]string{
 	inElastic: {"pool", "priority", "priority_key"},
 }
 
-// envoyKeys are the keys of envoyproxy/ratelimit, which accepts each of them in
-// any mapping and ignores it where it means nothing.
+// envoyKeys are the keys of envoyproxy/ratelimit, which accepts each in any mapping and ignores it where it has no meaning.
 var envoyKeys = []string{
 	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "name", "replaces",
 	"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
 }
 
-// foreigners are the mappings that envoyproxy/ratelimit does not have, so that nothing of its
-// files is in them.
-var foreigners = []string{inLimits, inResponse, inIPPrefix, inAuthorize, inClientAddress, inOriginal, inEntry,
-	inPool, inPoolLimit, inLoad, inElastic}
+// envoyMappings are the mappings that envoyproxy/ratelimit has too.
+var envoyMappings = []string{inFile, inDescriptor, inRateLimit, inReplaces}
 
 // belongs names the mappings that take key, for a message.
 func belongs(key string) string {
@@ -96,8 +93,7 @@ func belongs(key string) string {
 	return strings.Join(in, " or ")
 }
 
-// resembling returns the key of the mapping that differs from name only in case,
-// hyphens and underscores, or "".
+// resembling returns the key of the mapping that differs from name only in case, hyphens and underscores, or "".
 func resembling(mapping, name string) string {
 	plain := func(s string) string {
 		return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
@@ -108,6 +104,54 @@ func resembling(mapping, name string) string {
 		}
 	}
 	return ""
+}
+
+// knows reports whether the grammar has f in the mapping. Other keys are errors, except those that envoyproxy/ratelimit
+// loads and ignores: these are warnings.
+func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
+	if slices.Contains(grammar[mapping], f.Name) {
+		return true
+	}
+	where := belongs(f.Name)
+	switch {
+	case where == "":
+		hint := ""
+		if k := resembling(mapping, f.Name); k != "" {
+			hint = "; did you mean " + k + "?"
+		}
+		p.FaultAt(f.Line, path, "unknown key %s%s", yamldoc.Quote(f.Name), hint)
+	case !slices.Contains(envoyMappings, mapping) || !slices.Contains(envoyKeys, f.Name):
+		p.FaultAt(f.Line, path, "the key %s belongs in %s, not here", f.Name, where)
+	default:
+		p.warn(f.Line, path, "the key %s has no effect here; it belongs in %s", f.Name, where)
+		p.onlyKnown(f.Value, path, 0)
+	}
+	return false
+}
+
+// onlyKnown rejects unknown keys below a value that is otherwise ignored, as envoyproxy/ratelimit does.
+func (p *parser) onlyKnown(n *yaml.Node, path string, depth int) {
+	if depth > MaxDepth {
+		p.Fault(n, path, "is nested deeper than %d levels", MaxDepth)
+		return
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		for _, f := range p.Fields(n, path) {
+			if belongs(f.Name) == "" {
+				p.FaultAt(f.Line, path, "unknown key %s", yamldoc.Quote(f.Name))
+			}
+			p.onlyKnown(f.Value, path, depth+1)
+		}
+	case yaml.SequenceNode:
+		for _, item := range p.Items(n, path) {
+			if item.Kind != yaml.MappingNode {
+				p.Fault(item, path, "the list holds something other than a mapping")
+				continue
+			}
+			p.onlyKnown(item, path, depth+1)
+		}
+	}
 }
 
 var (
@@ -172,34 +216,30 @@ func nameOf[T comparable](values []yamldoc.Named[T], v T) string {
 	return "unknown"
 }
 
-// Error is one fault in a rule file.
+// Error is one error in a rule file.
 type Error struct {
 	File string
-	// Line counts from 1. It is 0 when the fault is the file itself.
+	// Line counts from 1. It is 0 if the error is about the file itself.
 	Line int
-	// Path leads to the value, for example
-	// "auth/auth_type=login.rate_limit.period". It may be empty.
+	// Path leads to the value, for example "auth/auth_type=login.rate_limit.period". It may be empty.
 	Path   string
 	Reason string
 }
 
 func (e *Error) Error() string { return place(e.File, e.Line, e.Path) + e.Reason }
 
-// place says where a fault is, and ends so that the reason can follow.
+// place is the beginning of a message: "file:line: path: ".
 func place(file string, line int, path string) string {
-	var b strings.Builder
-	b.WriteString(file)
 	if line > 0 {
-		fmt.Fprintf(&b, ":%d", line)
+		file = fmt.Sprintf("%s:%d", file, line)
 	}
-	b.WriteString(": ")
 	if path != "" {
-		b.WriteString(path + ": ")
+		path += ": "
 	}
-	return b.String()
+	return file + ": " + path
 }
 
-// Errors returns the faults joined in an error of Parse.
+// Errors returns the errors joined in an error of Parse.
 func Errors(err error) []*Error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []*Error
@@ -215,18 +255,8 @@ func Errors(err error) []*Error {
 	return nil
 }
 
-// joinFaults makes one error of a document's faults, by line.
-func joinFaults(file string, faults []yamldoc.Fault) error {
-	errs := make([]error, len(faults))
-	for i, f := range faults {
-		errs[i] = &Error{File: file, Line: f.Line, Path: f.Path, Reason: f.Reason}
-	}
-	return errors.Join(errs...)
-}
-
-// ParseDuration reads a duration as rule files spell it: as time.ParseDuration
-// does, and with d for 24 hours and w for 7 days, for example "90s", "1h30m",
-// "7d". Negative durations and those beyond 292 years are errors.
+// ParseDuration reads a duration as rule files spell it: as time.ParseDuration does, and with d for 24 hours and w for 7
+// days, for example "90s", "1h30m", "7d". Negative durations and those beyond 292 years are errors.
 func ParseDuration(s string) (time.Duration, error) {
 	bad := func(why string) (time.Duration, error) {
 		return 0, fmt.Errorf("%.40q is not a duration such as 90s, 1h30m or 7d: %s", s, why)
@@ -281,8 +311,8 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return part * times, nil
 }
 
-// unit is a value of the key unit. Aligned to the epoch a month is 30 days and a
-// year 365; the calendar has real ones, and nothing below a minute.
+// unit is a value of the key unit. Aligned to the epoch a month is 30 days and a year 365; the calendar has real ones, and
+// nothing below a minute.
 type unit struct {
 	name     string
 	period   time.Duration

@@ -3,15 +3,12 @@ package rules
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/sluice-project/sluice/internal/shortvalue"
-	"github.com/sluice-project/sluice/internal/yamldoc"
-	"go.yaml.in/yaml/v3"
 )
 
-// level is what a rule knows of one entry that leads to it.
+// level is one entry that leads to a rule.
 type level struct {
 	entry Entry
 	// shared: all values that match the pattern have one counter.
@@ -23,8 +20,7 @@ type level struct {
 // IPPrefix says how many leading bits of an address name its counter.
 type IPPrefix struct{ V4, V6 int }
 
-// Kinds of values in a counter's name. They keep a value that happens to read
-// like a pattern or an address block apart from the real one.
+// Kinds of values in a counter's name, so that a value that reads like a pattern or an address block is not mistaken for one.
 const (
 	plainValue = iota
 	patternValue
@@ -32,11 +28,10 @@ const (
 	kinds
 )
 
-// AppendKey appends the bytes that name the counter of descriptor under r: the
-// domain and the entries, each with its length, values normalised by the rule
-// (patterns that share one counter, address prefixes) and shortened if they are too long or not UTF-8 (shortvalue.Of). r may be
-// nil: plain entries. Different names never give equal bytes. If dst has room it does not allocate, except for
-// a value that is shortened and for the parser's error about a value under ip_prefix that is no address.
+// AppendKey appends the bytes that name the counter of descriptor under r: the domain and the entries, each with its
+// length, values normalised by the rule (patterns that share one counter, address prefixes) and shortened if they are too
+// long or not UTF-8 (shortvalue.Of). r may be nil: plain entries. Different names never give equal bytes. If dst has room it
+// does not allocate, except for a value that is shortened and for a value under ip_prefix that is no address.
 func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 	dst = appendSized(dst, domain, plainValue)
 	for i, e := range descriptor {
@@ -57,9 +52,8 @@ func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 	return dst
 }
 
-// AppendValue appends, for people, the value of the descriptor's entry i as the counter under r has it: that
-// which came, shortened if it is too long or not UTF-8, or the pattern or the block of addresses that it counts in. r may be
-// nil: what came.
+// AppendValue appends, for people, the value of the descriptor's entry i as the counter under r has it: shortened if it is
+// too long or not UTF-8, or the pattern or the block of addresses that it counts in. r may be nil.
 func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
 	if r == nil || i >= len(r.levels) {
 		return append(dst, shortvalue.Of(value)...)
@@ -80,9 +74,21 @@ func appendSized(dst []byte, s string, kind uint64) []byte {
 	return append(dst, s...)
 }
 
-// block returns the block of addresses that value is in. An IPv4 address mapped
-// into IPv6 is the IPv4 address; the zone of an IPv6 address is dropped. ok is
-// false if value is no address.
+// of returns the block of addresses that addr is in. An IPv4 address mapped into IPv6 is the IPv4 address; the zone of
+// an IPv6 address is dropped. addr must be valid.
+func (p IPPrefix) of(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	bits := p.V6
+	if addr.Is4() {
+		bits = p.V4
+	}
+	return netip.PrefixFrom(addr, bits).Masked()
+}
+
+// Mask returns the first address of the block that addr is in. It is unmapped and has no zone. addr must be valid.
+func (p IPPrefix) Mask(addr netip.Addr) netip.Addr { return p.of(addr).Addr() }
+
+// block returns the block of addresses that value is in; ok is false if value is no address.
 func (p *IPPrefix) block(value string) (b netip.Prefix, ok bool) {
 	// The zone is cut here because ParseAddr would keep a copy of it.
 	if i := strings.IndexByte(value, '%'); i > 0 && strings.IndexByte(value[:i], ':') >= 0 {
@@ -92,13 +98,7 @@ func (p *IPPrefix) block(value string) (b netip.Prefix, ok bool) {
 	if err != nil {
 		return b, false
 	}
-	addr = addr.Unmap()
-	bits := p.V6
-	if addr.Is4() {
-		bits = p.V4
-	}
-	b, err = addr.Prefix(bits)
-	return b, err == nil
+	return p.of(addr), true
 }
 
 func (p *IPPrefix) append(dst []byte, value string) []byte {
@@ -106,71 +106,19 @@ func (p *IPPrefix) append(dst []byte, value string) []byte {
 	if !ok {
 		return appendSized(dst, shortvalue.Of(value), plainValue)
 	}
-	if b.Addr().Is4() {
-		a := b.Addr().As4()
-		dst = binary.AppendUvarint(dst, uint64(1+len(a))*kinds+blockValue)
-		return append(append(dst, byte(b.Bits())), a[:]...)
-	}
 	a := b.Addr().As16()
-	dst = binary.AppendUvarint(dst, uint64(1+len(a))*kinds+blockValue)
-	return append(append(dst, byte(b.Bits())), a[:]...)
-}
-
-// knows reports whether the grammar has f in the mapping. What it does not have
-// is a fault, unless envoyproxy/ratelimit loads and ignores it: then a warning.
-func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
-	if slices.Contains(grammar[mapping], f.Name) {
-		return true
+	first := a[:]
+	if b.Addr().Is4() {
+		first = a[12:]
 	}
-	where := belongs(f.Name)
-	foreign := slices.Contains(foreigners, mapping)
-	switch {
-	case where == "":
-		hint := ""
-		if k := resembling(mapping, f.Name); k != "" {
-			hint = "; did you mean " + k + "?"
-		}
-		p.FaultAt(f.Line, path, "unknown key %s%s", yamldoc.Quote(f.Name), hint)
-	case foreign || !slices.Contains(envoyKeys, f.Name):
-		p.FaultAt(f.Line, path, "the key %s belongs in %s, not here", f.Name, where)
-	default:
-		p.warn(f.Line, path, "the key %s has no effect here; it belongs in %s", f.Name, where)
-		p.onlyKnown(f.Value, path, 0)
-	}
-	return false
-}
-
-// onlyKnown rejects unknown keys below a value that is otherwise ignored, as
-// envoyproxy/ratelimit does.
-func (p *parser) onlyKnown(n *yaml.Node, path string, depth int) {
-	if depth > MaxDepth {
-		p.Fault(n, path, "is nested deeper than %d levels", MaxDepth)
-		return
-	}
-	switch n.Kind {
-	case yaml.MappingNode:
-		for _, f := range p.Fields(n, path) {
-			if belongs(f.Name) == "" {
-				p.FaultAt(f.Line, path, "unknown key %s", yamldoc.Quote(f.Name))
-			}
-			p.onlyKnown(f.Value, path, depth+1)
-		}
-	case yaml.SequenceNode:
-		for _, item := range p.Items(n, path) {
-			if item.Kind != yaml.MappingNode {
-				p.Fault(item, path, "the list holds something other than a mapping")
-				continue
-			}
-			p.onlyKnown(item, path, depth+1)
-		}
-	}
+	dst = binary.AppendUvarint(dst, uint64(1+len(first))*kinds+blockValue)
+	return append(append(dst, byte(b.Bits())), first...)
 }
 
 // node is one level of a domain's tree.
 type node struct {
-	// exact holds the children with a value, patterns among them under their
-	// literal text; byKey those without. wild holds the patterns of a key in
-	// the files' order.
+	// exact holds the children with a value, patterns too under their literal text; byKey those without a value. wild
+	// holds the patterns of a key in the files' order.
 	exact map[Entry]*node
 	wild  map[string][]wildcard
 	byKey map[string]*node
@@ -182,8 +130,8 @@ type node struct {
 	line  int
 }
 
-// wildcard is a value in which * stands for any characters, none too: it begins
-// with first, ends with last, and has the middle parts between them in order.
+// wildcard is a value in which * stands for any characters, or none: it begins with first, ends with last, and has the
+// middle parts between them in order.
 type wildcard struct {
 	first, last string
 	middle      []string
@@ -212,8 +160,8 @@ func (w *wildcard) matches(s string) bool {
 	return true
 }
 
-// next returns the child that e leads to: the exact key and value, else the
-// first pattern in the files' order, else the key alone.
+// next returns the child that e leads to: the exact key and value, else the first pattern in the files' order, else the
+// key alone.
 func (n *node) next(e Entry) *node {
 	if e.Value != "" {
 		if to := n.exact[e]; to != nil {
@@ -229,15 +177,15 @@ func (n *node) next(e Entry) *node {
 	return n.byKey[e.Key]
 }
 
-// Match returns the rule that applies to descriptor, nil if none does, and
-// whether the domain has rules at all. The descriptor must be as deep as the rule: a
-// longer or shorter one is not matched by it. There is no way back from a level: a value
-// that is named there hides the rules of its key alone. Match does not allocate.
+// Match returns the rule that applies to descriptor, nil if none does, and whether the domain has rules at all. A rule
+// only matches descriptors of its own depth. There is no backtracking: a matching value at a level hides the rules of its
+// key alone. Match does not allocate.
 func (s *Set) Match(domain string, descriptor []Entry) (rule *Rule, known bool) {
-	n := s.domains[domain]
-	if n == nil {
+	d := s.domains[domain]
+	if d == nil {
 		return nil, false
 	}
+	n := &d.root
 	for _, e := range descriptor {
 		if n = n.next(e); n == nil {
 			return nil, true

@@ -23,53 +23,40 @@ type limit struct {
 	unit   *unit
 }
 
-// has reports whether any of the keys was given.
-func (l *limit) has(keys ...string) bool {
-	return slices.ContainsFunc(keys, func(k string) bool { _, ok := l.fields[k]; return ok })
-}
+func (l *limit) has(key string) bool { _, ok := l.fields[key]; return ok }
 
 // readLimits reads rate_limit and limits into d.limits.
 func (p *parser) readLimits(d *descriptor) {
 	if f, ok := d.fields["rate_limit"]; ok {
-		path := d.path + ".rate_limit"
-		l := p.readLimit(f.Value, path, inRateLimit)
+		l := p.readLimit(f, inRateLimit)
 		d.limits = append(d.limits, l)
 		if r, ok := l.fields["replaces"]; ok {
-			d.rule.Replaces = p.readReplaces(r.Value, path+".replaces", l.name)
+			d.rule.Replaces = p.readReplaces(r, l.name)
 		}
 		if l.name != "" {
 			d.rule.Name = l.name
 		}
 	}
-	f, ok := d.fields["limits"]
-	if !ok {
-		return
-	}
-	items := p.Items(f.Value, d.path+".limits")
-	if len(items) == 0 && f.Value.Kind == yaml.SequenceNode {
-		p.FaultAt(f.Line, d.path+".limits", "is empty; name at least one limit or leave the key out")
-	}
-	for i, item := range items {
-		d.limits = append(d.limits, p.readLimit(item, indexed(d.path+".limits", i), inLimits))
-	}
-	if len(items) == 1 && len(d.limits) == 1 && d.limits[0].name != "" {
-		d.rule.Name = d.limits[0].name
+	if f, ok := d.fields["limits"]; ok {
+		for _, item := range p.items(f, math.MaxInt, "", "name at least one limit or leave the key out") {
+			d.limits = append(d.limits, p.readLimit(item, inLimits))
+		}
+		if len(d.limits) == 1 && d.limits[0].name != "" {
+			d.rule.Name = d.limits[0].name
+		}
 	}
 }
 
-func (p *parser) readReplaces(n *yaml.Node, path, self string) []string {
+func (p *parser) readReplaces(list yamldoc.Field, self string) []string {
 	var out []string
-	for i, item := range p.Items(n, path) {
-		at := indexed(path, i)
-		var name string
-		for _, f := range p.fields(item, at, inReplaces) {
-			name, _ = p.String(f.Value, at+".name")
-		}
+	for _, item := range p.items(list, math.MaxInt, "", "") {
+		name := ""
+		p.read(item.Value, item.Path, inReplaces, keys{"name": p.text(&name)})
 		switch name {
 		case "":
-			p.Fault(item, at, "must name a rule")
+			p.reject(item, "must name a rule")
 		case self:
-			p.Fault(item, at, "a rule cannot replace itself")
+			p.reject(item, "a rule cannot replace itself")
 		default:
 			out = append(out, name)
 		}
@@ -77,21 +64,40 @@ func (p *parser) readReplaces(n *yaml.Node, path, self string) []string {
 	return out
 }
 
-func (p *parser) readLimit(n *yaml.Node, path, mapping string) limit {
-	l := limit{node: n, path: path, fields: make(map[string]yamldoc.Field)}
-	if yamldoc.IsNull(n) {
-		p.Fault(n, path, "must be a mapping with a limit")
+// readLimit reads one limit. Zero is rejected where it would mean the default, so that a file never says one thing and
+// gets another.
+func (p *parser) readLimit(at yamldoc.Field, mapping string) limit {
+	l := limit{node: at.Value, path: at.Path}
+	if yamldoc.IsNull(at.Value) {
+		p.Fault(at.Value, at.Path, "must be a mapping with a limit")
 		return l
 	}
-	fields := p.fields(n, path, mapping)
-	if n.Kind != yaml.MappingNode {
+	const most = math.MaxInt64
+	l.fields = p.read(at.Value, at.Path, mapping, keys{
+		"algorithm":         enum(p, &l.Algorithm, algorithms),
+		"requests_per_unit": number(p, &l.Count, 0, math.MaxUint32),
+		"count":             number(p, &l.Count, 0, most),
+		"period":            p.duration(&l.Period, time.Microsecond),
+		"min_interval":      p.duration(&l.MinInterval, 1),
+		"unit":              func(f yamldoc.Field) { l.unit = p.readUnit(f) },
+		"burst":             number(p, &l.Burst, 1, most),
+		"cost":              number(p, &l.Cost, 1, most),
+		"refill":            enum(p, &l.Refill, refills),
+		"align":             enum(p, &l.Align, aligns),
+		"timezone":          p.text(&l.Zone),
+		"soft":              number(p, &l.Soft, 0, 1000),
+		"count_denied":      p.boolean(&l.CountDenied),
+		"sub_windows":       number(p, &l.SubWindows, 2, 3600),
+		"log_entries":       number(p, &l.LogEntries, 1, 65536),
+		"unlimited":         p.boolean(&l.Unlimited),
+		"name":              p.text(&l.name),
+	})
+	if at.Value.Kind != yaml.MappingNode {
 		return l
 	}
-	for _, f := range fields {
-		if !yamldoc.IsNull(f.Value) {
-			l.fields[f.Name] = f
-			p.readLimitKey(&l, f, path+"."+f.Name)
-		}
+	p.tooLong(l.fields["name"], l.name)
+	if l.fields["unit"].Value != nil && l.fields["unit"].Value.Value == "" {
+		delete(l.fields, "unit")
 	}
 	if l.Unlimited {
 		p.checkUnlimited(&l)
@@ -105,107 +111,38 @@ func (p *parser) readLimit(n *yaml.Node, path, mapping string) limit {
 	return l
 }
 
-// readLimitKey reads one key of a limit. Zero is rejected where it would mean the
-// default, so that a file never says one thing and gets another.
-func (p *parser) readLimitKey(l *limit, f yamldoc.Field, path string) {
-	const most = math.MaxInt64
-	switch f.Name {
-	case "algorithm":
-		l.Algorithm, _ = yamldoc.Enum(p.Reader, f.Value, path, algorithms)
-	case "requests_per_unit":
-		l.Count, _ = p.Int(f.Value, path, 0, math.MaxUint32)
-	case "count":
-		l.Count, _ = p.Int(f.Value, path, 0, most)
-	case "period":
-		l.Period = p.duration(f.Value, path, time.Microsecond)
-	case "min_interval":
-		l.MinInterval = p.duration(f.Value, path, 1)
-	case "unit":
-		p.readUnit(l, f, path)
-	case "burst":
-		l.Burst, _ = p.Int(f.Value, path, 1, most)
-	case "cost":
-		l.Cost, _ = p.Int(f.Value, path, 1, most)
-	case "refill":
-		l.Refill, _ = yamldoc.Enum(p.Reader, f.Value, path, refills)
-	case "align":
-		l.Align, _ = yamldoc.Enum(p.Reader, f.Value, path, aligns)
-	case "timezone":
-		l.Zone, _ = p.String(f.Value, path)
-	case "soft":
-		l.Soft = p.int32(f.Value, path, 0, 1000)
-	case "count_denied":
-		l.CountDenied, _ = p.Bool(f.Value, path)
-	case "sub_windows":
-		l.SubWindows = p.int32(f.Value, path, 2, 3600)
-	case "log_entries":
-		l.LogEntries = p.int32(f.Value, path, 1, 65536)
-	case "unlimited":
-		l.Unlimited, _ = p.Bool(f.Value, path)
-	case "name":
-		l.name, _ = p.String(f.Value, path)
-		p.tooLong(f.Line, path, l.name)
-	}
-}
-
-func (p *parser) int32(n *yaml.Node, path string, lowest, highest int64) int32 {
-	v, _ := p.Int(n, path, lowest, highest)
-	return int32(v)
-}
-
-func (p *parser) duration(n *yaml.Node, path string, least time.Duration) time.Duration {
-	s, ok := p.String(n, path)
-	if !ok {
-		return 0
-	}
-	d, err := ParseDuration(s)
-	switch {
-	case err != nil:
-		p.Fault(n, path, "%s", err)
-	case d < least:
-		p.Fault(n, path, "must be at least %s, not %s", least, s)
-	}
-	return d
-}
-
-// readUnit finds the unit in any case, as envoyproxy/ratelimit does.
-func (p *parser) readUnit(l *limit, f yamldoc.Field, path string) {
-	s, ok := p.String(f.Value, path)
+// readUnit finds the unit in any case, as envoyproxy/ratelimit does. An empty one is as good as none.
+func (p *parser) readUnit(f yamldoc.Field) *unit {
+	s, ok := p.String(f.Value, f.Path)
 	if !ok || s == "" {
-		delete(l.fields, f.Name)
-		return
+		return nil
 	}
-	names := make([]string, len(units))
+	var names []string
 	for i := range units {
 		if strings.EqualFold(units[i].name, s) {
-			l.unit = &units[i]
-			return
+			return &units[i]
 		}
-		names[i] = units[i].name
+		names = append(names, units[i].name)
 	}
-	p.Fault(f.Value, path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
+	p.Fault(f.Value, f.Path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
+	return nil
 }
 
 // checkUnlimited rejects keys that would limit an unlimited rule.
 func (p *parser) checkUnlimited(l *limit) {
 	for _, k := range limitKeys {
-		switch k {
-		case "unlimited", "name", "requests_per_unit":
-			continue
-		}
-		if f, ok := l.fields[k]; ok {
-			p.FaultAt(f.Line, l.path+"."+k, "a rule that is unlimited has no %s", k)
+		if l.has(k) && k != "unlimited" && k != "name" && k != "requests_per_unit" {
+			p.reject(l.fields[k], "a rule that is unlimited has no %s", k)
 		}
 	}
 	l.Limit = bucket.Limit{Unlimited: true}
 }
 
-// checkCount settles the count.
+// checkCount checks that the count is given, once.
 func (p *parser) checkCount(l *limit) {
-	given, also := l.has("count"), l.has("requests_per_unit")
-	switch {
+	switch given, also := l.has("count"), l.has("requests_per_unit"); {
 	case given && also:
-		p.FaultAt(l.fields["count"].Line, l.path+".count", "is the same as requests_per_unit; give one of them")
+		p.reject(l.fields["count"], "is the same as requests_per_unit; give one of them")
 	case given || also:
 	case onlyEnvoy(l.fields):
 		// envoyproxy/ratelimit loads this and blocks.
@@ -217,24 +154,22 @@ func (p *parser) checkCount(l *limit) {
 
 func onlyEnvoy(fields map[string]yamldoc.Field) bool {
 	for k := range fields {
-		switch k {
-		case "unit", "requests_per_unit", "unlimited", "name", "replaces":
-		default:
+		if !slices.Contains(envoyKeys, k) {
 			return false
 		}
 	}
 	return true
 }
 
-// checkTime settles period, unit, alignment and zone.
+// checkTime checks period, unit, alignment and zone together, and sets the period.
 func (p *parser) checkTime(l *limit) {
 	unit, period := l.has("unit"), l.has("period")
 	switch {
 	case unit && period:
-		p.FaultAt(l.fields["period"].Line, l.path+".period", "is given beside unit; give one of them")
+		p.reject(l.fields["period"], "is given beside unit; give one of them")
 		return
 	case l.Align == bucket.AlignCalendar && !unit:
-		p.FaultAt(l.fields["align"].Line, l.path+".align", "calendar needs unit (minute, hour, day, week, month or year) instead of period")
+		p.reject(l.fields["align"], "calendar needs unit (minute, hour, day, week, month or year) instead of period")
 		return
 	case !unit && !period:
 		p.Fault(l.node, l.path+".unit", "is missing: give unit (second to year) or period (such as 90s or 7d)")
@@ -245,35 +180,34 @@ func (p *parser) checkTime(l *limit) {
 		if l.Align == bucket.AlignCalendar {
 			l.Period, l.Unit = 0, l.unit.calendar
 			if l.Unit == 0 {
-				p.FaultAt(l.fields["unit"].Line, l.path+".unit", "the calendar has no windows of a second; leave align out")
+				p.reject(l.fields["unit"], "the calendar has no windows of a second; leave align out")
 			}
 		}
 	}
 	if f, ok := l.fields["timezone"]; ok && l.Align != bucket.AlignCalendar {
-		p.FaultAt(f.Line, l.path+".timezone", "means something with align: calendar only")
+		p.reject(f, "means something with align: calendar only")
 	}
 }
 
-// finish makes the rule's limits of those that were read.
+// finish makes the rule's limits from those that were read.
 func (p *parser) finish(d *descriptor) {
 	p.nameLimits(d)
+	list := make([]bucket.Limit, len(d.limits))
 	for i := range d.limits {
-		if d.limits[i].Unlimited {
+		l := &d.limits[i]
+		list[i] = l.Limit
+		if l.Unlimited {
 			d.rule.Unlimited = true
 			if len(d.limits) > 1 {
-				p.Fault(d.limits[i].node, d.limits[i].path, "unlimited stands alone, without other limits beside it")
+				p.Fault(l.node, l.path, "unlimited stands alone, without other limits beside it")
 			}
 		}
 	}
-	if !d.rule.Unlimited && p.Count() == d.faults {
+	if !d.rule.Unlimited && p.Count() == d.errors {
 		p.checkConsistency(d)
 	}
-	if d.rule.Unlimited || p.Count() > d.faults {
-		return // its faults are told already
-	}
-	list := make([]bucket.Limit, len(d.limits))
-	for i := range d.limits {
-		list[i] = d.limits[i].Limit
+	if d.rule.Unlimited || p.Count() > d.errors {
+		return
 	}
 	if len(list) > bucket.MaxLimits {
 		p.Fault(d.node, d.path+".limits", "has %d limits, more than the %d allowed", len(list), bucket.MaxLimits)
@@ -281,7 +215,7 @@ func (p *parser) finish(d *descriptor) {
 	}
 	limits, err := bucket.NewLimitsIn(d.rule.Domain, list...)
 	if err != nil {
-		p.faultOf(d, err)
+		p.rejectLimits(d, err)
 		return
 	}
 	d.rule.Limits = limits
@@ -293,18 +227,16 @@ func (p *parser) finish(d *descriptor) {
 	}
 }
 
-// faultOf reports an error of bucket.NewLimits at the key that it is about.
-func (p *parser) faultOf(d *descriptor, err error) {
+// rejectLimits reports an error of bucket.NewLimits at the key that it is about.
+func (p *parser) rejectLimits(d *descriptor, err error) {
 	fe, ok := err.(*bucket.FieldError)
 	if !ok || fe.Index < 0 || fe.Index >= len(d.limits) {
 		p.Fault(d.node, d.path, "%s", err)
 		return
 	}
 	l, field := &d.limits[fe.Index], fe.Field
-	for _, other := range [][2]string{{"count", "requests_per_unit"}, {"period", "unit"}} {
-		if field == other[0] && !l.has(field) && l.has(other[1]) {
-			field = other[1]
-		}
+	if other := map[string]string{"count": "requests_per_unit", "period": "unit"}[field]; !l.has(field) && l.has(other) {
+		field = other
 	}
 	line := l.node.Line
 	if f, ok := l.fields[field]; ok {
@@ -317,27 +249,17 @@ func (p *parser) faultOf(d *descriptor, err error) {
 func (p *parser) nameLimits(d *descriptor) {
 	taken := make(map[string]bool, len(d.limits))
 	for i := range d.limits {
-		l := &d.limits[i]
-		if l.name == "" {
-			continue
-		}
-		if taken[l.name] {
-			p.FaultAt(l.fields["name"].Line, l.path+".name", "%s already names another limit of this rule", yamldoc.Quote(l.name))
-		}
-		taken[l.name] = true
-	}
-	d.rule.limitNames = make([]string, len(d.limits))
-	for i := range d.limits {
-		name := d.limits[i].name
-		if name == "" {
-			name = d.rule.Name
-			if i > 0 {
-				name = fmt.Sprintf("%s#%d", d.rule.Name, i+1)
+		l, name := &d.limits[i], d.rule.Name
+		switch {
+		case l.name != "":
+			if taken[l.name] {
+				p.reject(l.fields["name"], "%s already names another limit of this rule", yamldoc.Quote(l.name))
 			}
+			name = l.name
+			taken[name] = true
+		case i > 0:
+			name = fmt.Sprintf("%s#%d", name, i+1)
 		}
-		d.rule.limitNames[i] = name
+		d.rule.limitNames = append(d.rule.limitNames, name)
 	}
 }
-
-// indexed appends a list index to a path.
-func indexed(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/yamldoc"
 	"go.yaml.in/yaml/v3"
@@ -11,7 +12,7 @@ import (
 const (
 	// MaxFileBytes is the largest rule file that Parse reads, 1 MiB.
 	MaxFileBytes = yamldoc.MaxBytes
-	// MaxDepth is the deepest that descriptors may be nested.
+	// MaxDepth is how deep descriptors may be nested.
 	MaxDepth = 64
 	// MaxEntryBytes is the longest domain or key that a check can carry. Values may be longer.
 	MaxEntryBytes = 1024
@@ -33,21 +34,23 @@ type Options struct {
 }
 
 // Parse reads rule files, each one YAML document for one domain. The error joins
-// one *Error (file, line, reason) per fault; Errors takes it apart.
+// one *Error (file, line, reason) per error in them; Errors splits it again.
 func Parse(files []File, o Options) (*Set, error) {
-	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize), private: make(map[string]map[string]bool), maxKeys: make(map[string]int64)}
+	s := &Set{domains: make(map[string]*domain)}
 	var errs []error
+	var elastic []elasticRef
 	for _, f := range files {
 		root, r := yamldoc.Open(f.Data)
 		p := &parser{Reader: r, set: s, file: f.Name, merge: o.MergeDomains}
 		if root != nil {
 			p.readFile(root)
 		}
-		if faults := r.Faults(); len(faults) > 0 {
-			errs = append(errs, joinFaults(f.Name, faults))
+		elastic = append(elastic, p.elastic...)
+		for _, fault := range r.Faults() {
+			errs = append(errs, &Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
 		}
 	}
-	errs = append(errs, s.joinPools()...)
+	errs = append(errs, s.joinPools(elastic)...)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -61,75 +64,59 @@ type parser struct {
 	set   *Set
 	file  string
 	merge bool
+	// domain is what the file describes: a domain of set, or an unused one if its name is invalid.
+	domain  *domain
+	elastic []elasticRef
 }
 
 func (p *parser) warn(line int, path, text string, args ...any) {
 	p.set.warnings = append(p.set.warnings, Warning{File: p.file, Line: line, Path: path, Text: fmt.Sprintf(text, args...)})
 }
 
+// reject reports that f is invalid.
+func (p *parser) reject(f yamldoc.Field, reason string, args ...any) {
+	p.FaultAt(f.Line, f.Path, reason, args...)
+}
+
 func (p *parser) readFile(root *yaml.Node) {
-	var domain, descriptors, authorize, pools, maxKeys yamldoc.Field
-	fields := p.fields(root, "", inFile)
+	at := yamldoc.Field{Path: "domain"}
+	name := ""
+	given := p.read(root, "", inFile, keys{"domain": func(f yamldoc.Field) {
+		at = f
+		p.text(&name)(f)
+	}})
 	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
-		return // a fault already
+		return // rejected above
 	}
-	for _, f := range fields {
-		switch f.Name {
-		case "domain":
-			domain = f
-		case "descriptors":
-			descriptors = f
-		case "authorize":
-			authorize = f
-		case "pools":
-			pools = f
-		case "max_keys":
-			maxKeys = f
-		}
-	}
-	top := &node{file: p.file, line: domain.Line}
-	var name string
-	if domain.Value != nil {
-		name, _ = p.String(domain.Value, "domain")
-	}
-	p.tooLong(domain.Line, "domain", name)
+	p.tooLong(at, name)
+	p.domain = &domain{name: name, root: node{file: p.file, line: at.Line}, private: make(map[string]bool), pools: make(map[string]*Pool)}
 	switch known := p.set.domains[name]; {
 	case name == "":
 		// The rest of the file is checked all the same.
-		p.FaultAt(max(domain.Line, root.Line), "domain", "a rule file must name its domain, which may not be empty")
+		p.FaultAt(max(at.Line, root.Line), "domain", "a rule file must name its domain, which may not be empty")
 	case known == nil:
-		p.set.domains[name] = top
+		p.set.domains[name] = p.domain
 	case p.merge:
-		top = known
+		p.domain = known
 	default:
-		p.FaultAt(domain.Line, "domain", "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged",
-			yamldoc.Quote(name), known.file, known.line)
+		p.reject(at, "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged",
+			yamldoc.Quote(name), known.root.file, known.root.line)
 	}
-	if descriptors.Value != nil {
-		p.readDescriptors(descriptors.Value, branch{domain: name, path: name, to: top})
+	if f, ok := given["descriptors"]; ok {
+		p.readDescriptors(f.Value, branch{path: name, to: &p.domain.root})
 	}
-	if authorize.Value != nil {
-		p.readAuthorize(authorize, name)
+	if f, ok := given["authorize"]; ok {
+		p.readAuthorize(f)
 	}
-	if pools.Value != nil {
-		p.readPools(pools, name)
+	if f, ok := given["pools"]; ok {
+		p.readPools(f)
 	}
-	if maxKeys.Value != nil {
-		p.readMaxKeys(maxKeys, name)
+	if f, ok := given["max_keys"]; ok {
+		if p.domain.maxKeys > 0 {
+			p.reject(f, "another file has it for domain %s already; leave one out", yamldoc.Quote(name))
+		}
+		number(p, &p.domain.maxKeys, 1, MaxMaxKeys)(f)
 	}
-}
-
-// readMaxKeys reads the cap of the domain's counters, which one of its files may have.
-func (p *parser) readMaxKeys(f yamldoc.Field, domain string) {
-	n, ok := p.Int(f.Value, "max_keys", 1, MaxMaxKeys)
-	if !ok {
-		return
-	}
-	if p.set.maxKeys[domain] > 0 {
-		p.FaultAt(f.Line, "max_keys", "another file has it for domain %s already; leave one out", yamldoc.Quote(domain))
-		return
-	}
-	p.set.maxKeys[domain] = n
 }
 
 // fields returns the fields of a mapping that the grammar has there and reports the others.
@@ -144,9 +131,88 @@ func (p *parser) fields(n *yaml.Node, path, mapping string) []yamldoc.Field {
 	return known
 }
 
+// keys has the functions that read the keys of a mapping.
+type keys map[string]func(yamldoc.Field)
+
+// read calls the function of each key of the mapping n, in the file's order, and returns the keys that have a value.
+func (p *parser) read(n *yaml.Node, path, mapping string, readers keys) map[string]yamldoc.Field {
+	given := make(map[string]yamldoc.Field)
+	for _, f := range p.fields(n, path, mapping) {
+		if read := readers[f.Name]; read != nil {
+			read(f)
+		}
+		if !yamldoc.IsNull(f.Value) {
+			given[f.Name] = f
+		}
+	}
+	return given
+}
+
+// items returns the elements of a list with their paths. It rejects more than most elements, each called what, and an
+// empty list if advice says what to write instead.
+func (p *parser) items(list yamldoc.Field, most int, what, advice string) []yamldoc.Field {
+	var out []yamldoc.Field
+	for i, item := range p.Items(list.Value, list.Path) {
+		out = append(out, yamldoc.Field{Path: indexed(list.Path, i), Line: item.Line, Value: item})
+	}
+	switch n := len(out); {
+	case n == 0 && advice != "" && list.Value.Kind == yaml.SequenceNode:
+		p.reject(list, "is empty; %s", advice)
+	case n > most:
+		p.reject(list, "has %d %s; at most %d are allowed", n, what, most)
+		return nil
+	}
+	return out
+}
+
+// indexed appends a list index to a path.
+func indexed(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+
+func (p *parser) text(to *string) func(yamldoc.Field) {
+	return func(f yamldoc.Field) { *to, _ = p.String(f.Value, f.Path) }
+}
+
+// boolean leaves the default alone where the key has no value.
+func (p *parser) boolean(to *bool) func(yamldoc.Field) {
+	return func(f yamldoc.Field) {
+		if v, ok := p.Bool(f.Value, f.Path); ok {
+			*to = v
+		}
+	}
+}
+
+// number leaves the default alone where the key has no value.
+func number[T ~int | ~int32 | ~int64](p *parser, to *T, lowest, highest int64) func(yamldoc.Field) {
+	return func(f yamldoc.Field) {
+		if v, ok := p.Int(f.Value, f.Path, lowest, highest); ok {
+			*to = T(v)
+		}
+	}
+}
+
+func enum[T any](p *parser, to *T, values []yamldoc.Named[T]) func(yamldoc.Field) {
+	return func(f yamldoc.Field) { *to, _ = yamldoc.Enum(p.Reader, f.Value, f.Path, values) }
+}
+
+func (p *parser) duration(to *time.Duration, least time.Duration) func(yamldoc.Field) {
+	return func(f yamldoc.Field) {
+		s, ok := p.String(f.Value, f.Path)
+		if !ok {
+			return
+		}
+		d, err := ParseDuration(s)
+		switch *to = d; {
+		case err != nil:
+			p.Fault(f.Value, f.Path, "%s", err)
+		case d < least:
+			p.Fault(f.Value, f.Path, "must be at least %s, not %s", least, s)
+		}
+	}
+}
+
 // tooLong warns of a text that no check can carry.
-func (p *parser) tooLong(line int, path, text string) {
+func (p *parser) tooLong(f yamldoc.Field, text string) {
 	if len(text) > MaxEntryBytes {
-		p.warn(line, path, "has %d bytes, and a check cannot carry more than %d: nothing will match it", len(text), MaxEntryBytes)
+		p.warn(f.Line, f.Path, "has %d bytes, and a check cannot carry more than %d: nothing will match it", len(text), MaxEntryBytes)
 	}
 }

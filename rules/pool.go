@@ -12,19 +12,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Pool is room of a domain that keys share beyond their own limits. It is immutable.
+// Pool is a number of units of a domain that keys share beyond their own limits. It is immutable.
 //
-// What is taken from it counts in one counter, whichever rule took it. Each
-// priority leaves a reserve free for those above it. A pool that follows a load shrinks
-// in LoadSteps steps, so that few sets of limits are in use.
+// All rules that take from it charge one counter. Each priority leaves a reserve free for those above it. A pool that
+// follows a load shrinks in LoadSteps steps, so that few sets of limits are in use.
 type Pool struct {
 	Domain, Name string
-	// File and Line say where the pool is written.
+	// File and Line locate the pool.
 	File string
 	Line int
 	// Replication is that of its counter.
 	Replication Replication
-	// FollowsLoad: the pool shrinks by the load that is reported for it.
+	// FollowsLoad: the pool shrinks with the load that clients report for it.
 	FollowsLoad bool
 	// Expires is how long a report of the load counts, more than 0 if it follows one.
 	Expires time.Duration
@@ -44,7 +43,7 @@ type reserve struct {
 	percent  bool
 }
 
-// LoadSteps is into how many steps a load from 0 to 1 is divided.
+// LoadSteps is the number of steps that a load from 0 to 1 is divided into.
 const LoadSteps = 20
 
 // StepOf returns the step of a load: 0 for nothing, LoadSteps for 1 and more, rounded up.
@@ -52,12 +51,11 @@ func StepOf(load float64) int {
 	return int(min(LoadSteps, max(0, math.Ceil(load*LoadSteps))))
 }
 
-// Limits returns what the pool is held to at a step of the load, 0 to LoadSteps. Equal
-// steps give the same pointer.
+// Limits returns the pool's limits at a step of the load, 0 to LoadSteps. Equal steps give the same pointer.
 func (p *Pool) Limits(step int) *bucket.Limits { return p.sizes[min(step, len(p.sizes)-1)] }
 
-// Reserve returns how many units priority, an index into Priorities, must leave free at a
-// step of the load. Pools without priorities have no reserve.
+// Reserve returns how many units priority, an index into Priorities, must leave free at a step of the load. Pools
+// without priorities have no reserve.
 func (p *Pool) Reserve(priority, step int) int64 {
 	if len(p.reserves) == 0 {
 		return 0
@@ -66,8 +64,8 @@ func (p *Pool) Reserve(priority, step int) int64 {
 	if !r.percent {
 		return r.amount
 	}
-	// Rounded up: what is kept for others is not lost to rounding.
-	return portionUp(p.capacity(step), r.amount, 100)
+	size := p.capacity(step)
+	return size - portion(size, 100-r.amount, 100) // rounded up, so that the reserve is not lost to rounding
 }
 
 // capacity returns the most units that the pool can give at once at a step of the load.
@@ -79,8 +77,7 @@ func (p *Pool) capacity(step int) int64 {
 	return l.Count
 }
 
-// Priorities returns the names of the pool's priorities in the file's order, nil if all
-// are alike.
+// Priorities returns the names of the pool's priorities in the file's order, nil without reserves.
 func (p *Pool) Priorities() []string {
 	var out []string
 	for i := range p.reserves {
@@ -89,7 +86,7 @@ func (p *Pool) Priorities() []string {
 	return out
 }
 
-// find returns the place of a priority, -1 if there is none of that name.
+// find returns the index of a priority, -1 if there is none of that name.
 func (p *Pool) find(priority string) int {
 	return slices.IndexFunc(p.reserves, func(r reserve) bool { return r.priority == priority })
 }
@@ -125,20 +122,17 @@ func (p *Pool) size() error {
 // portion returns ⌊n × part / whole⌋ for n ≥ 0 and 0 ≤ part ≤ whole, whole small.
 func portion(n, part, whole int64) int64 { return n/whole*part + n%whole*part/whole }
 
-// portionUp is portion, rounded up.
-func portionUp(n, part, whole int64) int64 { return n/whole*part + (n%whole*part+whole-1)/whole }
-
-// Elastic says that a rule's keys may take from a pool what their own limits deny.
+// Elastic lets a rule's keys take from a pool what their own limits deny.
 type Elastic struct {
 	Pool *Pool
 
 	priority int
-	// level is the place of the entry whose value names the priority, -1 if none does.
+	// level is the index of the entry whose value names the priority, -1 if none does.
 	level int
 }
 
-// Priority returns the priority of descriptor in e's pool, as an index into Pool.Priorities: the one that
-// its entry of priority_key names, else that of the rule. It does not allocate.
+// Priority returns the priority of descriptor in e's pool, as an index into Pool.Priorities: the one that its entry of
+// priority_key names, else that of the rule. It does not allocate.
 func (e *Elastic) Priority(descriptor []Entry) int {
 	if e.level >= 0 && e.level < len(descriptor) {
 		if i := e.Pool.find(descriptor[e.level].Value); i >= 0 {
@@ -158,74 +152,65 @@ const (
 // defaultExpires is how long a report of a load counts where the file does not say.
 const defaultExpires = 10 * time.Second
 
-// readPools reads the key pools of the file that describes domain.
-func (p *parser) readPools(f yamldoc.Field, domain string) {
-	for _, f := range p.Fields(f.Value, "pools") {
-		path := yamldoc.Join("pools", shorten(f.Name))
-		pool := &Pool{Domain: domain, Name: f.Name, File: p.file, Line: f.Line, shrinkTo: 100}
-		if !isPoolName(f.Name) {
-			p.FaultAt(f.Line, path, "a pool's name is 1 to %d letters, digits, dots, hyphens and underscores", maxPoolName)
+// readPools reads the key pools.
+func (p *parser) readPools(at yamldoc.Field) {
+	for _, f := range p.Fields(at.Value, "pools") {
+		f.Path = yamldoc.Join("pools", shorten(f.Name))
+		if f.Name == "" || len(f.Name) > maxPoolName || !onlyNameBytes(f.Name, "._-") {
+			p.reject(f, "a pool's name is 1 to %d letters, digits, dots, hyphens and underscores", maxPoolName)
 		}
-		p.readPool(pool, f, path)
-		pools := p.set.poolsOf(domain)
-		switch other := pools[f.Name]; {
+		pool := p.readPool(f)
+		switch other := p.domain.pools[f.Name]; {
 		case other != nil:
-			p.FaultAt(f.Line, path, "the domain has a pool of this name already, at %s:%d", other.File, other.Line)
-		case len(pools) == maxPools:
-			p.FaultAt(f.Line, path, "the domain has %d pools already, and more are not allowed", maxPools)
+			p.reject(f, "the domain has a pool of this name already, at %s:%d", other.File, other.Line)
+		case len(p.domain.pools) == maxPools:
+			p.reject(f, "the domain has %d pools already, and more are not allowed", maxPools)
 			return
 		default:
-			pools[f.Name] = pool
+			p.domain.pools[f.Name] = pool
 		}
 	}
-}
-
-func isPoolName(s string) bool {
-	return len(s) > 0 && len(s) <= maxPoolName && !strings.ContainsFunc(s, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("._-", c))
-	})
 }
 
 // readPool reads one pool and makes its sizes.
-func (p *parser) readPool(pool *Pool, at yamldoc.Field, path string) {
+func (p *parser) readPool(at yamldoc.Field) *Pool {
+	pool := &Pool{Domain: p.domain.name, Name: at.Name, File: p.file, Line: at.Line, shrinkTo: 100}
 	before := p.Count()
 	var l limit
-	replication, given := ReplicateNone, false
-	for _, f := range p.fields(at.Value, path, inPool) {
-		key := path + "." + f.Name
-		switch f.Name {
-		case "limit":
-			l = p.readLimit(f.Value, key, inPoolLimit)
-		case "reserves":
-			p.readReserves(pool, f, key)
-		case "load":
-			p.readLoad(pool, f.Value, key)
-		case "replication":
-			replication, given = yamldoc.Enum(p.Reader, f.Value, key, replications)
-		}
-	}
+	given := p.read(at.Value, at.Path, inPool, keys{
+		"limit":       func(f yamldoc.Field) { l = p.readLimit(f, inPoolLimit) },
+		"reserves":    func(f yamldoc.Field) { p.readReserves(pool, f) },
+		"load":        func(f yamldoc.Field) { p.readLoad(pool, f) },
+		"replication": enum(p, &pool.Replication, replications),
+	})
 	if l.node == nil && p.Count() == before {
-		p.FaultAt(at.Line, path+".limit", "is missing: say how large the pool is")
+		p.FaultAt(at.Line, at.Path+".limit", "is missing: say how large the pool is")
 	}
 	if p.Count() > before {
-		return // its faults are told already
+		return pool
 	}
 	p.checkPool(pool, &l)
 	if p.Count() > before {
-		return
+		return pool
 	}
-	pool.Replication = replication
-	if !given {
+	if _, ok := given["replication"]; !ok {
 		pool.Replication = DefaultReplication(pool.Limits(0))
 	}
-	p.checkReserves(pool, at.Line, path)
+	// A reserve must leave its priority something.
+	for i, size := 0, pool.capacity(0); i < len(pool.reserves); i++ {
+		if kept := pool.Reserve(i, 0); kept >= size {
+			p.FaultAt(at.Line, at.Path+".reserves."+shorten(pool.reserves[i].priority),
+				"leaves %d of %d units free, so the priority would never get any", kept, size)
+		}
+	}
+	return pool
 }
 
-// checkPool takes the limit l, as far as a pool can be held to it.
+// checkPool checks the limit l and gives it to the pool.
 func (p *parser) checkPool(pool *Pool, l *limit) {
 	switch {
 	case l.Algorithm == bucket.LeakyQueue:
-		p.FaultAt(l.fields["algorithm"].Line, l.path+".algorithm", "leaky_queue answers with delays, and what a pool admits is admitted now; use leaky_bucket")
+		p.reject(l.fields["algorithm"], "leaky_queue delays checks, and a pool admits them at once; use leaky_bucket")
 		return
 	case l.Count == 0:
 		p.Fault(l.node, l.path+".count", "must be at least 1: a pool of nothing admits nothing")
@@ -233,81 +218,68 @@ func (p *parser) checkPool(pool *Pool, l *limit) {
 	}
 	pool.limit = l.Limit
 	if err := pool.size(); err != nil {
-		p.faultOf(&descriptor{node: l.node, path: l.path, limits: []limit{*l}}, err)
+		p.rejectLimits(&descriptor{node: l.node, path: l.path, limits: []limit{*l}}, err)
 	}
 }
 
-func (p *parser) readReserves(pool *Pool, at yamldoc.Field, path string) {
-	for _, f := range p.Fields(at.Value, path) {
-		key := path + "." + shorten(f.Name)
+func (p *parser) readReserves(pool *Pool, at yamldoc.Field) {
+	for _, f := range p.Fields(at.Value, at.Path) {
+		f.Path = at.Path + "." + shorten(f.Name)
 		r := reserve{priority: f.Name}
 		switch {
 		case f.Name == "":
-			p.FaultAt(f.Line, key, "a priority has a name, which may not be empty")
+			p.reject(f, "a priority has a name, which may not be empty")
 		case yamldoc.IsNull(f.Value):
-			p.FaultAt(f.Line, key, "is missing: say how much the priority leaves free, in units or percent")
+			p.reject(f, "is missing: say how much the priority leaves free, in units or percent")
 		case f.Value.Kind == yaml.ScalarNode && f.Value.ShortTag() == "!!int":
-			r.amount, _ = p.Int(f.Value, key, 0, 1<<62)
+			number(p, &r.amount, 0, 1<<62)(f)
 		default:
-			r.amount, r.percent = p.percent(f.Value, key), true
+			r.percent = true
+			p.percent(&r.amount)(f)
 		}
 		pool.reserves = append(pool.reserves, r)
 	}
 	if n := len(pool.reserves); n > maxPriorities {
-		p.FaultAt(at.Line, path, "has %d priorities; at most %d are allowed", n, maxPriorities)
+		p.reject(at, "has %d priorities; at most %d are allowed", n, maxPriorities)
 	}
 }
 
-// checkReserves rejects priorities that could never take anything.
-func (p *parser) checkReserves(pool *Pool, line int, path string) {
-	size := pool.capacity(0)
-	for i := range pool.reserves {
-		if kept := pool.Reserve(i, 0); kept >= size {
-			p.FaultAt(line, path+".reserves."+shorten(pool.reserves[i].priority),
-				"leaves %d of %d units free, so the priority would never get any", kept, size)
-		}
-	}
-}
-
-func (p *parser) readLoad(pool *Pool, n *yaml.Node, path string) {
+func (p *parser) readLoad(pool *Pool, at yamldoc.Field) {
 	pool.FollowsLoad, pool.Expires = true, defaultExpires
-	given := false
-	for _, f := range p.fields(n, path, inLoad) {
-		key := path + "." + f.Name
-		switch f.Name {
-		case "shrink_to":
-			pool.shrinkTo, given = p.percent(f.Value, key), true
-			if pool.shrinkTo == 100 {
-				p.FaultAt(f.Line, key, "100%% is no shrinking; give less, or leave load out")
-			}
-		case "expires":
-			pool.Expires = p.duration(f.Value, key, 100*time.Millisecond)
-			if pool.Expires > time.Hour {
-				p.FaultAt(f.Line, key, "must be at most 1h, not %s: a load that old says nothing", pool.Expires)
-			}
-		case "unreported":
-			pool.Unreported = float64(p.percent(f.Value, key)) / 100
-		}
+	unreported := int64(0)
+	given := p.read(at.Value, at.Path, inLoad, keys{
+		"shrink_to":  p.percent(&pool.shrinkTo),
+		"expires":    p.duration(&pool.Expires, 100*time.Millisecond),
+		"unreported": p.percent(&unreported),
+	})
+	pool.Unreported = float64(unreported) / 100
+	if f, ok := given["shrink_to"]; !ok {
+		p.Fault(at.Value, at.Path+".shrink_to", "is missing: say what is left of the pool at full load, such as 20%%")
+	} else if pool.shrinkTo == 100 {
+		p.reject(f, "100%% is no shrinking; give less, or leave load out")
 	}
-	if !given {
-		p.Fault(n, path+".shrink_to", "is missing: say what is left of the pool at full load, such as 20%%")
+	if pool.Expires > time.Hour {
+		p.reject(given["expires"], "must be at most 1h, not %s: a load that old says nothing", pool.Expires)
 	}
 }
 
 // percent reads 0% to 100%.
-func (p *parser) percent(n *yaml.Node, path string) int64 {
-	s, ok := p.String(n, path)
-	if !ok {
-		if yamldoc.IsNull(n) {
-			p.Fault(n, path, "is missing: give 0%% to 100%%")
+func (p *parser) percent(to *int64) func(yamldoc.Field) {
+	return func(f yamldoc.Field) {
+		*to = 0
+		s, ok := p.String(f.Value, f.Path)
+		if !ok {
+			if yamldoc.IsNull(f.Value) {
+				p.Fault(f.Value, f.Path, "is missing: give 0%% to 100%%")
+			}
+			return
 		}
-		return 0
+		digits, found := strings.CutSuffix(s, "%")
+		v, err := strconv.ParseUint(digits, 10, 8)
+		if !found || err != nil || v > 100 || digits != strconv.FormatUint(v, 10) {
+			p.Fault(f.Value, f.Path, "must be a whole percentage from 0%% to 100%%, not %s", yamldoc.Quote(s))
+			return
+		}
+		*to = int64(v)
 	}
-	digits, found := strings.CutSuffix(s, "%")
-	v, err := strconv.ParseUint(digits, 10, 8)
-	if !found || err != nil || v > 100 || digits != strconv.FormatUint(v, 10) {
-		p.Fault(n, path, "must be a whole percentage from 0%% to 100%%, not %s", yamldoc.Quote(s))
-		return 0
-	}
-	return int64(v)
 }

@@ -133,7 +133,7 @@ func TestRejected(t *testing.T) {
 		{"eventual and soft", one("unit: hour, count: 1, soft: 10") + "    consistency: eventual\n", "5: d/a.consistency: eventual has no soft margin: leave soft out"},
 		{"eventual with an interval", one("unit: hour, count: 1, min_interval: 1s") + "    consistency: eventual\n", "5: d/a.consistency: eventual keeps no min_interval: leave it out"},
 		{"eventual with a cost", one("unit: hour, count: 1, cost: 2") + "    consistency: eventual\n", "5: d/a.consistency: eventual takes no cost of a limit: leave it out"},
-		{"eventual and sync", beside("consistency: eventual\n    replication: sync"), "6: d/a.replication: sync makes no sense beside consistency: eventual, which answers before anybody else knows"},
+		{"eventual and sync", beside("consistency: eventual\n    replication: sync"), "6: d/a.replication: sync makes no sense beside consistency: eventual, which answers before any other node has the charge"},
 		{"unknown replication", beside("replication: twice"), `5: d/a.replication: must be one of async, sync, none, not "twice"`},
 		{"status of success", beside("response: {status: 200}"), "5: d/a.response.status: must be from 400 to 599, not 200"},
 		{"header with a line break", beside(`response: {headers: {X-A: "b\r\nSet-Cookie: c"}}`), "5: d/a.response.headers.X-A: a header's value may not hold line breaks or control characters"},
@@ -193,7 +193,7 @@ func TestFaultsAreBounded(t *testing.T) {
 	if len(faults) != 51 {
 		t.Fatalf("%d faults", len(faults))
 	}
-	if last := faults[50].Error(); last != "f.yaml:10001: and 9950 more faults like these" {
+	if last := faults[50].Error(); last != "f.yaml:10001: and 9950 more errors like these" {
 		t.Error(last)
 	}
 }

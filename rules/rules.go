@@ -1,17 +1,14 @@
-// Package rules turns YAML rule files into an immutable Set and says which rule,
-// with which limits, applies to a descriptor. It decides nothing about counters and reads no
-// file: internal/rulefiles brings the bytes and watches them. It is pure, starts
+// Package rules turns YAML rule files into an immutable Set and says which rule, with which limits, applies to a
+// descriptor. It neither decides checks nor reads files: internal/rulefiles reads and watches them. It is pure, starts
 // no goroutine, and a Set may be used by any number of them.
 //
-// The grammar is that of envoyproxy/ratelimit and more; docs/rules.md is its
-// reference and schema.json its JSON Schema.
+// The grammar extends that of envoyproxy/ratelimit; docs/rules.md is its reference and schema.json its JSON Schema.
 package rules
 
 import (
 	_ "embed"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
 )
@@ -24,11 +21,11 @@ var Schema string
 // Entry is one (key, value) of a descriptor.
 type Entry struct{ Key, Value string }
 
-// OnFailure says what answers a check when nobody can decide it at full limit.
+// OnFailure is the fallback for a check that no owner can decide.
 type OnFailure uint8
 
 const (
-	// FailShare admits a share of the limit on the node asked, counted apart.
+	// FailShare admits up to a share of the limit on the receiving node, in a counter of its own.
 	FailShare OnFailure = iota
 	// FailClosed denies.
 	FailClosed
@@ -36,7 +33,7 @@ const (
 	FailOpen
 )
 
-// UnknownShare says what a node's share of a limit is if it remembers no answer of the key's owner.
+// UnknownShare is a node's share of a limit if it remembers no decision of the key's owner.
 type UnknownShare uint8
 
 const (
@@ -46,13 +43,13 @@ const (
 	UnknownNone
 )
 
-// OnLostState says how a check is decided whose counter was lost: its owner and all replicas are gone, or in a minority.
+// OnLostState says how a check is decided after its counter was lost: the owner and all replicas are gone, or in a minority.
 type OnLostState uint8
 
 const (
-	// LostFresh begins anew with nothing spent.
+	// LostFresh starts with nothing spent.
 	LostFresh OnLostState = iota
-	// LostDeny takes all for spent that may have been.
+	// LostDeny counts everything as spent that may have been.
 	LostDeny
 )
 
@@ -62,19 +59,19 @@ type Consistency uint8
 const (
 	// Strict decides every check at the key's owner, exactly.
 	Strict Consistency = iota
-	// Eventual decides on the node asked, on a share of what was left when it last heard, and tells the owner
-	// afterwards. Only for rules of one fixed window that is aligned to the epoch or the calendar.
+	// Eventual decides on the receiving node, on a share of what was left when the owner last reported it, and sends the
+	// charge to the owner afterwards. Only for rules of one fixed window that is aligned to the epoch or the calendar.
 	Eventual
 )
 
-// Rule is what one descriptor is held to. It is immutable.
+// Rule is what limits the descriptors that match it. It is immutable.
 type Rule struct {
 	Domain string
 	// Name is the rule's own name, else its path, for example "auth/auth_type=login".
 	Name string
 	// Path leads to the rule in its domain, always.
 	Path string
-	// File and Line say where the rule is written.
+	// File and Line locate the rule.
 	File string
 	Line int
 	// Limits is nil if and only if the rule is Unlimited.
@@ -82,25 +79,19 @@ type Rule struct {
 	Unlimited bool
 	// Shadow: the rule counts, and what it denies is admitted.
 	Shadow bool
-	// Quota: a request is over only if one of its rules without Quota is, or
-	// all of those with Quota are.
+	// Quota: a request is over its limits only if one of its rules without Quota is, or all of those with Quota are.
 	Quota bool
 	// Replaces names rules that are left out of a request this rule applies to.
 	Replaces    []string
 	Consistency Consistency
 	Replication Replication
-	// OnFailure answers when the owner cannot be reached in time, OnPartition
-	// when the node asked is on the smaller side of a cut and has lost quorum to
-	// decide.
+	// OnFailure is the fallback when the owner cannot be reached in time, OnPartition when the receiving node has no quorum.
 	OnFailure, OnPartition OnFailure
-	// UnknownShare says what is shared of a key that the node asked knows nothing of.
-	UnknownShare UnknownShare
-	// OnLostState says what a takeover without state means for the rule's keys.
-	OnLostState OnLostState
-	// Refunds: what was spent is given back or reset now and then, so a denial may end at any
-	// time and nobody is to answer it from memory.
+	UnknownShare           UnknownShare
+	OnLostState            OnLostState
+	// Refunds: clients refund or reset now and then, so a denial may end at any time and must not be cached.
 	Refunds bool
-	// Elastic is nil where what the limits deny is denied.
+	// Elastic is nil if the rule takes from no pool.
 	Elastic *Elastic
 	// Response is nil for the API's default.
 	Response *Response
@@ -114,7 +105,7 @@ type Rule struct {
 	levels     []level
 }
 
-// Response is what an HTTP API answers when the rule denies.
+// Response is the response of an HTTP API when the rule denies.
 type Response struct {
 	// Status is 0 for the API's default, else 400 to 599.
 	Status  int
@@ -125,12 +116,10 @@ type Response struct {
 // Header is one HTTP header.
 type Header struct{ Name, Value string }
 
-// LimitName returns the name of limit i of the rule: its own, or the rule's
-// with "#2" for the second limit and so on.
+// LimitName returns the name of limit i of the rule: its own, or the rule's with "#2" for the second limit and so on.
 func (r *Rule) LimitName(i int) string { return r.limitNames[i] }
 
-// Entries returns the levels that lead to the rule, as written: a value may be a
-// pattern, or empty for any.
+// Entries returns the levels that lead to the rule, as written: a value may be a pattern, or empty for any.
 func (r *Rule) Entries() []Entry {
 	out := make([]Entry, len(r.levels))
 	for i := range r.levels {
@@ -146,21 +135,24 @@ func (c Consistency) String() string  { return nameOf(consistencies, c) }
 
 // Set is an immutable set of rules for any number of domains. The zero Set has none.
 type Set struct {
-	domains   map[string]*node
-	authorize map[string]*Authorize
-	rules     []*Rule
-	warnings  []Warning
-	// pools are by domain and name. elastic is empty once all files are read.
-	pools   map[string]map[string]*Pool
-	elastic []elasticRef
-	// maxKeys are the caps of domains that have one.
-	maxKeys map[string]int64
-	// private are the keys, by domain, whose values are not to be shown.
-	private map[string]map[string]bool
+	domains  map[string]*domain
+	rules    []*Rule
+	warnings []Warning
 }
 
-// Warning is something in a rule file that loads but may not do what its writer
-// expects.
+// domain is what the rule files say about one domain.
+type domain struct {
+	name      string
+	root      node // file and line are those of the first file
+	authorize *Authorize
+	pools     map[string]*Pool
+	// maxKeys is 0 without a bound.
+	maxKeys int64
+	// private are the keys whose values are not to be shown.
+	private map[string]bool
+}
+
+// Warning is something in a rule file that loads but may not do what its author expects.
 type Warning struct {
 	File string
 	Line int
@@ -176,8 +168,8 @@ func (s *Set) Domains() []string { return slices.Sorted(maps.Keys(s.domains)) }
 // MaxKeys returns how many counters of each domain a node may hold at once, 0 for domains without a bound of their own.
 func (s *Set) MaxKeys() map[string]int64 {
 	caps := make(map[string]int64, len(s.domains))
-	for domain := range s.domains {
-		caps[domain] = s.maxKeys[domain]
+	for name, d := range s.domains {
+		caps[name] = d.maxKeys
 	}
 	return caps
 }
@@ -185,40 +177,21 @@ func (s *Set) MaxKeys() map[string]int64 {
 // Rules returns every rule in the order of the files given to Parse.
 func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
 
-// Warnings returns what in the files may not do what is expected of it, such as
-// keys that are not yet in force.
+// Warnings returns the warnings about the files.
 func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
 
-// readRedact reads whether the values of the descriptor's key are private.
-func (p *parser) readRedact(d *descriptor, domain string) {
-	if !p.flag(d, "redact") {
-		return
-	}
-	f := d.fields["redact"]
-	switch pattern := strings.Contains(d.entry.Value, "*"); {
-	case d.entry.Value != "" && !pattern:
-		p.FaultAt(f.Line, d.path+".redact", "needs a descriptor that many values match: value %s stands in this file for everybody to read", shorten(d.entry.Value))
-	case d.level.shared:
-		p.FaultAt(f.Line, d.path+".redact", "excludes share_threshold, which shows the pattern and no value")
-	}
-	keys := p.set.private[domain]
-	if keys == nil {
-		keys = make(map[string]bool)
-		p.set.private[domain] = keys
-	}
-	keys[d.entry.Key] = true
-}
-
-// Redacts reports whether the value of entry i of a descriptor under r, of which the key is key, is private: some
-// descriptor of the domain with that key says redact, and what there is to show is not what the rule files
-// say themselves, a value or the pattern of a shared counter. r is nil where no rule applies. s may be nil: no rules.
+// Redacts reports whether the value of entry i, whose key is key, of a descriptor under r is private: a descriptor of the
+// domain with that key has redact, and what would be shown does not stand in the rule files, as a value or as the
+// pattern of a shared counter does. r is nil if no rule matches. s may be nil: no rules.
 func (s *Set) Redacts(r *Rule, domain string, i int, key string) bool {
-	if s == nil || !s.private[domain][key] {
+	if s == nil {
+		return false
+	}
+	if d := s.domains[domain]; d == nil || !d.private[key] {
 		return false
 	}
 	if r == nil || i >= len(r.levels) {
 		return true
 	}
-	l := &r.levels[i]
-	return !l.shared && (l.entry.Value == "" || strings.Contains(l.entry.Value, "*"))
+	return !r.levels[i].shared && r.levels[i].entry.anyValue()
 }

@@ -1,9 +1,5 @@
-// Package arch holds the rules about which part of sluice may use which: it
-// reads the source of the whole module and says where a rule is broken. Its
-// test fails the build then.
-//
-// It decides from source text alone, so that files for every operating system
-// count, and knows nothing about what the code does. It starts no goroutine.
+// Package arch has the rules about which packages of sluice may import which. It reads the source of the whole module,
+// with the files for every operating system, and reports where a rule is broken; its test fails then.
 package arch
 
 import (
@@ -26,13 +22,17 @@ func (b Broken) String() string { return fmt.Sprintf("%s: %s (%s)", b.Pos, b.Wha
 func Check(t *Tree) []Broken {
 	c := checker{tree: t}
 	c.purity()
-	c.outsiders()
-	c.apart()
-	c.ownHomes()
-	c.only()
-	c.modules()
+	for _, rule := range unrelated {
+		c.unreachable(rule.a, rule.b, rule.why)
+		c.unreachable(rule.b, rule.a, rule.why)
+	}
+	c.imports()
 	c.names()
-	c.top()
+	for _, name := range t.Top {
+		if !strings.HasPrefix(name, ".") && !slices.Contains(top, name) {
+			c.add(name, "the root is the table of contents", "%s is not a place of the project", name)
+		}
+	}
 	return c.broken
 }
 
@@ -45,8 +45,7 @@ func (c *checker) add(pos, why, format string, args ...any) {
 	c.broken = append(c.broken, Broken{pos, fmt.Sprintf(format, args...), why})
 }
 
-// eachImport calls f for every import of the tree and says whether it stands in a
-// test, since tests are judged apart.
+// eachImport calls f for every import of the tree; test says that it is in a test file.
 func (c *checker) eachImport(f func(p *Package, i Import, test bool)) {
 	for _, p := range c.tree.Packages {
 		for _, i := range p.Imports {
@@ -100,15 +99,8 @@ func isImpure(i Import) (reason string, bad bool) {
 	return "", false
 }
 
-func (c *checker) outsiders() {
-	for _, rule := range outsiders {
-		c.unreachable(rule.a, rule.b, rule.why)
-		c.unreachable(rule.b, rule.a, rule.why)
-	}
-}
-
-// unreachable reports each import in from that leads to a package in to, at
-// once or by way of others. Only what users compile counts on the way.
+// unreachable reports each import in from that leads to a package in to, directly or through others. Imports of test
+// files count only as the first step.
 func (c *checker) unreachable(from, to, why string) {
 	c.eachImport(func(p *Package, i Import, _ bool) {
 		own, ok := i.Own()
@@ -121,8 +113,7 @@ func (c *checker) unreachable(from, to, why string) {
 	})
 }
 
-// way returns the packages from dir to the first one in to, or nil. seen are
-// those on the way so far.
+// way returns the packages from dir to the first one in to, or nil. seen are those on the way so far.
 func (c *checker) way(dir, to string, seen []string) []string {
 	if within(dir, to) {
 		return append(seen, dir)
@@ -143,64 +134,35 @@ func (c *checker) way(dir, to string, seen []string) []string {
 	return nil
 }
 
-func (c *checker) apart() {
-	for _, rule := range apart {
-		c.eachImport(func(p *Package, i Import, test bool) {
-			own, ok := i.Own()
-			if !ok || test {
-				return
-			}
-			for _, dir := range rule.dirs {
-				if within(own, dir) && !within(p.Dir, dir) && withinAny(p.Dir, rule.dirs) {
-					c.add(i.Pos, rule.why, "%s imports %s", p.Dir, own)
-				}
-			}
-		})
-	}
-}
-
-func (c *checker) ownHomes() {
-	for _, rule := range ownHomes {
-		c.eachImport(func(p *Package, i Import, test bool) {
-			own, ok := i.Own()
-			if !ok || !within(own, rule.dir) || withinAny(p.Dir, rule.homes) || test && withinAny(p.Dir, rule.test) {
-				return
-			}
-			c.add(i.Pos, rule.why, "%s imports %s", p.Dir, own)
-		})
-	}
-}
-
-func (c *checker) only() {
-	for _, rule := range only {
-		for _, p := range c.tree.Packages {
-			if !within(p.Dir, rule.dir) {
-				continue
-			}
-			for _, i := range p.Imports {
-				if own, ok := i.Own(); ok && !within(own, rule.dir) && !withinAny(own, rule.uses) {
-					c.add(i.Pos, rule.why, "%s imports %s", p.Dir, own)
-				}
-			}
-		}
-	}
-}
-
-func (c *checker) modules() {
+// imports checks each import against apis, only and homes.
+func (c *checker) imports() {
 	c.eachImport(func(p *Package, i Import, test bool) {
-		if _, own := i.Own(); own || i.Standard() {
-			return
+		target, own := i.Own()
+		if !own {
+			target = i.Path
 		}
-		for _, rule := range modules {
-			if !within(i.Path, rule.path) {
+		from, to := apiOf(p.Dir), apiOf(target)
+		if own && !test && from != "" && to != "" && from != to {
+			c.add(i.Pos, "each API calls the node in-process: shared code belongs in limiter, or in transport if it is about the wire",
+				"%s imports %s", p.Dir, target)
+		}
+		for _, rule := range only {
+			if own && !test && within(p.Dir, rule.dir) && !within(target, rule.dir) && !withinAny(target, rule.uses) {
+				c.add(i.Pos, rule.why, "%s imports %s", p.Dir, target)
+			}
+		}
+		for _, rule := range homes {
+			if !within(target, rule.path) {
 				continue
 			}
 			if !withinAny(p.Dir, rule.homes) && !(test && withinAny(p.Dir, rule.test)) {
-				c.add(i.Pos, rule.why, "%s imports %s", p.Dir, i.Path)
+				c.add(i.Pos, rule.why, "%s imports %s", p.Dir, target)
 			}
 			return
 		}
-		c.add(i.Pos, "every library has a home", "%s imports %s, which internal/arch does not know", p.Dir, i.Path)
+		if !own && !i.Standard() {
+			c.add(i.Pos, "every library has a home", "%s imports %s, which internal/arch does not know", p.Dir, i.Path)
+		}
 	})
 }
 
@@ -221,14 +183,6 @@ func (c *checker) names() {
 			if isVague(name) {
 				c.add(p.Dir+"/"+name, why, "file %s has a vague name", name)
 			}
-		}
-	}
-}
-
-func (c *checker) top() {
-	for _, name := range c.tree.Top {
-		if !strings.HasPrefix(name, ".") && !slices.Contains(top, name) {
-			c.add(name, "the root is the table of contents", "%s is not a place of the project", name)
 		}
 	}
 }

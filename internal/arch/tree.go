@@ -16,13 +16,11 @@ import (
 // Module is the import path of the module whose tree is judged.
 const Module = "github.com/sluice-project/sluice"
 
-// Tree is a module as its files show it: every package, whatever operating
-// system or build tag its files are for.
+// Tree has every package of a module, with the files for every operating system and build tag.
 type Tree struct {
 	// Packages are sorted by Dir. Modules nested in the tree are not among them.
 	Packages []*Package
-	// Top are the names at the root of the tree, ignored ones left out; a
-	// folder's name ends in a slash.
+	// Top are the names at the root of the tree without ignored ones; a folder's name ends in a slash.
 	Top []string
 }
 
@@ -30,15 +28,13 @@ type Tree struct {
 type Package struct {
 	// Dir is the folder, relative to the root and with slashes.
 	Dir string
-	// Names are the names in the package clauses, without the _test of
-	// external tests, sorted.
+	// Names are the names in the package clauses, without the _test of external tests, sorted.
 	Names []string
 	// Files are the names of its Go files, sorted.
 	Files []string
-	// Imports stand in files that users compile, TestImports in _test.go files.
+	// TestImports are those of _test.go files.
 	Imports, TestImports []Import
-	// Clocks are the uses of the process's clock, Goroutines the places that
-	// start one. Those of tests are not counted.
+	// Clocks are the uses of the process's clock, Goroutines the places that start one, without those of tests.
 	Clocks, Goroutines []Place
 }
 
@@ -58,8 +54,7 @@ type Import struct {
 // Own returns the folder of an import of the same module.
 func (i Import) Own() (dir string, ok bool) { return strings.CutPrefix(i.Path, Module+"/") }
 
-// Standard reports whether the import belongs to Go itself: the first element
-// of its path has no dot.
+// Standard reports whether the import is of the standard library: the first element of its path has no dot.
 func (i Import) Standard() bool {
 	first, _, _ := strings.Cut(i.Path, "/")
 	return !strings.Contains(first, ".")
@@ -81,10 +76,16 @@ func Load(fsys fs.FS) (*Tree, error) {
 			return nil
 		}
 		if !strings.Contains(name, "/") {
-			if ignored(name) {
-				return skip(d)
+			switch {
+			case !ignored(name) && d.IsDir():
+				t.Top = append(t.Top, name+"/")
+			case !ignored(name):
+				t.Top = append(t.Top, name)
+			case d.IsDir():
+				return fs.SkipDir
+			default:
+				return nil
 			}
-			t.Top = append(t.Top, name+slashIfDir(d))
 		}
 		if d.IsDir() {
 			return enter(fsys, name)
@@ -105,7 +106,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 	return t, err
 }
 
-// enter says whether the go command would look for packages of this module in dir.
+// enter returns fs.SkipDir if the go command would not look for packages of this module in dir.
 func enter(fsys fs.FS, dir string) error {
 	base := path.Base(dir)
 	if strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" {
@@ -117,22 +118,8 @@ func enter(fsys fs.FS, dir string) error {
 	return nil
 }
 
-func skip(d fs.DirEntry) error {
-	if d.IsDir() {
-		return fs.SkipDir
-	}
-	return nil
-}
-
-func slashIfDir(d fs.DirEntry) string {
-	if d.IsDir() {
-		return "/"
-	}
-	return ""
-}
-
-// readIgnored returns a test of root names against the simple patterns of
-// .gitignore: a name or a glob, with or without slashes around it.
+// readIgnored returns a match of root names against the simple patterns of .gitignore: a name or a glob, with or without
+// slashes around it.
 func readIgnored(fsys fs.FS) (func(name string) bool, error) {
 	data, err := fs.ReadFile(fsys, ".gitignore")
 	if err != nil {

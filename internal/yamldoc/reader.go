@@ -1,7 +1,5 @@
-// Package yamldoc reads YAML strictly: every fault has a line, a path and a
-// reason, reading goes on after a fault so that all are told at once, and size,
-// depth and the expansion of aliases are bounded. It knows nothing of rules. It
-// is pure: bytes in, values and faults out, no goroutine.
+// Package yamldoc reads YAML strictly: every error has a line, a path and a reason, reading continues after an error
+// so that all are reported at once, and size, depth and the expansion of aliases are bounded. It is pure.
 package yamldoc
 
 import (
@@ -17,63 +15,78 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Reader takes values out of one document and collects what is wrong with it.
+const (
+	// MaxBytes is the size of the largest document that is read.
+	MaxBytes = 1 << 20
+	// maxFaults is how many errors are kept for one document; further ones are only counted.
+	maxFaults = 50
+	// maxAliased is how many nodes aliases may add to those spelled out: ten lines of aliases of aliases can mean billions.
+	maxAliased = 1 << 17
+	// maxMerges bounds a chain of merge keys, which can be a cycle.
+	maxMerges = 8
+)
+
+// Fault is one error in a document.
+type Fault struct {
+	// Line counts from 1.
+	Line int
+	// Path leads to the value, for people. It may be empty.
+	Path   string
+	Reason string
+}
+
+// Reader reads the values of one document and collects the errors in it.
 // A null is read as if it were absent. It is not safe for concurrent use.
 type Reader struct {
 	faults []Fault
-	// dropped were more than MaxFaults; the last of them is at lastLine.
+	// dropped counts the errors beyond maxFaults; the last of them is at lastLine.
 	dropped, lastLine int
 	// budget is how many more nodes may be read.
 	budget int
 }
 
-// Field is one key of a mapping with its value, aliases resolved.
+// Field is one key of a mapping, or an element of a list, with its path and its value, aliases resolved.
 type Field struct {
-	Name  string
-	Line  int
-	Value *yaml.Node
+	Name, Path string
+	Line       int
+	Value      *yaml.Node
 }
 
-// Faults returns what was wrong so far, by line.
+// Faults returns the errors so far, by line.
 func (r *Reader) Faults() []Fault {
 	out := slices.Clone(r.faults)
 	slices.SortStableFunc(out, func(a, b Fault) int { return a.Line - b.Line })
 	if r.dropped > 0 {
-		out = append(out, Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more faults like these", r.dropped)})
+		out = append(out, Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more errors like these", r.dropped)})
 	}
 	return out
 }
 
-// Count returns how many faults there were so far.
+// Count returns the number of errors so far.
 func (r *Reader) Count() int { return len(r.faults) + r.dropped }
 
-// Fault reports that the value n at path is wrong.
+// Fault reports that the value n at path is invalid.
 func (r *Reader) Fault(n *yaml.Node, path, reason string, args ...any) {
-	r.faultAt(n.Line, path, fmt.Sprintf(reason, args...))
+	r.FaultAt(n.Line, path, reason, args...)
 }
 
 // FaultAt is Fault for a line.
 func (r *Reader) FaultAt(line int, path, reason string, args ...any) {
-	r.faultAt(line, path, fmt.Sprintf(reason, args...))
-}
-
-func (r *Reader) faultAt(line int, path, reason string) {
-	if len(r.faults) >= MaxFaults {
+	if len(r.faults) >= maxFaults {
 		r.dropped++
 		r.lastLine = max(r.lastLine, line)
 		return
 	}
-	r.faults = append(r.faults, Fault{Line: max(line, 1), Path: path, Reason: reason})
+	r.faults = append(r.faults, Fault{Line: max(line, 1), Path: path, Reason: fmt.Sprintf(reason, args...)})
 }
 
-// visit resolves an alias and counts the node. It reports false when the
-// document's aliases expand to too much, after which nothing more is read.
+// visit resolves an alias and counts the node. It reports false once the document's aliases expand to too many nodes,
+// after which nothing more is read.
 func (r *Reader) visit(n *yaml.Node) (*yaml.Node, bool) {
-	if r.budget <= 0 {
-		return n, false
-	}
-	if r.budget--; r.budget == 0 {
-		r.Fault(n, "", "the aliases in this file expand to too much; write the values out")
+	if r.budget--; r.budget <= 0 {
+		if r.budget == 0 {
+			r.Fault(n, "", "the aliases in this file expand to too much; write the values out")
+		}
 		return n, false
 	}
 	if n.Kind == yaml.AliasNode {
@@ -85,9 +98,8 @@ func (r *Reader) visit(n *yaml.Node) (*yaml.Node, bool) {
 // IsNull reports whether n stands for no value.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Fields returns the keys of the mapping n in their order. Keys that are not
-// strings or come twice are faults; those of a merge key (<<) follow the
-// mapping's own, which go before them.
+// Fields returns the keys of the mapping n in their order. Keys that are not strings or come twice are errors; those
+// of a merge key (<<) follow the mapping's own, which take precedence.
 func (r *Reader) Fields(n *yaml.Node, path string) []Field {
 	if IsNull(n) {
 		return nil
@@ -96,12 +108,8 @@ func (r *Reader) Fields(n *yaml.Node, path string) []Field {
 		r.Fault(n, path, "must be a mapping (key: value), not %s", kindOf(n))
 		return nil
 	}
-	seen := make(map[string]int, len(n.Content)/2)
-	return r.fields(n, path, seen, nil, 0)
+	return r.fields(n, path, make(map[string]int, len(n.Content)/2), nil, 0)
 }
-
-// maxMerges bounds a chain of merge keys, which can be a circle.
-const maxMerges = 8
 
 func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Field, merges int) []Field {
 	var merged []Field
@@ -114,22 +122,19 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 		if !ok {
 			return nil
 		}
+		f := Field{Name: key.Value, Path: Join(path, key.Value), Line: key.Line, Value: value}
+		line, twice := seen[key.Value]
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
-			merged = append(merged, Field{Line: key.Line, Value: value})
-			continue
+			merged = append(merged, f)
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
 			r.Fault(key, path, "the key %s is not a string", show(key))
-			continue
+		case !twice:
+			seen[f.Name] = f.Line
+			out = append(out, f)
+		case merges == 0:
+			r.Fault(key, f.Path, "the key comes twice; the first is at line %d", line)
 		}
-		if line, dup := seen[key.Value]; dup {
-			if merges == 0 {
-				r.Fault(key, Join(path, key.Value), "the key comes twice; the first is at line %d", line)
-			}
-			continue
-		}
-		seen[key.Value] = key.Line
-		out = append(out, Field{Name: key.Value, Line: key.Line, Value: value})
 	}
 	for _, m := range merged {
 		out = r.merge(m, path, seen, out, merges+1)
@@ -137,31 +142,24 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 	return out
 }
 
-// merge appends the fields of << with the value m, a mapping or a list of mappings.
+// merge appends the fields of a merge key, whose value is a mapping or a list of mappings.
 func (r *Reader) merge(key Field, path string, seen map[string]int, out []Field, merges int) []Field {
-	m := key.Value
-	if merges > maxMerges {
+	switch m := key.Value; {
+	case merges > maxMerges:
 		r.FaultAt(key.Line, path, "merge keys (<<) are nested deeper than %d", maxMerges)
-		return out
-	}
-	switch m.Kind {
-	case yaml.MappingNode:
+	case m.Kind == yaml.MappingNode:
 		return r.fields(m, path, seen, out, merges)
-	case yaml.SequenceNode:
-		for _, item := range m.Content {
-			item, ok := r.visit(item)
-			if !ok {
-				return nil
-			}
+	case m.Kind == yaml.SequenceNode:
+		for _, item := range r.Items(m, path) {
 			if item.Kind != yaml.MappingNode {
 				r.Fault(item, path, "a merge key (<<) takes mappings, not %s", kindOf(item))
 				continue
 			}
 			out = r.fields(item, path, seen, out, merges)
 		}
-		return out
+	default:
+		r.FaultAt(key.Line, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
 	}
-	r.FaultAt(key.Line, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
 	return out
 }
 
@@ -193,23 +191,22 @@ func Join(path, name string) string {
 	return path + "." + name
 }
 
+// kindOf names n for a message.
 func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	}
-	switch n.ShortTag() {
-	case "!!str":
-		return "the string " + show(n)
-	case "!!null":
+	case n.ShortTag() == "!!str":
+		return "the string " + Quote(n.Value)
+	case IsNull(n):
 		return "nothing"
 	}
-	return show(n)
+	return Quote(n.Value)
 }
 
-// show quotes a scalar for a message, cut to a readable length.
+// show quotes a scalar for a message, and names any other node.
 func show(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode {
 		return kindOf(n)
@@ -226,36 +223,15 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-const (
-	// MaxBytes is the largest document that is read.
-	MaxBytes = 1 << 20
-	// MaxFaults is how many faults are kept for one document; more are counted only.
-	MaxFaults = 50
-	// maxAliased is how many nodes aliases may add to what the document spells
-	// out. Ten lines of aliases of aliases can stand for billions.
-	maxAliased = 1 << 17
-)
-
-// Fault is one thing that is wrong with a document.
-type Fault struct {
-	// Line counts from 1.
-	Line int
-	// Path leads to the value, for people. It may be empty.
-	Path   string
-	Reason string
-}
-
-// Open parses data, which must be one YAML document, and returns its root with
-// a Reader for it. The root is nil if data cannot be read at all; the Reader
-// then holds the fault.
+// Open parses data, which must be one YAML document, and returns its root with a Reader for it. The root is nil if data
+// cannot be read at all; the Reader then holds the error.
 //
-// The YAML parser itself rejects nesting beyond 10,000 and takes time
-// proportional to the size of its input, so the size is the only thing that must be
+// The YAML parser rejects nesting beyond 10,000 and takes time proportional to its input, so only the size must be
 // checked before it runs.
 func Open(data []byte) (*yaml.Node, *Reader) {
 	r := &Reader{budget: len(data) + maxAliased}
 	if len(data) > MaxBytes {
-		r.faultAt(1, "", fmt.Sprintf("the file has %d bytes, more than the %d allowed; split it", len(data), MaxBytes))
+		r.FaultAt(1, "", "the file has %d bytes, more than the %d allowed; split it", len(data), MaxBytes)
 		return nil, r
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -273,7 +249,7 @@ func Open(data []byte) (*yaml.Node, *Reader) {
 		case first:
 			root = document.Content[0]
 		case !IsNull(document.Content[0]):
-			r.faultAt(document.Content[0].Line, "", "a second YAML document begins here; a file holds one, so put it in a file of its own")
+			r.Fault(document.Content[0], "", "a second YAML document begins here; a file holds one, so put it in a file of its own")
 			return nil, r
 		}
 	}
@@ -288,9 +264,9 @@ func (r *Reader) syntax(err error) {
 		line, _ = strconv.Atoi(m[1])
 		text = text[len(m[0]):]
 	}
-	if strings.HasPrefix(text, "exceeded max depth") { // valid, but beyond any use
-		r.faultAt(line, "", "is nested far deeper than any such file may be: "+text)
-		return
+	why := "not YAML: "
+	if strings.HasPrefix(text, "exceeded max depth") { // valid YAML
+		why = "is nested far deeper than any such file may be: "
 	}
-	r.faultAt(line, "", "not YAML: "+text)
+	r.FaultAt(line, "", "%s%s", why, text)
 }

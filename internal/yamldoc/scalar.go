@@ -7,10 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// String reads a scalar as its own text, so that 0x10 and yes stay what was
-// written. Numbers with a fraction and beyond 64 bits are rejected, because
-// readers of YAML disagree on them (1.10 and 1.1): they must be quoted. ok is
-// false after a fault and for null.
+// String reads a scalar as its own text, so that 0x10 and yes stay as written. Numbers with a fraction or beyond 64 bits
+// must be quoted, because YAML readers disagree on them (1.10 and 1.1). ok is false after an error and for null.
 func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {
 	if IsNull(n) {
 		return "", false
@@ -20,15 +18,13 @@ func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {
 		return "", false
 	}
 	switch n.ShortTag() {
-	case "!!str", "!!bool", "!!timestamp":
+	case "!!str", "!!bool", "!!timestamp", "!!merge":
 		return n.Value, true
 	case "!!int":
 		var i int64
 		if n.Decode(&i) == nil {
 			return n.Value, true
 		}
-	case "!!merge":
-		return n.Value, true
 	}
 	r.Fault(n, path, "%s is not read as a string; put it in quotes", show(n))
 	return "", false
@@ -94,10 +90,8 @@ type Named[T any] struct {
 const maxFreeDepth = 32
 
 // Map reads a mapping of any content: strings, booleans, numbers (float64),
-// nil, []any and map[string]any, as JSON has them. It is nil after a fault.
-func (r *Reader) Map(n *yaml.Node, path string) map[string]any {
-	return r.freeMap(n, path, 0)
-}
+// nil, []any and map[string]any, as in JSON. It is nil after an error.
+func (r *Reader) Map(n *yaml.Node, path string) map[string]any { return r.freeMap(n, path, 0) }
 
 func (r *Reader) freeMap(n *yaml.Node, path string, depth int) map[string]any {
 	fields := r.Fields(n, path)
@@ -106,7 +100,7 @@ func (r *Reader) freeMap(n *yaml.Node, path string, depth int) map[string]any {
 	}
 	out := make(map[string]any, len(fields))
 	for _, f := range fields {
-		out[f.Name] = r.free(f.Value, Join(path, f.Name), depth+1)
+		out[f.Name] = r.free(f.Value, f.Path, depth+1)
 	}
 	return out
 }
@@ -127,10 +121,6 @@ func (r *Reader) free(n *yaml.Node, path string, depth int) any {
 		}
 		return out
 	}
-	return r.freeScalar(n, path)
-}
-
-func (r *Reader) freeScalar(n *yaml.Node, path string) any {
 	switch n.ShortTag() {
 	case "!!null":
 		return nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// DefaultStart is when the clock of a test begins unless the file says otherwise:
-// midnight UTC of a Monday that is the first of a month.
+// DefaultStart is when the clock of a test starts by default: midnight UTC of a Monday that is the first of a month.
 var DefaultStart = time.Date(2024, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // maxRepeat bounds the checks of one step.
@@ -84,7 +82,7 @@ func (p *parser) readFile(root *yaml.Node) {
 		case "tests":
 			tests = f.Value
 		default:
-			if !p.readDefault(&d, f, f.Name) {
+			if !p.readDefault(&d, f) {
 				p.FaultAt(f.Line, "", "unknown key %s; a file takes tests, domain, descriptor and start", yamldoc.Quote(f.Name))
 			}
 		}
@@ -99,14 +97,14 @@ func (p *parser) readFile(root *yaml.Node) {
 }
 
 // readDefault reads a key that files and tests share, and reports whether f is one.
-func (p *parser) readDefault(d *defaults, f yamldoc.Field, path string) bool {
+func (p *parser) readDefault(d *defaults, f yamldoc.Field) bool {
 	switch f.Name {
 	case "domain":
-		d.domain, _ = p.String(f.Value, path)
+		d.domain, _ = p.String(f.Value, f.Path)
 	case "descriptor":
-		d.descriptor = p.readDescriptor(f.Value, path)
+		d.descriptor = p.readDescriptor(f.Value, f.Path)
 	case "start":
-		d.start = p.readStart(f.Value, path)
+		d.start = p.readStart(f.Value, f.Path)
 	default:
 		return false
 	}
@@ -117,20 +115,19 @@ func (p *parser) readTest(n *yaml.Node, d defaults, path string) {
 	t := test{file: p.file, line: n.Line, name: path}
 	var steps *yaml.Node
 	for _, f := range p.Fields(n, path) {
-		at := path + "." + f.Name
 		switch f.Name {
 		case "name":
-			t.name, _ = p.String(f.Value, at)
+			t.name, _ = p.String(f.Value, f.Path)
 		case "steps":
 			steps = f.Value
 		default:
-			if !p.readDefault(&d, f, at) {
+			if !p.readDefault(&d, f) {
 				p.FaultAt(f.Line, path, "unknown key %s; a test takes name, steps, domain, descriptor and start", yamldoc.Quote(f.Name))
 			}
 		}
 	}
 	if steps == nil {
-		p.Fault(n, path+".steps", "is missing: a list of checks with what they must be answered")
+		p.Fault(n, path+".steps", "is missing: a list of checks and the decisions that they must get")
 		return
 	}
 	now := d.start
@@ -145,23 +142,22 @@ func (p *parser) readTest(n *yaml.Node, d defaults, path string) {
 func (p *parser) readStep(n *yaml.Node, d defaults, now time.Time, path string) step {
 	s := step{domain: d.domain, descriptor: d.descriptor, at: now, cost: 1, repeat: 1}
 	for _, f := range p.Fields(n, path) {
-		at := path + "." + f.Name
 		switch f.Name {
 		case "domain":
-			s.domain, _ = p.String(f.Value, at)
+			s.domain, _ = p.String(f.Value, f.Path)
 		case "descriptor":
-			s.descriptor = p.readDescriptor(f.Value, at)
+			s.descriptor = p.readDescriptor(f.Value, f.Path)
 		case "at":
-			s.at = p.readAt(f.Value, d.start, now, at)
+			s.at = p.readAt(f.Value, d.start, now, f.Path)
 		case "cost":
-			s.cost, _ = p.Int(f.Value, at, 0, math.MaxInt64)
+			s.cost, _ = p.Int(f.Value, f.Path, 0, math.MaxInt64)
 		case "verb":
-			s.verb, _ = yamldoc.Enum(p.Reader, f.Value, at, verbs)
+			s.verb, _ = yamldoc.Enum(p.Reader, f.Value, f.Path, verbs)
 		case "repeat":
-			times, _ := p.Int(f.Value, at, 1, maxRepeat)
+			times, _ := p.Int(f.Value, f.Path, 1, maxRepeat)
 			s.repeat = int(times)
 		case "want":
-			s.wants = p.readWants(f.Value, at)
+			s.wants = p.readWants(f.Value, f.Path)
 		default:
 			p.FaultAt(f.Line, path, "unknown key %s; a step takes descriptor, domain, at, cost, verb, repeat and want", yamldoc.Quote(f.Name))
 		}
@@ -199,7 +195,7 @@ func (p *parser) readDescriptor(n *yaml.Node, path string) []rules.Entry {
 
 func (p *parser) readEntries(out []rules.Entry, n *yaml.Node, path string) []rules.Entry {
 	for _, f := range p.Fields(n, path) {
-		value, _ := p.String(f.Value, path+"."+f.Name)
+		value, _ := p.String(f.Value, f.Path)
 		out = append(out, rules.Entry{Key: f.Name, Value: value})
 	}
 	return out
@@ -236,45 +232,33 @@ func (p *parser) readAt(n *yaml.Node, start, now time.Time, path string) time.Ti
 
 // want is one wanted value of a step.
 type want struct {
-	field, text string
-	line        int
-	// everyTime: all repetitions of the step must answer it, not only the last.
+	field string
+	value any
+	line  int
+	// everyTime: every repetition of the step must have the value, not only the last.
 	everyTime bool
-	compare   func(answer) (got string, ok bool)
 }
 
-// wantBools are the wanted values that are true or false.
-var wantBools = map[string]func(answer) bool{
-	"allowed": func(a answer) bool { return a.Allowed },
-	"soft":    func(a answer) bool { return a.Soft },
-	"shadow":  func(a answer) bool { return a.shadowed },
-	"elastic": func(a answer) bool { return a.elastic },
-	"matched": func(a answer) bool { return a.rule != nil },
-}
-
-// wantInts are whole numbers.
-var wantInts = map[string]func(answer) int64{
-	"limit":     func(a answer) int64 { return a.Limit },
-	"remaining": func(a answer) int64 { return a.Remaining },
-}
-
-// wantTimes are durations, of which retry_after may be never.
-var wantTimes = map[string]func(answer) time.Duration{
-	"retry_after": func(a answer) time.Duration { return a.RetryAfter },
-	"reset_after": func(a answer) time.Duration { return a.ResetAfter },
-	"delay":       func(a answer) time.Duration { return a.Delay },
-}
-
-// wantNames are names: of the rule, empty if none matches, and of the limit
-// that decided.
-var wantNames = map[string]func(answer) string{
-	"rule": func(a answer) string {
+// wantFields are the values that a step can want: bool, int64, time.Duration or string. A rule that no check matched has
+// the name "".
+var wantFields = map[string]func(answer) any{
+	"allowed":     func(a answer) any { return a.Allowed },
+	"soft":        func(a answer) any { return a.Soft },
+	"shadow":      func(a answer) any { return a.shadowed },
+	"elastic":     func(a answer) any { return a.elastic },
+	"matched":     func(a answer) any { return a.rule != nil },
+	"limit":       func(a answer) any { return a.Limit },
+	"remaining":   func(a answer) any { return a.Remaining },
+	"retry_after": func(a answer) any { return a.RetryAfter },
+	"reset_after": func(a answer) any { return a.ResetAfter },
+	"delay":       func(a answer) any { return a.Delay },
+	"rule": func(a answer) any {
 		if a.rule == nil {
 			return ""
 		}
 		return a.rule.Name
 	},
-	"decided_by": func(a answer) string {
+	"decided_by": func(a answer) any {
 		if a.rule == nil || a.rule.Limits == nil {
 			return ""
 		}
@@ -285,28 +269,23 @@ var wantNames = map[string]func(answer) string{
 func (p *parser) readWants(n *yaml.Node, path string) []want {
 	var out []want
 	for _, f := range p.Fields(n, path) {
-		w := want{field: f.Name, line: f.Line}
-		at := path + "." + f.Name
-		if get, ok := wantBools[f.Name]; ok {
-			v, _ := p.Bool(f.Value, at)
-			w.text, w.everyTime = strconv.FormatBool(v), true
-			w.compare = func(a answer) (string, bool) { g := get(a); return strconv.FormatBool(g), g == v }
-		} else if get, ok := wantInts[f.Name]; ok {
-			v, _ := p.Int(f.Value, at, 0, math.MaxInt64)
-			w.text = strconv.FormatInt(v, 10)
-			w.compare = func(a answer) (string, bool) { g := get(a); return strconv.FormatInt(g, 10), g == v }
-		} else if get, ok := wantTimes[f.Name]; ok {
-			v := p.readDuration(f.Value, at)
-			w.text = show(v)
-			w.compare = func(a answer) (string, bool) { g := get(a); return show(g), g == v }
-		} else if get, ok := wantNames[f.Name]; ok {
-			v, _ := p.String(f.Value, at)
-			w.text = strconv.Quote(v)
-			w.compare = func(a answer) (string, bool) { g := get(a); return strconv.Quote(g), g == v }
-		} else {
+		get := wantFields[f.Name]
+		if get == nil {
 			p.FaultAt(f.Line, path, "unknown key %s; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by",
 				yamldoc.Quote(f.Name))
 			continue
+		}
+		w := want{field: f.Name, line: f.Line}
+		switch get(answer{}).(type) {
+		case bool:
+			w.value, _ = p.Bool(f.Value, f.Path)
+			w.everyTime = true
+		case int64:
+			w.value, _ = p.Int(f.Value, f.Path, 0, math.MaxInt64)
+		case time.Duration:
+			w.value = p.readDuration(f.Value, f.Path)
+		case string:
+			w.value, _ = p.String(f.Value, f.Path)
 		}
 		out = append(out, w)
 	}

@@ -1,12 +1,11 @@
-// Package ruletest runs test cases that stand in YAML beside rule files: which
-// descriptor is checked when, at what cost, and what must be answered. Each test has a
-// table of its own and a clock that only its steps move, so a test over a year
-// takes no time. It is pure: bytes and rules in, results out, no goroutine.
+// Package ruletest runs test cases for rule files, written in YAML: which descriptor is checked when, at what cost, and
+// the decision that it must get. Each test has a table of its own and a clock that only its steps move, so a test over a
+// year takes no time. It is pure: bytes and rules in, results out, no goroutine.
 package ruletest
 
 import (
 	"fmt"
-	"time"
+	"strconv"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/rules"
@@ -18,26 +17,24 @@ type Result struct {
 	// Line is where the test begins.
 	Line int
 	Name string
-	// Steps is how many checks were made; repeated ones count each.
+	// Steps is the number of checks, with repetitions.
 	Steps int
-	// Failures is empty if the test passed. A test ends at its first step that fails,
-	// because the later ones build on it.
+	// Failures is empty if the test passed. A test ends at its first step that fails, because later ones depend on it.
 	Failures []Failure
 }
 
-// Passed reports whether every step was answered as wanted.
+// Passed reports whether every decision was as wanted.
 func (r *Result) Passed() bool { return len(r.Failures) == 0 }
 
-// Failure is one answer that was not as wanted.
+// Failure is one value that was not as wanted.
 type Failure struct {
 	File string
-	// Line is where the wanted value stands.
+	// Line is that of the wanted value.
 	Line int
 	// Field is its key, for example "remaining".
 	Field     string
 	Got, Want string
-	// Repeat says which of a step's repetitions it was, counting from 1; 0 if
-	// the step is not repeated.
+	// Repeat is the number of the step's repetition, from 1; 0 if the step is not repeated.
 	Repeat int
 }
 
@@ -49,8 +46,8 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s:%d: %s%s: got %s, want %s", f.File, f.Line, f.Field, at, f.Got, f.Want)
 }
 
-// Run runs the tests in files against set, in their order. The error joins one
-// *rules.Error per fault in the files; nothing is run then.
+// Run runs the tests in files against set, in their order. The error joins one *rules.Error per error in the files; no
+// test is run then.
 func Run(set *rules.Set, files []rules.File) ([]Result, error) {
 	tests, err := parse(files)
 	if err != nil {
@@ -79,14 +76,12 @@ func (t *test) run(set *rules.Set) (Result, error) {
 			a := c.answer(set, s)
 			last := n == s.repeat-1
 			for _, w := range s.wants {
-				if w.everyTime || last {
-					if got, ok := w.compare(a); !ok {
-						f := Failure{File: t.file, Line: w.line, Field: w.field, Got: got, Want: w.text}
-						if s.repeat > 1 {
-							f.Repeat = n + 1
-						}
-						res.Failures = append(res.Failures, f)
+				if got := wantFields[w.field](a); got != w.value && (w.everyTime || last) {
+					f := Failure{File: t.file, Line: w.line, Field: w.field, Got: show(got), Want: show(w.value)}
+					if s.repeat > 1 {
+						f.Repeat = n + 1
 					}
+					res.Failures = append(res.Failures, f)
 				}
 			}
 			if len(res.Failures) > 0 {
@@ -97,18 +92,18 @@ func (t *test) run(set *rules.Set) (Result, error) {
 	return res, nil
 }
 
-// counters is one test's table. Keys are handed out in order, where a node hashes.
+// counters is one test's table. Keys are numbered in order instead of hashed.
 type counters struct {
 	table *bucket.Table
 	keys  map[string]bucket.Key
 	buf   []byte
 }
 
-// answer is what a node answers to a step.
+// answer is a node's decision on a step.
 type answer struct {
 	bucket.Decision
 	rule *rules.Rule
-	// shadowed: the limits deny, and the rule only watches.
+	// shadowed: the limits deny, and the rule is in shadow mode.
 	shadowed bool
 	// elastic: the limits deny, and the rule's pool admits.
 	elastic bool
@@ -142,7 +137,7 @@ func (c *counters) key() bucket.Key {
 	return key
 }
 
-// askPool asks the rule's pool, as it is while no load is reported that shrinks it, for what the limits have denied in a.
+// askPool checks the rule's pool, at the load that counts while none is reported, after the limits denied in a.
 func (c *counters) askPool(rule *rules.Rule, s *step, a *answer) {
 	pool := rule.Elastic.Pool
 	verb := s.verb
@@ -162,10 +157,13 @@ func (c *counters) askPool(rule *rules.Rule, s *step, a *answer) {
 	a.RetryAfter = min(a.RetryAfter, d.RetryAfter)
 }
 
-// show prints a time as test files spell it.
-func show(d time.Duration) string {
-	if d == bucket.Never {
+// show prints a value as test files spell it, with names in quotes.
+func show(v any) string {
+	if v == any(bucket.Never) {
 		return "never"
 	}
-	return d.String()
+	if s, ok := v.(string); ok {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprint(v)
 }

@@ -141,7 +141,7 @@ func TestRejected(t *testing.T) {
 		{"[", "1: not YAML: did not find expected node content"},
 		{"tests: []\nrules: 1\n", `2: unknown key "rules"; a file takes tests, domain, descriptor and start`},
 		{head + "  - {nam: x, steps: []}\n", `4: tests[0]: unknown key "nam"; a test takes name, steps, domain, descriptor and start`},
-		{head + "  - {name: x}\n", "4: tests[0].steps: is missing: a list of checks with what they must be answered"},
+		{head + "  - {name: x}\n", "4: tests[0].steps: is missing: a list of checks and the decisions that they must get"},
 		{head + "  - {steps: [{wants: {}}]}\n", `4: tests[0].steps[0]: unknown key "wants"; a step takes descriptor, domain, at, cost, verb, repeat and want`},
 		{head + "  - {steps: [{want: {denied: true}}]}\n", `4: tests[0].steps[0].want: unknown key "denied"; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by`},
 		{head + "  - {steps: [{want: {allowed: 5}}]}\n", `4: tests[0].steps[0].want.allowed: must be true or false, not "5"`},

@@ -1,4 +1,4 @@
-// Package faulttest has what tests of several packages want of faults in files.
+// Package faulttest checks, for tests of several packages, the errors in files.
 package faulttest
 
 import (
@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Placed wants err to be one or more faults, each with a line of the file and a reason.
+// Placed checks that err joins one or more errors, each with a line of the file and a reason.
 func Placed(t testing.TB, err error, file string) {
 	t.Helper()
 	faults := rules.Errors(err)
 	if len(faults) == 0 {
-		t.Fatalf("an error without faults: %v", err)
+		t.Fatalf("an error without a place: %v", err)
 	}
 	for _, e := range faults {
 		if e.File != file || e.Line < 1 || e.Reason == "" {
