@@ -47,7 +47,7 @@ type Grant struct {
 	RetryAfter time.Duration
 }
 
-// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. The lease holder may spend
+// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. The leaseholder may spend
 // each at any time within the grant's lifetime, counted from a moment before now. In no interval is more spent than the limits
 // alone would admit there (see ledger.go), except by Charge. Units are taken from the limit without its soft margin.
 //

@@ -46,7 +46,7 @@ func newTable(t *testing.T) *bucket.Table {
 	return table
 }
 
-// tenth is a counter's request that takes one of ten.
+// tenth is a request for one of ten units.
 func tenth(t *testing.T, key uint64) *bucket.Request {
 	t.Helper()
 	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Hour, Align: bucket.AlignFirstHit})
@@ -56,7 +56,7 @@ func tenth(t *testing.T, key uint64) *bucket.Request {
 	return &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1}
 }
 
-// spend takes n of the counter's ten on table.
+// spend spends n of the counter's ten units on table.
 func spend(t *testing.T, table *bucket.Table, key uint64, n int) {
 	t.Helper()
 	for range n {
@@ -64,7 +64,7 @@ func spend(t *testing.T, table *bucket.Table, key uint64, n int) {
 	}
 }
 
-// spent returns how many of the counter's ten are taken.
+// spent returns the spent units of the counter.
 func spent(t *testing.T, table *bucket.Table, key uint64) int64 {
 	t.Helper()
 	r := tenth(t, key)
@@ -87,7 +87,7 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 	s.Step(s.now, message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: b})
 }
 
-// claims puts alice at the point where she fetches a state of bob's.
+// claims brings alice to the point where she fetches bob's state.
 func (s *solo) claims(gen uint64, best message.Mark) {
 	p := &s.parts[0]
 	p.known = knowledge{epoch: message.Epoch{Gen: gen, Boot: alice.Boot}, owner: alice}
@@ -95,15 +95,14 @@ func (s *solo) claims(gen uint64, best message.Mark) {
 	s.asking = []*asking{p.claim.from}
 }
 
-// TestFetchBreaksOff: what a claimer has itself stays as it is, a divergent copy or a copy, until what it fetches
-// is whole.
+// TestFetchBreaksOff: a claimer's own state, divergent or replica, is unchanged until the fetched state is complete.
 func TestFetchBreaksOff(t *testing.T) {
 	const claimGen, later = 3 << message.Handoffs, 4 << message.Handoffs
 	own := message.Mark{Epoch: message.Epoch{Gen: 1 << message.Handoffs, Boot: alice.Boot}, Seq: 5}
 	best := message.Mark{Epoch: message.Epoch{Gen: 2 << message.Handoffs, Boot: carol.Boot}, Seq: 9}
 	for _, held := range []bool{false, true} {
 		for name, c := range map[string]struct {
-			// ends: the last portion comes, whole or not; else bob is gone.
+			// ends: the last portion arrives, complete or not; otherwise bob is gone.
 			ends, damaged bool
 			want          [2]int64 // of key 1, which only alice has counted, and key 2
 		}{
@@ -156,7 +155,7 @@ func TestFetchBreaksOff(t *testing.T) {
 			if !held {
 				continue
 			}
-			// Carol claims from bob's state. What alice decided as the owner is not in it.
+			// Carol claims from bob's state, which lacks what alice decided as the owner.
 			s.Step(2, message.Envelope{From: carol, To: alice, ClusterID: clusterID, Body: &message.Holdings{
 				Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: later, Start: best}},
 			}})

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestRunsAreForgotten: a peer that is restarted again and again leaves nothing behind.
+// TestRunsAreForgotten: a peer that is restarted repeatedly leaves no state behind.
 func TestRunsAreForgotten(t *testing.T) {
 	s := newSolo(t)
 	for run := range 100 {
@@ -27,7 +27,8 @@ func TestRunsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestNewRunIsKept: what is remembered of a run that is heard stays while gossip still shows the one before: transfer batches to it are numbered on.
+// TestNewRunIsKept: state about a boot that is heard stays while gossip still shows the previous boot, so its transfer batches
+// keep their numbering.
 func TestNewRunIsKept(t *testing.T) {
 	s := newScript(t)
 	again := message.Peer{Name: bob.Name, Boot: bob.Boot + "2"}

@@ -10,8 +10,8 @@ import (
 // restarted is bob's next process.
 var restarted = message.Peer{Name: bob.Name, Boot: bob.Boot + "2"}
 
-// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises, which one has, claims again
-// what it owns, with the counters that it has; after a shorter time it goes on.
+// TestLapse: an owner that regains quorum after long enough for a voter to restart without its promises, which one did, claims
+// its partitions again and keeps the counters. After a shorter time it continues as owner.
 func TestLapse(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -57,7 +57,7 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// TestLapseEndsClaims: a claim that waits is started again too: the votes for it may be forgotten.
+// TestLapseEndsClaims: a waiting claim starts again too, because its votes may be forgotten.
 func TestLapseEndsClaims(t *testing.T) {
 	s := newScript(t)
 	s.loses(carol)
@@ -74,8 +74,8 @@ func TestLapseEndsClaims(t *testing.T) {
 	}
 }
 
-// TestCloseTakenAfterLapse: an owner gives a handoff up because of a lapse, and the next owner takes the close all the same. It counts what
-// the former owner has as a replica, so that is one, and takes its changes.
+// TestCloseTakenAfterLapse: an owner gives up a handoff because of a lapse, but the next owner takes the close. It counts the
+// former owner's state as a replica, so that becomes one, and takes its changes.
 func TestCloseTakenAfterLapse(t *testing.T) {
 	for _, listed := range []bool{true, false} { // else the change comes first
 		s := newScript(t)
@@ -110,8 +110,8 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 	}
 }
 
-// TestClaimsOfOneGeneration: a claim ends when another process has the partition at the same generation: a voter has granted both, and
-// had forgotten the first. Which epoch is the higher does not matter.
+// TestClaimsOfOneGeneration: a claim ends when another process has the partition at the same generation, since a voter has
+// granted both and forgotten the first. It does not matter which epoch is higher.
 func TestClaimsOfOneGeneration(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -136,8 +136,8 @@ func TestClaimsOfOneGeneration(t *testing.T) {
 	}
 }
 
-// TestOwnerOfTheSameGeneration: while alice's claim waits, a process says that it owns the partition at the same generation and a lower
-// epoch. Alice claims again, and when it is gone by then, what it had is lost.
+// TestOwnerOfTheSameGeneration: while alice's claim waits, a process announces the partition at the same generation and a lower
+// epoch. Alice claims again, and if that process is gone by then, its state is lost.
 func TestOwnerOfTheSameGeneration(t *testing.T) {
 	other := message.Peer{Name: carol.Name, Boot: "0"}
 	for _, says := range []bool{true, false} {
@@ -167,8 +167,8 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 	}
 }
 
-// TestContestedEpoch: an owner that hears of another process at its own generation, or at that of the process which handed the partition
-// over to it, decides no longer, though its epoch is the higher one: voters have forgotten what they had granted. Earlier owners are nothing new.
+// TestContestedEpoch: an owner that learns of another owner at its own generation, or at that of the process which handed over
+// to it, stops deciding even if its epoch is higher: voters have forgotten a grant. Earlier owners do not matter.
 func TestContestedEpoch(t *testing.T) {
 	const gen = claimed + 1 // handed over once since the claim
 	before := message.Epoch{Gen: claimed, Boot: carol.Boot}

@@ -23,7 +23,7 @@ func (s *script) lacks() bool {
 	return d.Lost
 }
 
-// takesOver has alice claim what carol owned at the epoch owned, with what bob says of it.
+// takesOver makes alice claim what carol owned at the epoch owned, with bob's grant.
 func takesOver(t *testing.T, phase phase, own state, bobs message.GrantPart) *script {
 	s := newScript(t)
 	s.parts[0].phase, s.parts[0].state = phase, own
@@ -97,8 +97,8 @@ func TestKeepsWhatGrantersTold(t *testing.T) {
 	}
 }
 
-// TestAwaitsWhoMayHaveOwned: carol, whom bob had granted the partition unheard, is back just before alice owns it. She is asked first, and
-// has not owned it; if she says nothing, alice does not wait for long.
+// TestAwaitsWhoMayHaveOwned: carol, whom bob had granted the partition, is back just before alice wins it. She is asked first,
+// and has not owned it; if she does not answer, alice does not wait for long.
 func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 	for _, says := range []bool{true, false} {
 		s := newScript(t)
@@ -182,7 +182,7 @@ func TestFirstOwnerLacksNothing(t *testing.T) {
 	}
 }
 
-// TestLossEnds has one row for what ends a loss, and what does not.
+// TestLossEnds has one row per event that does or does not end a loss.
 func TestLossEnds(t *testing.T) {
 	merge := func(part message.Part) func(s *script) {
 		return func(s *script) {
@@ -282,7 +282,7 @@ func TestLossTravels(t *testing.T) {
 	}
 }
 
-// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced again before.
+// TestReplicaComesBack: the replica of a lost owner is merged into the next owner's state before it is synced again.
 func TestReplicaComesBack(t *testing.T) {
 	mark := at(owned, carol)
 	lost := message.Loss{Of: mark.Epoch, Age: 1}
@@ -318,8 +318,8 @@ func TestReplicaComesBack(t *testing.T) {
 	}
 }
 
-// TestNeverOwned: a process that was taken for the lost owner, and has never owned the partition, says so, and what is lost then is
-// what would have been without it.
+// TestNeverOwned: a process that was taken for the lost owner reports that it never owned the partition, and the loss becomes
+// what it would have been without it.
 func TestNeverOwned(t *testing.T) {
 	sure := message.Epoch{Gen: 1, Boot: "x"}
 	mine := message.Epoch{Gen: owned + 1, Boot: alice.Boot}
@@ -336,7 +336,7 @@ func TestNeverOwned(t *testing.T) {
 		t.Errorf("alice sends %+v", p)
 	}
 
-	// She knows of an owner whom bob does not know.
+	// She knows of an owner that bob does not know.
 	s = newScript(t)
 	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
 	mine = message.Epoch{Gen: 2 << message.Handoffs, Boot: alice.Boot}
@@ -365,8 +365,8 @@ func TestNeverOwned(t *testing.T) {
 	}
 }
 
-// TestHandedOverWithALoss: the next owner knows what the claimer had, so it loses nothing of that when a process that never owned the partition
-// tells of an owner before, and that one does not tell of it if it knows better.
+// TestHandedOverWithALoss: the next owner knows the claimer's state, so a report by a process that never owned the partition,
+// naming an earlier owner, adds no loss; and a process that knows better does not report it.
 func TestHandedOverWithALoss(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned, Boot: carol.Boot}, message.Epoch{Gen: claimed, Boot: dave.Boot}
 	for _, has := range []message.Epoch{{}, carols} {
@@ -401,8 +401,8 @@ func TestHandedOverWithALoss(t *testing.T) {
 	}
 }
 
-// TestDivergentComesFirst: the divergent copy of the owner that is sure to be lost has come before another process says that it never owned the
-// partition after that one. It does not come again.
+// TestDivergentComesFirst: the divergent copy of the owner that is certainly lost arrives before another process reports that
+// it never owned the partition after that one. It is not sent again.
 func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		s := takesOver(t, absent, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
@@ -425,7 +425,7 @@ func TestDivergentComesFirst(t *testing.T) {
 	}
 }
 
-// TestNeverOwnedBefore: nor is anything lost of an epoch that this process was granted between two at which it has owned the partition.
+// TestNeverOwnedBefore: nothing is lost of an epoch granted to this process between two at which it was owner.
 func TestNeverOwnedBefore(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -451,8 +451,8 @@ func TestNeverOwnedBefore(t *testing.T) {
 	}
 }
 
-// TestLostTwiceToOne: what one process was granted twice, and may have owned, is over when it says that it has not owned the partition at the
-// later epoch. What another was granted in between is not.
+// TestLostTwiceToOne: if a process was granted the partition twice and may have owned it, both are settled when it reports that
+// it did not own it at the later epoch. A grant to another process in between is not.
 func TestLostTwiceToOne(t *testing.T) {
 	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	for _, first := range []message.Peer{dave, bob} {

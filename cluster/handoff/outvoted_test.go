@@ -57,8 +57,8 @@ func TestOwnerWithoutQuorumGrants(t *testing.T) {
 	}
 }
 
-// TestOutvotedIsAsked: a claim is asked of a voter that has no quorum, and of one that was voted out, and does not wait for them. If one
-// grants, its state counts.
+// TestOutvotedIsAsked: a claim is sent to a voter without quorum and to a removed voter, but does not wait for them. If one
+// grants it, its state counts.
 func TestOutvotedIsAsked(t *testing.T) {
 	for _, c := range []struct{ lost, asked message.Peer }{{dave, carol}, {carol, dave}} {
 		epoch := message.Epoch{Gen: owned, Boot: c.lost.Boot}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestReplicaStaysUntilTheNext: when the ring names another replica node, the old replica is dropped only after the new one has
-// all that it has: a crash in between loses nothing.
+// TestReplicaStaysUntilTheNext: when the ring names another replica node, the old replica is dropped only after the new one is
+// complete: a crash in between loses nothing.
 func TestReplicaStaysUntilTheNext(t *testing.T) {
 	for name, c := range map[string]struct{ before, meanwhile int }{
 		"nothing is charged":            {0, 0},
@@ -54,7 +54,7 @@ func TestReplicaStaysUntilTheNext(t *testing.T) {
 	}
 }
 
-// wouldGrantCarol has carol probe, and reports what alice answers.
+// wouldGrantCarol makes carol probe, and reports alice's answer.
 func (s *script) wouldGrantCarol() bool {
 	s.t.Helper()
 	s.sent = nil
@@ -67,8 +67,8 @@ func (s *script) wouldGrantCarol() bool {
 	return g.Parts[0].OK
 }
 
-// TestStrandedIsGranted: an owner that is heard keeps its partition, but for one that has sent its close to a next owner that is
-// gone: it waits for ever, and never decides again by itself.
+// TestStrandedIsGranted: an owner that is heard keeps its partition, unless it has sent its close to a next owner that is gone:
+// it waits forever, and never decides again by itself.
 func TestStrandedIsGranted(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -90,8 +90,8 @@ func TestStrandedIsGranted(t *testing.T) {
 	}
 }
 
-// TestCloseIsNotGranted: an owner grants no claim of what it owns. After it has sent its close to a next owner that is in the
-// view, it grants the partition to no other node, however silent the next owner is: that one may have opened it.
+// TestCloseIsNotGranted: an owner grants no claim of its partition. After it has sent its close to a next owner in the view, it
+// grants the partition to no other node, however silent the next owner is: it may have opened it.
 func TestCloseIsNotGranted(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
@@ -118,8 +118,8 @@ func TestCloseIsNotGranted(t *testing.T) {
 	}
 }
 
-// TestGateOfAnOrphan: an owner whose only replica node is gone decides little until a majority has heard from it since: it may
-// be the one that is isolated, and would lose what it decides. That it still has quorum by what it sent before is not enough.
+// TestGateOfAnOrphan: an owner whose only replica node is lost decides little until a majority has acknowledged it since: it
+// may be isolated, and would lose its decisions. Quorum from earlier heartbeats is not enough.
 func TestGateOfAnOrphan(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
@@ -183,8 +183,8 @@ func TestReplicaAtAHiddenVoter(t *testing.T) {
 	}
 }
 
-// TestReplicaStaysUntilTheHandoff: the replica at a node that is not the next owner stays until the handoff is over: the next
-// owner may be lost before.
+// TestReplicaStaysUntilTheHandoff: a replica on another node than the next owner stays until the handoff is complete, because
+// the next owner may be lost before.
 func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob, carol}
@@ -211,8 +211,8 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	}
 }
 
-// TestNextOwnerIsAwaited: a process that an owner hands a partition over to does not leave before that is over. The owner could not
-// know whether it has taken it, and decided.
+// TestNextOwnerIsAwaited: the target of a handoff does not leave before the handoff is complete. The owner could not know
+// whether it has taken the close and decided.
 func TestNextOwnerIsAwaited(t *testing.T) {
 	s := newScript(t)
 	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
@@ -231,8 +231,8 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 	}
 }
 
-// TestNotServingGetsNothing: bob has begun to leave, and gossip shows him serving still. His receipts say so, and he is handed nothing
-// until the view can be taken to be right.
+// TestNotServingGetsNothing: bob has begun to leave, but gossip still shows him serving. His receipts say that he is not
+// serving, so he gets no partition until the view has caught up.
 func TestNotServingGetsNothing(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
 		s := newScript(t)

@@ -64,8 +64,8 @@ func TestManySetsAreReplicated(t *testing.T) {
 	}
 }
 
-// TestManyChangesDoNotHoldUpAHandoff: where more has changed when a partition is to be frozen than goes into one message, it is sent as
-// changes, decided on meanwhile, and handed over after it.
+// TestManyChangesDoNotHoldUpAHandoff: if more has changed at the freeze than fits into one message, it is sent as changes,
+// checks are decided meanwhile, and the handoff follows.
 func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}

@@ -27,7 +27,7 @@ func TestTransitionsInDocs(t *testing.T) {
 	}
 }
 
-// TestEnterRejectsOthers: a change of phase that is not in the table is a bug, and does not go unseen.
+// TestEnterRejectsOthers: a change of phase that is not in the table panics.
 func TestEnterRejectsOthers(t *testing.T) {
 	defer func() {
 		if recover() == nil {

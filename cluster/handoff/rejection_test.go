@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestRejectionMemory: a node that has rejected a close accepts no later one of its generation, whatever the later one brings. The sender has gone on
-// since, two generations higher, and may have decided. TestRejectionMemoryRemoved removes the rule.
+// TestRejectionMemory: a node that has rejected a close accepts no later one of its generation, because the sender has
+// continued two generations higher and may have decided. TestRejectionMemoryRemoved removes the rule.
 func TestRejectionMemory(t *testing.T) {
 	if takesAfterRejection(t, 0) {
 		t.Error("a close of a rejected generation was accepted")
@@ -17,8 +17,8 @@ func TestRejectionMemory(t *testing.T) {
 	}
 }
 
-// takesAfterRejection sends alice a close with a wrong checksum, then a right one that many generations higher, and reports whether alice owns the
-// partition then.
+// takesAfterRejection sends alice a close with a wrong checksum, then a correct one that many generations higher, and reports
+// whether alice then owns the partition.
 func takesAfterRejection(t *testing.T, higher uint64) bool {
 	t.Helper()
 	holds := message.Epoch{Gen: 1 << message.Handoffs, Boot: bob.Boot}

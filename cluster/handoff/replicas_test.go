@@ -30,7 +30,7 @@ func newPair(t *testing.T, takers ...message.Peer) *script {
 	return s
 }
 
-// TestSecondReplicaComesAfterTheFirst: of two initial syncs one goes on at a time, and the first alone confirms until the
+// TestSecondReplicaComesAfterTheFirst: of two initial syncs one runs at a time, and the first replica alone confirms until the
 // second is complete.
 func TestSecondReplicaComesAfterTheFirst(t *testing.T) {
 	s := newPair(t)
@@ -49,8 +49,8 @@ func TestSecondReplicaComesAfterTheFirst(t *testing.T) {
 	}
 }
 
-// TestBothReplicasConfirm: a change is confirmed when both replicas have it, and decisions wait for the slower one, until it is let
-// go. So any two of the three nodes may be lost at once.
+// TestBothReplicasConfirm: a change is confirmed when both replicas have it, and decisions wait for the slower one until it is
+// abandoned. So any two of the three nodes may be lost at once.
 func TestBothReplicasConfirm(t *testing.T) {
 	for _, slow := range []message.Peer{bob, carol} {
 		s := newPair(t, bob, carol)
@@ -84,7 +84,7 @@ func TestBothReplicasConfirm(t *testing.T) {
 	}
 }
 
-// TestReplicaStaysUntilBoth: a replica that is not wanted any more stays until both that are have all that is confirmed.
+// TestReplicaStaysUntilBoth: an unwanted replica stays until both wanted ones have everything confirmed.
 func TestReplicaStaysUntilBoth(t *testing.T) {
 	s := newPair(t, bob, carol)
 	s.sent = nil
@@ -122,7 +122,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 	}
 }
 
-// TestReplicaOfFormerOwner: it is dropped when the owner has as many replicas as it wants, and not before.
+// TestReplicaOfFormerOwner: the replica of a former owner is dropped once the owner has as many replicas as it wants.
 func TestReplicaOfFormerOwner(t *testing.T) {
 	s := newScript(t)
 	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, initialSync: 1}
@@ -140,8 +140,8 @@ func TestReplicaOfFormerOwner(t *testing.T) {
 	}
 }
 
-// TestFormerReplicaIsSyncedLast: a node that has the state of before a takeover forgets it when its initial sync begins, so another one
-// comes first.
+// TestFormerReplicaIsSyncedLast: a node with the state from before a takeover drops it when its initial sync begins, so another
+// node comes first.
 func TestFormerReplicaIsSyncedLast(t *testing.T) {
 	s := newScript(t)
 	s.c.Replicas = 2
@@ -159,7 +159,7 @@ func TestFormerReplicaIsSyncedLast(t *testing.T) {
 	}
 }
 
-// TestSecondReplicaServes: a second replica is not kept at a node that leaves, which would wait for ever to be of no use.
+// TestSecondReplicaServes: a second replica is not kept on a leaving node, which would wait forever until it is not needed.
 func TestSecondReplicaServes(t *testing.T) {
 	s := newScript(t)
 	s.c.Replicas, s.takers = 2, []message.Peer{bob, carol}

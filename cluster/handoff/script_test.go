@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// script is alice's machine with time that passes in steps of 20 ms. The test says what she hears and gets answers to.
+// script is alice's machine with time in steps of 20 ms. The test plays the peers.
 type script struct {
 	*solo
 	// heard are the peers whose heartbeats arrive and that acknowledge hers; takers confirm her transfers, but no close.
 	heard, takers []message.Peer
-	// lacking say that they have no quorum.
+	// lacking are the peers that report no quorum.
 	lacking []message.Peer
 	// sent is what she has sent since the test last looked.
 	sent []message.Envelope
@@ -39,7 +39,7 @@ func (s *script) tells(from message.Peer, b message.Body) {
 	s.Step(s.now, message.Envelope{From: from, To: alice, ClusterID: clusterID, Body: b})
 }
 
-// beat has alice hear a heartbeat of p, and an acknowledgement of one that she has sent just now.
+// beat sends alice a heartbeat of p, and an acknowledgement of one that she has just sent.
 func (s *script) beat(p message.Peer) {
 	q := s.c.Quorum
 	q.Step(s.now, message.Envelope{From: p, To: alice, ClusterID: clusterID, Body: &message.Heartbeat{

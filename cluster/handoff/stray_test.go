@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestStrayMessages: what is for an earlier run, of another cluster, or overtaken by a later message, changes nothing.
+// TestStrayMessages: messages for an earlier run, of another cluster, or overtaken by a later one change nothing.
 func TestStrayMessages(t *testing.T) {
 	owns := &message.Holdings{Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}}
 	for _, c := range []struct {
@@ -32,7 +32,7 @@ func TestStrayMessages(t *testing.T) {
 	}
 }
 
-// TestStrayFetch: a state is sent to the claimer that it was offered to, as it was offered, once.
+// TestStrayFetch: a state is sent only to the claimer that it was offered to, as it was offered, once.
 func TestStrayFetch(t *testing.T) {
 	offered := message.Mark{Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}, Seq: 5}
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func TestStrayFetch(t *testing.T) {
 	}
 }
 
-// TestStrayAnswer: a claim is won by the state that was fetched for it, from whom it was fetched.
+// TestStrayAnswer: a claim is won only by the state that was fetched for it, from the process that offered it.
 func TestStrayAnswer(t *testing.T) {
 	best := message.Mark{Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}, Seq: 9}
 	for _, c := range []struct {
@@ -102,7 +102,7 @@ func TestDropWhileClaiming(t *testing.T) {
 	}
 }
 
-// TestStrayClose: a close makes the next owner only of a replica that is whole, and that came with the initial sync it names.
+// TestStrayClose: a close makes the next owner only of a complete replica from the initial sync that it names.
 func TestStrayClose(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	for _, c := range []struct {

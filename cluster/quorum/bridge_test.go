@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestBridge: h reaches a alone of a, b and c. a hears h, has quorum, and does not take it for living any more, but listens to it still; a
-// hears soon when h has quorum again.
+// TestBridge: of a, b and c, h reaches only a. a hears h, has quorum, and no longer considers h live, but still listens to it
+// and learns soon when h has quorum again.
 func TestBridge(t *testing.T) {
 	w := settle(t, "a b c h")
 	a, h := w.all["a"], w.all["h"]
@@ -31,8 +31,8 @@ func TestBridge(t *testing.T) {
 	w.until(time.Second, "h lives", func() bool { return h.has() && a.m.Lives(a.clock(), h.id) })
 }
 
-// TestOutsiderIsNotOutvoted: a node that lacks quorum because the only voter does not acknowledge it before it is introduced lives: it may
-// have the only replica of what the voter owned before it was restarted.
+// TestOutsiderIsNotOutvoted: a node that lacks quorum only because the sole voter does not acknowledge it before it is
+// introduced counts as live: it may have the only replica of what the voter owned before its restart.
 func TestOutsiderIsNotOutvoted(t *testing.T) {
 	only := set(3, "x")
 	l := newLone(t, only)
@@ -98,7 +98,7 @@ func TestQuorumWhenVotersJoin(t *testing.T) {
 	says(3130*ms, y, false)
 }
 
-// TestFlappingIsNotOutvoted: a voter that loses quorum for moments, and voters that lose it all together, are never outvoted.
+// TestFlappingIsNotOutvoted: a voter that loses quorum only briefly, and voters that lose it all together, are never outvoted.
 func TestFlappingIsNotOutvoted(t *testing.T) {
 	for _, c := range []struct {
 		name, group, others string
@@ -135,7 +135,7 @@ func TestFlappingIsNotOutvoted(t *testing.T) {
 	}
 }
 
-// TestRest: no claim waits for a process that rests before it ends; what it acknowledges still counts.
+// TestRest: no claim waits for a process that rests before it ends; its acknowledgements still count.
 func TestRest(t *testing.T) {
 	w := settle(t, "a b c")
 	a, c := w.all["a"], w.all["c"]

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-project/sluice/cluster/quorum"
 )
 
-// TestClocks: each process finds how far the others' clocks are ahead of its own to half of what the ways there and back differ by,
-// also when most messages are late or lost, and how it stands to the majority.
+// TestClocks: each process measures the clock offset of the others, with an error of half the difference of the delays in both
+// directions, even when most messages are late or lost, and compares its clock with the majority.
 func TestClocks(t *testing.T) {
 	const tolerance = 500 * ms
 	for _, c := range []struct {

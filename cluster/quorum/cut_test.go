@@ -56,7 +56,7 @@ func TestMinorityNeverChangesTheSet(t *testing.T) {
 	}
 	w.all["e"].leaving = true
 	w.until(time.Second, "a majority changes it", func() bool { return show(w.all["c"].m.Set()) == "2: a b c d" })
-	// From now on two are half: a minority, and so are the others.
+	// From now on two are half: a minority, like the other two.
 	w.crash("e")
 	w.run(time.Second)
 	if w.withQuorum("c")() || w.withQuorum("a")() {
@@ -80,8 +80,7 @@ func TestHalfIsAMinority(t *testing.T) {
 	w.until(3*time.Second, "both left", w.counted("a c"))
 }
 
-// a and b do not hear each other, so both think that it is for them to propose. They
-// see different newcomers too.
+// a and b do not hear each other, so both consider themselves the coordinator. They also see different newcomers.
 func TestTwoProposers(t *testing.T) {
 	for seed := range uint64(20) {
 		w := settle(t, "a b c d e")
@@ -99,8 +98,8 @@ func TestTwoProposers(t *testing.T) {
 	}
 }
 
-// z is not counted and has quorum all the same, by a's acknowledgement. That every
-// member knows a version is not enough for the next, as long as z may have quorum.
+// z is not a voter but has quorum by a's acknowledgement. Even if every member knows a version, the next one must wait as long
+// as z may have quorum.
 func TestSpacingCoversWhoIsNotCounted(t *testing.T) {
 	w := settle(t, "a")
 	z := w.boot("z", 0, message.Set{})

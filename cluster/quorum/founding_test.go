@@ -91,7 +91,7 @@ func TestFoundersShareAProcess(t *testing.T) {
 	w.until(8*time.Second, "all are counted", w.counted("a b c d e"))
 }
 
-// A founder that is gone before its set was in force holds the others up for some seconds, whether it comes back or not.
+// A founder that is lost before its set was in force delays the others for some seconds, whether it comes back or not.
 func TestFounderIsGone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -184,7 +184,7 @@ func TestSetFromDiskOfAOutsider(t *testing.T) {
 	w.until(10*time.Second, "b and c have taken it", w.agreed)
 }
 
-// TestSetOnDiskIsCurrent is review finding B6: what a process has acknowledged or voted at, its disk has.
+// TestSetOnDiskIsCurrent is review finding B6: a process has acknowledged and voted only at versions that are on its disk.
 func TestSetOnDiskIsCurrent(t *testing.T) {
 	t.Run("alone once", func(t *testing.T) {
 		w := fresh(t, 1, 1)

@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// law is what must hold at any time, whatever the network does.
+// law has the invariants that must hold at any time, whatever the network does.
 type law struct {
 	sets map[string]message.Set // by cluster ID and version, every one that was known
 	runs []*process             // all that ever ran
-	// byHand: a version was made by hand, so that there may be two of it.
+	// byHand: a version was made by hand, so two sets may have it.
 	byHand bool
 	// one: no two cluster IDs may have quorum at once.
 	one bool
@@ -20,7 +20,7 @@ type law struct {
 
 func (l *law) watch(p *process) { l.runs = append(l.runs, p) }
 
-// check is called after whatever may have changed p.
+// check is called after every step that may have changed p.
 func (l *law) check(p *process) {
 	if s := p.m.Set(); s.ID != p.known.ID || s.Version != p.known.Version || !slices.Equal(s.Members, p.known.Members) {
 		p.known = s

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// lone is one machine, x, to which everything is said by hand.
+// lone is one machine, x; the test sends all its messages.
 type lone struct {
 	t *testing.T
 	*quorum.Machine
@@ -42,7 +42,7 @@ func (l lone) say(now int64, from message.Peer, b message.Body) []message.Body {
 	return l.to(from)
 }
 
-// to returns what x has to say to p.
+// to returns x's messages to p.
 func (l lone) to(p message.Peer) []message.Body {
 	var said []message.Body
 	for _, e := range l.Take() {
@@ -56,7 +56,7 @@ func (l lone) to(p message.Peer) []message.Body {
 	return said
 }
 
-// acks says a heartbeat and reports whether the answer is OK.
+// acks sends a heartbeat and reports whether the acknowledgement is OK.
 func (l lone) acks(now int64, from message.Peer, h message.Heartbeat) bool {
 	l.t.Helper()
 	said := l.say(now, from, &h)
@@ -72,7 +72,7 @@ func (l lone) acks(now int64, from message.Peer, h message.Heartbeat) bool {
 	return false
 }
 
-// describe prints what was said, as it is behind the pointers.
+// describe prints a message, with the values behind pointers.
 func describe(said ...message.Body) string {
 	var b strings.Builder
 	for _, body := range said {

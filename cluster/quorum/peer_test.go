@@ -86,7 +86,7 @@ func TestHeartbeats(t *testing.T) {
 	if h := l.to(y); len(h) != 1 || h[0].(*message.Heartbeat).Seen != 5 || h[0].(*message.Heartbeat).Sent != 110*ms {
 		t.Errorf("said %v, want a heartbeat of now that has seen 5", h)
 	}
-	// Not in the view any more: a member is beaten as long as it was heard lately.
+	// It left the view, but a member gets heartbeats while it was heard recently.
 	l.say(200*ms, y, &message.Heartbeat{Sent: 1})
 	l.SetView(300*ms, nil)
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 // TestSteadyPair: between two idle processes, a heartbeat is answered by one heartbeat, and the acknowledgement may wait for
-// it. News are sent at once.
+// it. A message with news is sent at once.
 func TestSteadyPair(t *testing.T) {
 	mine := set(3, "x", "y")
 	l := newLone(t, mine)

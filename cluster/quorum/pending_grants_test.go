@@ -70,8 +70,8 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// The members of the set that x has unconfirmed have crashed and start again: x goes with them, but not before the last
-// has, and not because of a process that was never counted.
+// The members of x's unconfirmed set have crashed and start again: x adopts their new set, but not before the last of them has,
+// and not because of a process that was never a voter.
 func TestUnconfirmedOfTheLost(t *testing.T) {
 	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}
 	l := newLone(t, message.Set{})
@@ -178,7 +178,7 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
-// beat returns the heartbeat among what l has to say to p.
+// beat returns the heartbeat among l's messages to p.
 func beat(t *testing.T, l lone, p message.Peer) *message.Heartbeat {
 	t.Helper()
 	for _, b := range l.to(p) {

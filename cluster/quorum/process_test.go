@@ -14,7 +14,7 @@ type process struct {
 	id   message.Peer
 	m    *quorum.Machine
 	down bool
-	// asleep is until when it does nothing; what comes in waits.
+	// asleep is until when it does nothing; incoming messages wait.
 	asleep int64
 	// Its clock reads start + rate × (the test cluster's time - born).
 	born, start   int64
@@ -45,7 +45,7 @@ func (p *process) flush() {
 	}
 }
 
-// put is the end of a write.
+// put completes a write.
 func (p *process) put(r message.Record) {
 	p.writing = false
 	if p.w.full[p.id.Name] {
@@ -56,7 +56,7 @@ func (p *process) put(r message.Record) {
 	p.m.Stored(p.clock(), r)
 }
 
-// post puts a message on the wire, and its copy beside it.
+// post sends a message, and its copy if it has one.
 func (p *process) post(e message.Envelope) {
 	if e.Copy {
 		p.carry(e)
@@ -86,7 +86,7 @@ func (p *process) carry(e message.Envelope) {
 	}
 }
 
-// take is what the runner and the hand-off do with a message.
+// take processes a message as the node and cluster/handoff do.
 func (p *process) take(e message.Envelope) {
 	if e.To != p.id {
 		p.m.Step(p.clock(), e) // must be without effect
@@ -105,7 +105,7 @@ func (p *process) take(e message.Envelope) {
 	p.m.Step(p.clock(), e)
 }
 
-// live is what the runner does from time to time.
+// live runs the periodic work of the node.
 func (p *process) live() {
 	w, now := p.w, p.clock()
 	var view []message.Peer

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// x is of y, z, a and b: with itself it needs two of them.
+// The set is x, y, z, a and b: with itself x needs two others.
 func TestQuorumUntil(t *testing.T) {
 	l := newLone(t, set(3, "a", "b", "x", "y", "z"))
 	a, q := message.Peer{Name: "a", Boot: "1-a"}, message.Peer{Name: "q", Boot: "1-q"}
@@ -74,7 +74,7 @@ func TestQuorumEndsWithTheClusterID(t *testing.T) {
 	}
 }
 
-// TestGrace asks when x, which finds itself counted, promises something.
+// TestGrace: when x, which finds itself a voter, makes promises.
 func TestGrace(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -16,8 +16,7 @@ var (
 	seeds     = flag.Uint64("seeds", 2000, "number of seeds of TestRandomSchedules")
 )
 
-// TestRandomSchedules lets small clusters run through some seconds of faults, one seed
-// each, under the law; then all must be well again.
+// TestRandomSchedules runs small clusters through some seconds of faults, one seed each, under the law; then all must recover.
 func TestRandomSchedules(t *testing.T) {
 	const lots = 8
 	n := *seeds
@@ -82,7 +81,7 @@ func schedule(t *testing.T, seed uint64) {
 			}
 			restarted = w.now
 			var snapshot message.Set
-			// What only it knew is not to be learned from others.
+			// The state that only it knew cannot be learned from others.
 			if w.rng.IntN(2) == 0 || len(p.m.Set().Members) < 3 {
 				snapshot = p.m.Set()
 			}

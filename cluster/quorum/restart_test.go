@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// restart runs name again, at once.
+// restart starts name again at once.
 func (w *testCluster) restart(name string, snapshot message.Set) *process {
 	w.crash(name)
 	w.run(time.Millisecond)
@@ -64,8 +64,7 @@ func TestRestartWithinASecond(t *testing.T) {
 	}
 }
 
-// In its grace a process is not counted by itself either: of two, neither has the
-// quorum until the restarted one promises again.
+// In its grace a process does not count itself either: of two, neither has quorum until the restarted one makes promises again.
 func TestRestartOfOneOfTwo(t *testing.T) {
 	w := settle(t, "a b")
 	b := w.restart("b", message.Set{})
@@ -139,7 +138,7 @@ func TestVoteComesBack(t *testing.T) {
 	w.until(2*time.Minute, "d counted, c not", w.counted("a b d"))
 }
 
-// A vote of a run that has ended is not counted: the next run does not know of it.
+// A vote of an ended run does not count: the next run does not know of it.
 func TestRestartVoidsVotes(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
 		w := settle(t, "a b c d e")
@@ -174,7 +173,7 @@ func TestRestartVoidsVotes(t *testing.T) {
 	}
 }
 
-// Forgotten by hand on both sides of a cut, two sets of one version meet.
+// Two sets of one version, forgotten by hand on both sides of a network partition, meet.
 func TestForgetOnBothSides(t *testing.T) {
 	w := settle(t, "a b c d")
 	w.law.byHand = true

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/cluster/quorum"
 )
 
-// TestTimeout: the time-out after one delay is short again soon; after losses that come again it stays as long as they made it, for a minute.
+// TestTimeout: after one delay the timeout is soon short again; after repeated losses it stays long for a minute.
 func TestTimeout(t *testing.T) {
 	var e quorum.Estimate
 	now := int64(0)
@@ -42,8 +42,8 @@ func TestTimeout(t *testing.T) {
 	short("after an hour of silence", true)
 }
 
-// TestLeastAfterStalls: answers that come late and at once, after a pause or a cut, do not make the network slow, also when they come again.
-// It is slow soon when one answer after the other is late.
+// TestLeastAfterStalls: responses that arrive late and together, after a pause or a cut, do not raise the minimum, even if
+// repeated. It rises soon when one response after the other is late.
 func TestLeastAfterStalls(t *testing.T) {
 	var e quorum.Estimate
 	now := int64(0)

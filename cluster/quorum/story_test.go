@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// told asserts which versions name has known, in order.
+// told asserts the versions that name has known, in order.
 func (w *testCluster) told(name string, want ...string) {
 	w.t.Helper()
 	if got := w.all[name].story; !slices.Equal(got, want) {
@@ -18,7 +18,7 @@ func (w *testCluster) told(name string, want ...string) {
 	}
 }
 
-// settle starts names and runs until they are counted and have quorum.
+// settle starts names and runs until they are voters and have quorum.
 func settle(t *testing.T, names string) *testCluster {
 	t.Helper()
 	w := newTestCluster(t, 1)
@@ -103,7 +103,7 @@ func TestJoin(t *testing.T) {
 	t.Logf("counted after %v", took)
 }
 
-// A joiner that hears but is not heard would cost the only member its majority.
+// A new voter that hears but is not heard would cost the only member its majority.
 func TestJoinerThatCannotBeReached(t *testing.T) {
 	w := settle(t, "a")
 	w.cut("a", "b")
@@ -189,8 +189,8 @@ func TestCrashAndForget(t *testing.T) {
 	}
 }
 
-// A member that was isolated for longer than the others remember it comes back as a
-// newcomer, and is not in grace: it has not forgotten anything.
+// A member that was isolated until the others removed it comes back as a newcomer, and is not in grace: it has forgotten
+// nothing.
 func TestForgottenComesBack(t *testing.T) {
 	w := settle(t, "a b c")
 	w.split("c", "a b")

@@ -18,10 +18,10 @@ import (
 //     an unknown key, L/n or 0 by unknown_share; in a later window, L/n. A lost answer acknowledges nothing, so it counts until
 //     the window ends; charges restored from disk count too. For a limit that refills: at most left/n plus the refill at rate
 //     L/n since the end of quorum.
-//   - "shares in all": what owners and shares admit in a window is at most L, twice what owners have lost (in crashes, pauses
-//     and cuts: judged elsewhere; twice, since shares divide it again), and the sum of each process's largest share in that
-//     window. For processes that keep running, that sum is at most what was left when they last heard, however often they are
-//     isolated.
+//   - "shares in all": what owners and shares admit in a window is at most the sum of L, twice what owners have lost (in
+//     crashes, pauses and cuts: judged elsewhere; twice, since shares divide it again), and each process's largest share in that
+//     window. For processes that keep running, these shares sum up to at most what was left when they last heard, however often
+//     they are isolated.
 //   - "deferred": a process sends no more charges than it has admitted in the window and not yet sent, and an owner counts each
 //     once; when all is settled nothing is left to send; a write to disk has all outstanding charges. So a restart may charge
 //     again what was charged since the write, which admits less, never more.
