@@ -82,7 +82,7 @@ func TestReturnNeverIsBehind(t *testing.T) {
 	}
 }
 
-// TestGrantedAcrossClocks: a lease request ends in its window, and with its window, on any clock.
+// TestGrantedAcrossClocks: a lease ends in its window, and with its window, on any clock.
 func TestGrantedAcrossClocks(t *testing.T) {
 	for _, c := range []struct {
 		limit bucket.Limit
@@ -220,7 +220,7 @@ func TestWaitsWithLeases(t *testing.T) {
 	})
 }
 
-// TestNoAllocationGranted: nor does a check allocate whose counter has granted, until a lease request ends.
+// TestNoAllocationGranted: nor does a check allocate whose counter has granted, until a lease ends.
 func TestNoAllocationGranted(t *testing.T) {
 	for _, c := range algorithms {
 		if c.algorithm == bucket.LeakyQueue {

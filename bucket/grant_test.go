@@ -59,13 +59,13 @@ func TestGrantStories(t *testing.T) {
 		{"a window has it once", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
 			{"0:10", "grant", 4, 6}, {"0:11", "check", 3, 3}, {"0:12", "return", 1, 4}, {"0:20", "read", 0, 4}, {"1:00", "read", 0, 10},
 		}},
-		{"a lease request ends with the window", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
+		{"a lease ends with the window", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
 			{"0:58", "grant", 4, 6}, {"1:00", "read", 0, 10}, {"1:01", "return", 4, 10},
 		}},
-		{"a window that a lease request begins", first, 6 * time.Second, []grantedStep{
+		{"a window that a lease begins", first, 6 * time.Second, []grantedStep{
 			{"0:10", "grant", 4, 6}, {"0:12", "check", 2, 4}, {"1:09.999999999", "read", 0, 4}, {"1:10", "read", 0, 10},
 		}},
-		{"a window that a returned lease request began", first, 6 * time.Second, []grantedStep{
+		{"a window that a returned lease began", first, 6 * time.Second, []grantedStep{
 			{"0:10", "grant", 4, 6}, {"0:12", "return", 4, 10}, {"0:30", "check", 1, 9}, {"1:20", "read", 0, 9}, {"1:30", "read", 0, 10},
 		}},
 		{"steps", steps, 6 * time.Second, []grantedStep{
@@ -77,7 +77,7 @@ func TestGrantStories(t *testing.T) {
 		{"a log is dated late", per(bucket.SlidingLog, 10, 4*time.Minute), 6 * time.Second, []grantedStep{
 			{"0:00", "grant", 4, 6}, {"4:00", "read", 0, 6}, {"4:05.999999998", "read", 0, 6}, {"4:05.999999999", "read", 0, 10},
 		}},
-		{"a returned lease request is dated then", per(bucket.SlidingLog, 10, 4*time.Minute), 6 * time.Second, []grantedStep{
+		{"a returned lease is dated then", per(bucket.SlidingLog, 10, 4*time.Minute), 6 * time.Second, []grantedStep{
 			{"0:00", "grant", 4, 6}, {"0:01", "return", 1, 7}, {"4:00.999999999", "read", 0, 7}, {"4:01", "read", 0, 10},
 		}},
 		{"a log with checks between", per(bucket.SlidingLog, 10, 4*time.Minute), 6 * time.Second, []grantedStep{
@@ -96,7 +96,7 @@ func TestGrantStories(t *testing.T) {
 		{"and so what was not returned", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
 			{"0:58", "check", 3, 7}, {"0:58", "grant", 4, 3}, {"0:59", "reset", 0, 6}, {"0:59.999999999", "read", 0, 6}, {"1:00", "read", 0, 10},
 		}},
-		{"a window ends no sooner than the lease request alone would have it end", first, 20 * time.Second, []grantedStep{
+		{"a window ends no sooner than the lease alone would have it end", first, 20 * time.Second, []grantedStep{
 			{"0:10", "grant", 4, 6}, {"0:11", "reset", 0, 6}, {"0:12", "check", 1, 5}, {"1:12", "read", 0, 5},
 			{"1:29.999999998", "read", 0, 5}, {"1:29.999999999", "read", 0, 10},
 		}},

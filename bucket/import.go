@@ -228,17 +228,17 @@ func (c *counter) readLedger(r *reader) {
 	}
 	list := make([]grant, 0, n)
 	for range n {
-		wait := r.upTo(int64(MostLease), "a lease request is too long")
+		wait := r.upTo(int64(MostLease), "a lease is too long")
 		g := grant{end: addSat(c.now, wait), units: r.units(), id: r.uint()}
-		flags := r.upTo(1<<(len(c.limits.plans)+1)-1, "a lease request is paid to no limit")
+		flags := r.upTo(1<<(len(c.limits.plans)+1)-1, "a lease is paid to no limit")
 		g.paid, g.kept = uint16(flags>>1), flags&1 != 0
 		switch {
 		case r.why != "":
 			return
 		case wait == 0:
-			r.fail("a lease request is over")
+			r.fail("a lease is over")
 		case g.units == 0:
-			r.fail("nothing was granted by a lease request")
+			r.fail("a lease has no units")
 		}
 		list = append(list, g)
 	}

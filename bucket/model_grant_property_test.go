@@ -77,7 +77,7 @@ func (h *granting) step(a *account, handOff func()) {
 	case "spend":
 		h.spend()
 	case "return":
-		h.giveBackLeaseRequest(len(h.accounts) == 1)
+		h.giveBackLease(len(h.accounts) == 1)
 	case "give back":
 		h.giveBack()
 	case "reset":

@@ -155,10 +155,10 @@ func (h *granting) grant(a *account) {
 	}
 	h.leases = append(h.leases, &leased{Grant: g, end: asked + int64(g.For), over: h.now + int64(g.For)})
 	h.granted += g.Units
-	h.admissible(a, 0, "a lease request")
+	h.admissible(a, 0, "a lease")
 }
 
-// spend spends some of a lease request, wherever that is.
+// spend spends some units of a lease.
 func (h *granting) spend() {
 	list := h.live()
 	if len(list) == 0 {
@@ -181,8 +181,8 @@ func (h *granting) spend() {
 	h.charge(n)
 }
 
-// giveBackLeaseRequest returns a lease request, maybe once more or too late.
-func (h *granting) giveBackLeaseRequest(exact bool) {
+// giveBackLease returns a lease, maybe once more or too late.
+func (h *granting) giveBackLease(exact bool) {
 	if len(h.leases) == 0 {
 		return
 	}

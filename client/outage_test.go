@@ -152,7 +152,7 @@ func TestLanes(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "the lost to be on their way", func() bool { // all are sent: what is late invalidates
+	waitFor(t, "the lost to be on their way", func() bool { // all are sent: late frames make room
 		return flying(c, f.nodes[0]) >= 0 && flying(c, f.nodes[1]) >= 0 &&
 			flying(c, f.nodes[0])+flying(c, f.nodes[1]) == lost
 	})

@@ -77,7 +77,7 @@ func TestRememberedAge(t *testing.T) {
 	})
 }
 
-// TestRoomHere: what invalidates through the same node is seen at once, in the batch as after it.
+// TestRoomHere: a refund or reset through the same node counts at once, in the batch as after it.
 func TestRoomHere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {
@@ -118,8 +118,8 @@ func TestNoMemoryOfWholes(t *testing.T) {
 	})
 }
 
-// TestRoomElsewhere: what invalidates through another node, or at the owner, ends what this one remembers as soon as the
-// owner's control message is here; and the owner writes only where it has denied something just before.
+// TestRoomElsewhere: a refund or reset through another node, or at the owner, invalidates the cached denial as soon as the
+// owner's invalidation is here; and the owner writes only where it has denied something just before.
 func TestRoomElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
@@ -138,7 +138,7 @@ func TestRoomElsewhere(t *testing.T) {
 					t.Fatal("it is not remembered")
 				}
 				decide(t.Context(), f.nodes[at].Node, back)
-				time.Sleep(2 * latency) // of the control message
+				time.Sleep(2 * latency) // of the invalidation
 				if !decide(t.Context(), a.Node, r)[0].Allowed {
 					t.Errorf("a %s at %s is not seen", verb, at)
 				}
@@ -153,11 +153,11 @@ func TestRoomQuiet(t *testing.T) {
 	k, other := bucket.Key{Lo: 7}, bucket.Key{Lo: 8}
 	r.denied(1, k)
 	if r.take(2, other) || r.take(1+int64(check.MaxDenied), k) {
-		t.Error("a control message that nobody needs")
+		t.Error("an invalidation that no node needs")
 	}
 	r.denied(1, k)
 	if !r.take(int64(check.MaxDenied), k) || r.take(int64(check.MaxDenied), k) {
-		t.Error("one denial, not one control message")
+		t.Error("one denial, and no invalidation")
 	}
 }
 

@@ -130,7 +130,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		key += fate // the link may be healed
 	}
 	before := t.texts[key]
-	pendingGrants := text != before
+	changed := text != before
 	if fate != lost {
 		t.texts[key] = text
 	}
@@ -141,7 +141,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		switch {
 		case fate == cutOff:
 			return arrived
-		case seen && pendingGrants:
+		case seen && changed:
 			text += has
 		case seen:
 			tell("heartbeat" + has)
@@ -149,7 +149,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		if fate == arrives {
 			t.seen = b.Seen
 		}
-		if !pendingGrants {
+		if !changed {
 			return arrived
 		}
 		l := tell(text)
@@ -162,11 +162,11 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		}
 		return arrived
 	case *message.Ack:
-		pendingGrants = pendingGrants && fate != cutOff && !(b.OK && anyVersion(before) == anyVersion(text))
+		changed = changed && fate != cutOff && !(b.OK && anyVersion(before) == anyVersion(text))
 	case *message.Holdings:
-		pendingGrants = fate != cutOff && t.tells(b)
+		changed = fate != cutOff && t.tells(b)
 	}
-	if pendingGrants {
+	if changed {
 		tell(text)
 	}
 	return arrived
@@ -180,12 +180,12 @@ func anyVersion(text string) string { return versions.ReplaceAllString(text, "vo
 // tells reports whether a list of what its sender owns says anything new.
 func (t *told) tells(b *message.Holdings) bool {
 	owned := map[int]uint64{}
-	pendingGrants := !b.Full || t.owned == nil
+	changed := !b.Full || t.owned == nil
 	for _, h := range b.Held {
 		owned[h.Partition] = h.Gen
-		pendingGrants = pendingGrants || t.owned[h.Partition] != h.Gen
+		changed = changed || t.owned[h.Partition] != h.Gen
 	}
-	pendingGrants = pendingGrants || b.Full && len(owned) != len(t.owned)
+	changed = changed || b.Full && len(owned) != len(t.owned)
 	if !b.Full {
 		for p, gen := range t.owned {
 			if _, ok := owned[p]; !ok {
@@ -194,7 +194,7 @@ func (t *told) tells(b *message.Holdings) bool {
 		}
 	}
 	t.owned = owned
-	return pendingGrants
+	return changed
 }
 
 // note tells what has changed at a process.

@@ -236,7 +236,7 @@ func TestWholeMessages(t *testing.T) {
 		began := time.Now()
 		one.data(5, 40<<10, true)
 		if first.over || second.over || time.Since(began) != wholePatience/2 {
-			t.Errorf("a complete message of which handlers invalidated after %v: %+v", time.Since(began), b.Stats())
+			t.Errorf("a complete message whose handlers made room after %v: %+v", time.Since(began), b.Stats())
 		}
 		began = time.Now()
 		one.data(3, 50<<10, false)

@@ -75,10 +75,10 @@ func waitOpen(t *testing.T, l *Listener, want int) {
 	}
 }
 
-var invalidation = Bounds{Total: 100, PerAddress: 100, Silence: time.Minute}
+var wideBounds = Bounds{Total: 100, PerAddress: 100, Silence: time.Minute}
 
 func TestBytesArriveWhole(t *testing.T) {
-	l := open(t, invalidation)
+	l := open(t, wideBounds)
 	dial(t, l, "127.0.0.1", "hello").(*net.TCPConn).CloseWrite()
 	got, err := io.ReadAll(accept(t, l))
 	if err != nil || string(got) != "hello" {
@@ -103,7 +103,7 @@ func (p pipes) Addr() net.Addr { return nil }
 func TestSilentOnesAreNotGivenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
-		l, err := New(inner, invalidation)
+		l, err := New(inner, wideBounds)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,8 +116,8 @@ func TestSilentOnesAreNotGivenOut(t *testing.T) {
 		}
 		began, silent := time.Now(), come()
 		_, err = silent.Read(make([]byte, 1))
-		if took := time.Since(began); err == nil || took != invalidation.Silence {
-			t.Errorf("after %v: %v; want it closed after %v", took, err, invalidation.Silence)
+		if took := time.Since(began); err == nil || took != wideBounds.Silence {
+			t.Errorf("after %v: %v; want it closed after %v", took, err, wideBounds.Silence)
 		}
 		synctest.Wait()
 		if s := l.Stats(); s != (Stats{Silent: 1}) {
@@ -129,7 +129,7 @@ func TestSilentOnesAreNotGivenOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := accept(t, l)
-		time.Sleep(3 * invalidation.Silence)
+		time.Sleep(3 * wideBounds.Silence)
 		go io.WriteString(c, "b") // waits until it is read
 		if _, err := io.ReadFull(server, make([]byte, 2)); err != nil {
 			t.Errorf("a connection that has said something ended: %v", err)
@@ -150,7 +150,7 @@ func TestNoMoreThanThat(t *testing.T) {
 	if s := l.Stats(); s != (Stats{Open: 3, Full: 1, Crowded: 1}) {
 		t.Errorf("stats are %+v", s)
 	}
-	// Whoever goes invalidates, once.
+	// A closed connection frees its place once.
 	first.Close()
 	server.Close()
 	server.Close()
@@ -160,7 +160,7 @@ func TestNoMoreThanThat(t *testing.T) {
 }
 
 func TestCloseEndsWhoIsWaitedFor(t *testing.T) {
-	l := open(t, invalidation)
+	l := open(t, wideBounds)
 	silent := dial(t, l, "127.0.0.1", "")
 	waiting := dial(t, l, "127.0.0.1", "x") // nobody accepts it
 	waitOpen(t, l, 2)
@@ -202,7 +202,7 @@ func TestAcceptingGoesOnWhenItCan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := New(&failing{inner, 3}, invalidation)
+	l, err := New(&failing{inner, 3}, wideBounds)
 	if err != nil {
 		t.Fatal(err)
 	}

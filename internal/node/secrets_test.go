@@ -164,7 +164,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 			t.Errorf("a record is answered with %v", err)
 		}
 		pool.Post(peerAddr, message.Envelope{Body: &message.Heartbeat{}})
-		await(t, "control messages is rejected", func() bool { return strings.Contains(pool.Failure(peerAddr), "secret not accepted") })
+		await(t, "the control stream is rejected", func() bool { return strings.Contains(pool.Failure(peerAddr), "secret not accepted") })
 	}
 
 	// As a member that may found nothing beside it.

@@ -36,9 +36,9 @@ type window struct {
 
 // shareAccount is the model's data of one process and one shared key.
 type shareAccount struct {
-	// knows: an answer with left units is known, valid until a time on the process's clock. pendingGrants: it is newer than
+	// knows: an answer with left units is known, valid until a time on the process's clock. newer: it is newer than
 	// share.
-	knows, pendingGrants bool
+	knows, newer bool
 	// asked is when it was requested.
 	left, from, to, until, asked int64
 	// share is what the process may admit without acknowledgement in window, computed by expectShare in a spell.
@@ -72,7 +72,7 @@ func (s *sharing) window(i int64) *window {
 // knows is called when p learns what was left of k at a time.
 func (w *simCluster) knows(p *process, k *key, at, left int64, reset time.Duration) {
 	a := &p.accounts[k.shared.place]
-	a.knows, a.pendingGrants, a.left, a.asked = true, true, left, at
+	a.knows, a.newer, a.left, a.asked = true, true, left, at
 	a.from, a.to, a.until = k.request.Limits.Says(0, at, reset)
 }
 
@@ -100,7 +100,7 @@ func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) 
 	}
 	given := a.spell == p.spell+1
 	if given {
-		if !(a.pendingGrants && now < a.until) && !(at.Quorum && at.Owns) {
+		if !(a.newer && now < a.until) && !(at.Quorum && at.Owns) {
 			return
 		}
 		if !k.shared.refills && a.window == k.windowAt(now) {
@@ -113,7 +113,7 @@ func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) 
 		_, unswept := w.shareAsOf(p, k, now)
 		units = max(units, unswept)
 	}
-	a.spell, a.pendingGrants, a.window, a.share = p.spell+1, a.pendingGrants && asOf < a.from, k.windowAt(asOf), units
+	a.spell, a.newer, a.window, a.share = p.spell+1, a.newer && asOf < a.from, k.windowAt(asOf), units
 	a.tokens, a.since = float64(a.share), asOf
 	if left >= 0 { // a refilled counter may have a fraction of a unit more
 		a.tokens = float64(left+1) / float64(n)
