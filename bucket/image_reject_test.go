@@ -123,7 +123,7 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, []uint64{0, 64, 0, 3, 5, 257, minute, 4, 7, 0}, "too often"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, 0, 4, 7, 0}, "is over"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, uint64(bucket.MostLease) + 1, 4, 7, 0}, "too long"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 0, 7, 0}, "nothing was granted"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 0, 7, 0}, "a lease has no units"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 1 << 63, 7, 0}, "amount is too large"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 4}, "paid to no limit"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 0, 0}, "longer"},
