@@ -137,13 +137,6 @@ func (r *registry) hasNameLocked(name string) bool {
 	return false
 }
 
-// alone reports whether no other process is known to live.
-func (r *registry) alone() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.mu.alive) == 0
-}
-
 // reject notes a peer that does not fit, for watch to log.
 func (r *registry) reject(address string, reason error) {
 	r.mu.Lock()

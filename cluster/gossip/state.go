@@ -101,7 +101,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	g.stopJoining()
 	g.left = true
 	// If all nodes leave at once, there may be none left to hear it.
-	if err := g.list.Leave(timeLeft(ctx)); err != nil && !g.registry.alone() {
+	if err := g.list.Leave(timeLeft(ctx)); err != nil && len(g.registry.members()) > 0 {
 		return fmt.Errorf("gossip: leave: %w", err)
 	}
 	return nil
