@@ -116,10 +116,11 @@ func (l *link) abandon(c *call, cause error) error {
 		l.mu.waiting.remove(c)
 	}
 	s := l.mu.session
-	stalled := s != nil && s.stalledLocked(time.Now())
+	patience := l.pool.stallAfter(l.addr)
+	stalled := s != nil && len(s.inFlight) > 0 && time.Since(s.inFlight[0].sent) > patience
 	l.mu.Unlock()
 	if stalled {
-		s.lose(fmt.Errorf("no answer for %v", l.pool.stallAfter(l.addr)))
+		s.lose(fmt.Errorf("no answer for %v", patience))
 	}
 	if waited {
 		l.pool.stats.abandoned.Add(1)

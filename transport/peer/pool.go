@@ -48,8 +48,7 @@ type PoolStats struct {
 	Frames, Records, Merged uint64
 	// Posted are messages that were given to a connection, Dropped those that were not.
 	Posted, Dropped uint64
-	// Overloaded are calls rejected because of a full queue, Abandoned those whose
-	// context ended first.
+	// Overloaded are calls rejected because of a full queue, Abandoned those whose context ended first.
 	Overloaded, Abandoned uint64
 	// Dialled are connections made, Failed attempts that did not become one,
 	// Broken connections lost; those for control messages are counted as those for records.
