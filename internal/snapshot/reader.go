@@ -48,7 +48,7 @@ func (r *Reader) verify() error {
 		return err
 	}
 	for {
-		if _, err := r.next(); err == io.EOF {
+		if _, err := r.step(); err == io.EOF {
 			return r.start()
 		} else if err != nil {
 			return err
@@ -88,8 +88,13 @@ func (r *Reader) Header() Header { return r.header }
 
 // Next goes to the next section, skipping unread images. After the last section it returns io.EOF.
 func (r *Reader) Next() (Section, error) {
-	s, err := r.next()
-	return s, r.named(err)
+	for {
+		if k, err := r.step(); err != nil {
+			return Section{}, r.named(err)
+		} else if k == kindSection {
+			return r.section, nil
+		}
+	}
 }
 
 // Image returns the next counters of the section, valid until the next call; io.EOF after the last ones. Limits that this program
@@ -120,16 +125,6 @@ func (r *Reader) named(err error) error {
 		return err
 	}
 	return reject(r.name, err)
-}
-
-func (r *Reader) next() (Section, error) {
-	for {
-		if k, err := r.step(); err != nil {
-			return Section{}, err
-		} else if k == kindSection {
-			return r.section, nil
-		}
-	}
 }
 
 // step goes to the next section or image. It returns io.EOF after a valid trailer; errors stay.

@@ -129,8 +129,8 @@ func TestStreamForgets(t *testing.T) {
 		}
 		kept := 0
 		for _, k := range d.known {
-			if k.limits != nil {
-				kept += k.limits.Len()
+			if k != nil {
+				kept += k.Len()
 			}
 		}
 		if most := n.most + 50*bucket.MaxLimits; frame > 0 && kept > most {
