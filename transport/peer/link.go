@@ -64,7 +64,8 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 	if err := ctx.Err(); err != nil {
 		return l.failure(check.ErrUnsent, err)
 	}
-	c := l.pool.newCall(records, limits, replies)
+	c := l.pool.calls.Get().(*call)
+	c.records, c.limits, c.replies = records, limits, replies
 	l.mu.Lock()
 	if err := l.rejectionLocked(len(records)); err != nil {
 		l.mu.Unlock()

@@ -27,7 +27,9 @@ type Pool struct {
 	ctx    context.Context // of all streams; ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	stats  poolStats
+	stats  struct {
+		frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
+	}
 	calls  sync.Pool // of *call
 	quiet  *loglimit.Limiter
 	hellos sync.Map // by address, how long the last attempt to connect that went well took
@@ -55,10 +57,6 @@ type PoolStats struct {
 	Dialled, Failed, Broken uint64
 }
 
-type poolStats struct {
-	frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
-}
-
 // Open returns a pool without connections: calls and messages make them.
 func Open(c Config) (*Pool, error) {
 	if err := c.Validate(); err != nil {
@@ -66,6 +64,7 @@ func Open(c Config) (*Pool, error) {
 	}
 	p := &Pool{cfg: c.withDefaults(), quiet: loglimit.New(logEvery)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.calls.New = func() any { return &call{done: make(chan error, 1)} }
 	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{ // dial adds one
 		grpc.WithTransportCredentials(p.cfg.Credentials),
