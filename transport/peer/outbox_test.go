@@ -101,7 +101,7 @@ func TestControlOrder(t *testing.T) {
 		pass := held(&c)
 		pool := open(t, c)
 		for i := range int64(3) {
-			pool.Post("b:1", transferBatch(uint64(i)+1, 200<<10)) // each initial syncs a frame
+			pool.Post("b:1", transferBatch(uint64(i)+1, 200<<10)) // each fills a frame
 			pool.Post("b:1", heartbeat(i+1))
 		}
 		synctest.Wait()
