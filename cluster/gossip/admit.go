@@ -83,14 +83,6 @@ func (r *registry) accept(full string) (met bool) {
 	return u.met
 }
 
-// provenBy makes the process an alive one if the nonce is that of its challenge.
-func (r *registry) provenBy(full string, nonce []byte) (met bool) {
-	r.mu.Lock()
-	u, ok := r.mu.unproven[full]
-	r.mu.Unlock()
-	return ok && bytes.Equal(u.nonce[:], nonce) && r.accept(full)
-}
-
 // provingPause is the time between two rounds of challenges.
 const provingPause = 100 * time.Millisecond
 
@@ -163,7 +155,10 @@ func (g *Gossip) receive(message []byte) {
 			}
 		}
 	case answer:
-		if g.registry.provenBy(text, nonce) {
+		g.registry.mu.Lock()
+		u, ok := g.registry.mu.unproven[text]
+		g.registry.mu.Unlock()
+		if ok && bytes.Equal(u.nonce[:], nonce) && g.registry.accept(text) {
 			signal(g.answered)
 		}
 	}

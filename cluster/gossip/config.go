@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,25 +125,22 @@ func (c Config) Validate() error {
 	if !validBoot(c.Boot) {
 		bad("Boot", "%q is not of the form that NewBoot makes", c.Boot)
 	}
-	if _, err := parseHostPort(c.Bind, DefaultPort, anyHost|anyPort); err != nil {
-		bad("Bind", "%w", err)
+	type address struct {
+		field, value string
+		defaultPort  uint16
+		allow        int
 	}
-	if c.Advertise != "" {
-		if _, err := parseHostPort(c.Advertise, 0, anyPort); err != nil {
-			bad("Advertise", "%w", err)
-		}
+	addresses := []address{
+		{"Bind", c.Bind, DefaultPort, anyHost | anyPort}, {"Advertise", c.Advertise, 0, anyPort},
+		{"Peer", c.Peer, 0, anyHost}, {"GRPC", c.GRPC, 0, anyHost}, {"HTTP", c.HTTP, 0, anyHost},
 	}
-	for _, a := range []struct{ field, value string }{{"Peer", c.Peer}, {"GRPC", c.GRPC}, {"HTTP", c.HTTP}} {
-		if a.value == "" {
-			continue
-		}
-		if _, err := parseHostPort(a.value, 0, anyHost); err != nil {
-			bad(a.field, "%w", err)
-		}
-	}
+	addresses = slices.DeleteFunc(addresses, func(a address) bool { return a.value == "" }) // all optional, unlike those of Join
 	for i, j := range c.Join {
-		if _, err := parseHostPort(j, DefaultPort, 0); err != nil {
-			bad(fmt.Sprintf("Join[%d]", i), "%w", err)
+		addresses = append(addresses, address{fmt.Sprintf("Join[%d]", i), j, DefaultPort, 0})
+	}
+	for _, a := range addresses {
+		if _, err := parseHostPort(a.value, a.defaultPort, a.allow); err != nil {
+			bad(a.field, "%w", err)
 		}
 	}
 	if c.Placement < 1 || int64(c.Placement) > int64(^uint32(0)) {

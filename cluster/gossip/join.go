@@ -239,14 +239,9 @@ const certain = 2
 
 // judge notes whether a join target rejects this node.
 func (j *joiner) judge(a *attempt, err error) {
-	why := ""
-	if err != nil {
-		why = rejection(err.Error())
-	}
-	if why == "" {
+	why := rejection(err)
+	if a.rejections++; why == "" {
 		a.rejections = 0
-	} else {
-		a.rejections++
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -279,7 +274,11 @@ func (g *Gossip) LongestRejoin() time.Duration {
 func (g *Gossip) Failures() []string { return g.joiner.failures() }
 
 // rejection explains the error of an exchange with a peer that has answered; "" if it did not answer. memberlist's errors are texts.
-func rejection(text string) string {
+func rejection(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 	}

@@ -100,15 +100,6 @@ func newKeyring(k Keyring) (*keyring, error) {
 	return &keyring{list: list}, nil
 }
 
-func (r *keyring) get() Keyring {
-	if r == nil {
-		return Keyring{}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return Keyring{r.list.GetKeys()}
-}
-
 // set replaces memberlist's keys while messages come and go. At every moment the keys that both rings have decrypt, and the
 // primary is one of them: that of next once it is known.
 //
@@ -205,5 +196,12 @@ func (g *Gossip) SetKeyring(k Keyring) error {
 	return nil
 }
 
-// Keyring returns the keys in force, none where gossip is not encrypted.
-func (g *Gossip) Keyring() Keyring { return g.keys.get() }
+// Keyring returns the keys in force, none if gossip is not encrypted.
+func (g *Gossip) Keyring() Keyring {
+	if g.keys == nil {
+		return Keyring{}
+	}
+	g.keys.mu.Lock()
+	defer g.keys.mu.Unlock()
+	return Keyring{g.keys.list.GetKeys()}
+}

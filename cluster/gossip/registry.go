@@ -109,7 +109,11 @@ func (r *registry) remove(full string) {
 	m, ok := r.mu.alive[full]
 	delete(r.mu.alive, full)
 	delete(r.mu.unproven, full)
-	if ok && m.State != member.Leaving && !r.hasNameLocked(m.Name) {
+	lives := strings.HasPrefix(r.self, m.Name+"/") // names contain no slash
+	for _, other := range r.mu.alive {
+		lives = lives || other.Name == m.Name
+	}
+	if ok && !lives && m.State != member.Leaving {
 		if len(r.mu.lost) >= maxLost {
 			delete(r.mu.lost, slices.MinFunc(slices.Collect(maps.Keys(r.mu.lost)), func(a, b string) int {
 				return r.mu.lost[a].since.Compare(r.mu.lost[b].since)
@@ -122,26 +126,6 @@ func (r *registry) remove(full string) {
 	}
 	r.mu.Unlock()
 	r.signal()
-}
-
-// hasNameLocked reports whether a living process, this one included, has the name.
-func (r *registry) hasNameLocked(name string) bool {
-	if strings.HasPrefix(r.self, name+"/") { // names contain no slash
-		return true
-	}
-	for _, m := range r.mu.alive {
-		if m.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// alone reports whether no other process is known to live.
-func (r *registry) alone() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.mu.alive) == 0
 }
 
 // reject notes a peer that does not fit, for watch to log.

@@ -101,7 +101,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	g.stopJoining()
 	g.left = true
 	// If all nodes leave at once, there may be none left to hear it.
-	if err := g.list.Leave(timeLeft(ctx)); err != nil && !g.registry.alone() {
+	if err := g.list.Leave(timeLeft(ctx)); err != nil && len(g.registry.members()) > 0 {
 		return fmt.Errorf("gossip: leave: %w", err)
 	}
 	return nil
@@ -154,19 +154,17 @@ func encodeMeta(m metadata) ([]byte, error) {
 // decodeMeta reads metadata of encodeMeta, and rejects anything else.
 func decodeMeta(b []byte) (metadata, error) {
 	var m metadata
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return m, errors.New("metadata is empty")
-	}
-	if b[0] != metaFormat {
+	case b[0] != metaFormat:
 		return m, fmt.Errorf("metadata has format %d, ours is %d", b[0], metaFormat)
-	}
-	if len(b) < 2+4 {
+	case len(b) < 2+4:
 		return m, errors.New("metadata is cut short")
-	}
-	m.member.State = member.State(b[1])
-	if m.member.State > member.Leaving {
+	case member.State(b[1]) > member.Leaving:
 		return m, fmt.Errorf("metadata has state %d: want 0 to %d", b[1], member.Leaving)
 	}
+	m.member.State = member.State(b[1])
 	m.placement = binary.LittleEndian.Uint32(b[2:])
 	b = b[6:]
 	for i, s := range append(m.texts(), &m.member.Zone) {

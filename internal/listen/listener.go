@@ -37,12 +37,12 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// visit is the number of connections from which on an address cannot have a kept place.
-const visit = 4
-
-// kept is the number of places for addresses with fewer connections than visit, so that health checks, operators and metrics get
-// in when clients have taken all others.
-func (b Bounds) kept() int { return min(b.Total/8, 64) }
+// Of the places, min(Total/8, mostKept) are kept for addresses with fewer than visit connections, so that health checks, operators
+// and metrics get in when clients have taken all others.
+const (
+	visit    = 4
+	mostKept = 64
+)
 
 // Stats has counts since New, except for Open.
 type Stats struct {
@@ -171,7 +171,7 @@ func (l *Listener) admit(c net.Conn) {
 		l.full.Add(1)
 	case l.mu.by[from] >= l.bounds.PerAddress:
 		l.crowded.Add(1)
-	case l.mu.open >= l.bounds.Total-l.bounds.kept() && l.mu.by[from] >= visit:
+	case l.mu.open >= l.bounds.Total-min(l.bounds.Total/8, mostKept) && l.mu.by[from] >= visit:
 		l.full.Add(1)
 	default:
 		l.mu.open++

@@ -22,6 +22,7 @@ type Reader struct {
 	err     error // io.EOF after the trailer
 
 	// Of the last record.
+	at      int64 // its offset
 	kind    kind
 	again   bool // it has not been used yet
 	section Section
@@ -47,7 +48,7 @@ func (r *Reader) verify() error {
 		return err
 	}
 	for {
-		if _, err := r.next(); err == io.EOF {
+		if _, err := r.step(); err == io.EOF {
 			return r.start()
 		} else if err != nil {
 			return err
@@ -87,8 +88,13 @@ func (r *Reader) Header() Header { return r.header }
 
 // Next goes to the next section, skipping unread images. After the last section it returns io.EOF.
 func (r *Reader) Next() (Section, error) {
-	s, err := r.next()
-	return s, r.named(err)
+	for {
+		if k, err := r.step(); err != nil {
+			return Section{}, r.named(err)
+		} else if k == kindSection {
+			return r.section, nil
+		}
+	}
 }
 
 // Image returns the next counters of the section, valid until the next call; io.EOF after the last ones. Limits that this program
@@ -121,16 +127,6 @@ func (r *Reader) named(err error) error {
 	return reject(r.name, err)
 }
 
-func (r *Reader) next() (Section, error) {
-	for {
-		if k, err := r.step(); err != nil {
-			return Section{}, err
-		} else if k == kindSection {
-			return r.section, nil
-		}
-	}
-}
-
 // step goes to the next section or image. It returns io.EOF after a valid trailer; errors stay.
 func (r *Reader) step() (kind, error) {
 	if r.again {
@@ -138,11 +134,12 @@ func (r *Reader) step() (kind, error) {
 		return r.kind, nil
 	}
 	for r.err == nil {
-		at, sum := r.records.at, r.records.sum
+		r.at = r.records.at
+		sum := r.records.sum
 		k, payload, err := r.records.next()
 		if err == nil {
 			r.kind = k
-			err = r.take(k, payload, at, sum)
+			err = r.take(k, payload, sum)
 		}
 		if d, ok := err.(*damage); ok && r.inSection {
 			d.what += fmt.Sprintf(", in or after partition %d", r.section.Partition)
@@ -155,40 +152,24 @@ func (r *Reader) step() (kind, error) {
 	return 0, r.err
 }
 
-// take decodes the record at offset at, which comes after bytes with that sum.
-func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
-	what := ""
+// take decodes a record, which comes after bytes with that sum.
+func (r *Reader) take(k kind, payload []byte, sum uint32) error {
 	switch k {
 	case kindLimits:
-		what = r.takeLimits(payload)
+		return r.takeLimits(payload)
 	case kindSection:
-		var s Section
-		if err := decodeMode.Unmarshal(payload, &s); err != nil || s.validate(r.header.Partitions) != nil {
-			what = "a section cannot be read"
-			break
-		}
-		if rejection := r.want.judgeTime(s.At); rejection != nil {
-			return rejection
-		}
-		what = r.takeSection(s)
+		return r.takeSection(payload)
 	case kindImage:
-		what = r.takeImage(payload)
+		return r.takeImage(payload)
 	case kindTrailer:
-		if what = r.takeTrailer(payload, sum); what == "" {
-			return io.EOF
-		}
-	default:
-		what = "a second header"
+		return r.takeTrailer(payload, sum)
 	}
-	if what == "" {
-		return nil
-	}
-	return &damage{at: at, what: what}
+	return r.damaged("a second header")
 }
 
-// The other methods return the error in a payload, "" for none.
+func (r *Reader) damaged(what string) error { return &damage{r.at, what} }
 
-func (r *Reader) takeLimits(payload []byte) string {
+func (r *Reader) takeLimits(payload []byte) error {
 	var number int
 	text, err := decodeMode.UnmarshalFirst(payload, &number)
 	if number == 0 {
@@ -196,30 +177,37 @@ func (r *Reader) takeLimits(payload []byte) string {
 		r.sets = r.sets[:0]
 	}
 	if err != nil || number != len(r.sets) || number >= mostSets {
-		return "limits are out of order"
+		return r.damaged("limits are out of order")
 	}
 	set := parseLimits(text)
 	if set == nil {
 		r.unknown++
 	}
 	r.sets = append(r.sets, set)
-	return ""
+	return nil
 }
 
-func (r *Reader) takeSection(s Section) string {
+func (r *Reader) takeSection(payload []byte) error {
+	var s Section
+	if err := decodeMode.Unmarshal(payload, &s); err != nil || s.validate(r.header.Partitions) != nil {
+		return r.damaged("a section cannot be read")
+	}
+	if rejection := r.want.judgeTime(s.At); rejection != nil {
+		return rejection
+	}
 	if r.seen[s.Partition] {
-		return fmt.Sprintf("a second section of partition %d", s.Partition)
+		return r.damaged(fmt.Sprintf("a second section of partition %d", s.Partition))
 	}
 	r.section, r.inSection, r.seen[s.Partition] = s, true, true
 	r.totals.Sections++
-	return ""
+	return nil
 }
 
-func (r *Reader) takeImage(payload []byte) string {
+func (r *Reader) takeImage(payload []byte) error {
 	var head imageHead
 	data, err := decodeMode.UnmarshalFirst(payload, &head)
 	if err != nil || !r.inSection || head.Counters < 0 || head.Counters > len(data) {
-		return "counters cannot be read"
+		return r.damaged("counters cannot be read")
 	}
 	limits := r.image.Limits[:0]
 	for _, n := range head.Limits {
@@ -227,7 +215,7 @@ func (r *Reader) takeImage(payload []byte) string {
 		case n == 0:
 			limits = append(limits, nil)
 		case int64(n) > int64(len(r.sets)):
-			return "counters cannot be read"
+			return r.damaged("counters cannot be read")
 		default:
 			limits = append(limits, r.sets[n-1])
 		}
@@ -235,20 +223,20 @@ func (r *Reader) takeImage(payload []byte) string {
 	r.image = bucket.Image{Limits: limits, Data: data, Counters: head.Counters}
 	r.totals.Images++
 	r.totals.Counters += head.Counters
-	return ""
+	return nil
 }
 
-func (r *Reader) takeTrailer(payload []byte, sum uint32) string {
+func (r *Reader) takeTrailer(payload []byte, sum uint32) error {
 	var t trailer
 	err := decodeMode.Unmarshal(payload, &t)
 	switch {
 	case err != nil || t.Sum != sum:
-		return "the checksum of the file is wrong"
+		return r.damaged("the checksum of the file is wrong")
 	case t != trailer{r.totals.Sections, r.totals.Images, r.totals.Counters, sum}:
-		return "records are missing or repeated"
+		return r.damaged("records are missing or repeated")
 	case r.records.left != 0:
-		return "it goes on after its end"
+		return r.damaged("it goes on after its end")
 	}
 	r.totals.Bytes = r.size
-	return ""
+	return io.EOF
 }

@@ -30,20 +30,20 @@ const (
 	kindTrailer
 )
 
-var kindNames = [...]string{
-	kindHeader: "the header", kindLimits: "a set of limits", kindSection: "a section", kindImage: "an image", kindTrailer: "the trailer",
-}
-
 // MaxImageBytes bounds the data of one image, with the numbers of its limits.
 const MaxImageBytes = 16 << 20
 
-// maxPayload bounds the payloads that are written, and the memory that a length in a file can make us allocate.
-var maxPayload = [...]int{
-	kindHeader:  1 << 20,
-	kindLimits:  64 << 10,
-	kindSection: 64 << 10,
-	kindImage:   MaxImageBytes,
-	kindTrailer: 1 << 10,
+// kinds are the names of records, for errors, and bound their payloads: those written, and the memory that a length in a file can
+// make us allocate.
+var kinds = [...]struct {
+	name string
+	most int
+}{
+	kindHeader:  {"the header", 1 << 20},
+	kindLimits:  {"a set of limits", 64 << 10},
+	kindSection: {"a section", 64 << 10},
+	kindImage:   {"an image", MaxImageBytes},
+	kindTrailer: {"the trailer", 1 << 10},
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -79,11 +79,11 @@ func (rw *recordWriter) write(b []byte) {
 func (rw *recordWriter) record(k kind, v any, tail []byte) error {
 	head, err := encodeMode.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("%s: %w", kindNames[k], err)
+		return fmt.Errorf("%s: %w", kinds[k].name, err)
 	}
 	n := len(head) + len(tail)
-	if n > maxPayload[k] {
-		return fmt.Errorf("%s has %d bytes, more than the %d allowed", kindNames[k], n, maxPayload[k])
+	if n > kinds[k].most {
+		return fmt.Errorf("%s has %d bytes, more than the %d allowed", kinds[k].name, n, kinds[k].most)
 	}
 	var front [5]byte
 	front[0] = byte(k)
@@ -143,7 +143,7 @@ func (rr *recordReader) next() (kind, []byte, error) {
 	switch {
 	case k < kindHeader || k > kindTrailer:
 		return 0, nil, &damage{at: start, what: "there is no such kind of record"}
-	case n > int64(maxPayload[k]):
+	case n > int64(kinds[k].most):
 		return 0, nil, &damage{at: start, what: "a record is longer than allowed"}
 	case n+4 > rr.left:
 		return 0, nil, &damage{at: start, what: endsEarly}

@@ -48,10 +48,9 @@ var errEnded = errors.New("it has been ended")
 
 func newWriter(d disk, path string, h Header, release func()) (*Writer, error) {
 	w := &Writer{disk: d, path: path, header: h, release: release, sets: newNumbering()}
-	if err := w.begin(); err != nil {
-		w.fail(err)
+	if err := w.step(w.begin); err != nil {
 		w.Abort()
-		return nil, w.err
+		return nil, err
 	}
 	return w, nil
 }

@@ -47,16 +47,6 @@ func fits(records []check.Record) (n, limits int) {
 	return n, limits
 }
 
-// newCall returns a call, possibly a released one.
-func (p *Pool) newCall(records []check.Record, limits int, replies []check.Reply) *call {
-	c, ok := p.calls.Get().(*call)
-	if !ok {
-		c = &call{done: make(chan error, 1)}
-	}
-	c.records, c.limits, c.replies = records, limits, replies
-	return c
-}
-
 // release keeps c for reuse. Its outcome must have been received: other goroutines still refer to an abandoned call.
 func (p *Pool) release(c *call) {
 	c.records, c.replies = nil, nil

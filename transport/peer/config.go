@@ -62,8 +62,7 @@ const (
 type Config struct {
 	// Name and Boot are this process's, as in member.Member. Required.
 	Name, Boot string
-	// Placement is the number of the placement rules (hashing, ring). Nodes with
-	// another one are rejected.
+	// Placement is the number of the placement rules (hashing, ring). Nodes with another one are rejected.
 	Placement uint32
 	// ProofKeys returns the keys, at least one, that prove knowledge of the cluster secret. The first one makes this node's
 	// proofs; all of them verify those of others, so a secret can be rotated node by node. It is called at every hello, from

@@ -64,7 +64,8 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 	if err := ctx.Err(); err != nil {
 		return l.failure(check.ErrUnsent, err)
 	}
-	c := l.pool.newCall(records, limits, replies)
+	c := l.pool.calls.Get().(*call)
+	c.records, c.limits, c.replies = records, limits, replies
 	l.mu.Lock()
 	if err := l.rejectionLocked(len(records)); err != nil {
 		l.mu.Unlock()
@@ -116,10 +117,11 @@ func (l *link) abandon(c *call, cause error) error {
 		l.mu.waiting.remove(c)
 	}
 	s := l.mu.session
-	stalled := s != nil && s.stalledLocked(time.Now())
+	patience := l.pool.stallAfter(l.addr)
+	stalled := s != nil && len(s.inFlight) > 0 && time.Since(s.inFlight[0].sent) > patience
 	l.mu.Unlock()
 	if stalled {
-		s.lose(fmt.Errorf("no answer for %v", l.pool.stallAfter(l.addr)))
+		s.lose(fmt.Errorf("no answer for %v", patience))
 	}
 	if waited {
 		l.pool.stats.abandoned.Add(1)

@@ -167,15 +167,12 @@ func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 // earlier ones; there are at most maxLimitIDs.
 type definitions struct {
 	intern *intern
-	known  []definition
+	known  []*bucket.Limits // by number; nil if undefined
 }
 
-type definition struct {
-	defined bool
-	// limits is nil if this node cannot apply the definition, for example an algorithm of a newer minor. Records that name it
-	// are answered as invalid, and the stream goes on.
-	limits *bucket.Limits
-}
+// inapplicable stands for limits that this node cannot apply, for example of an algorithm of a newer minor. Records that name
+// them are answered as invalid, and the stream goes on.
+var inapplicable = new(bucket.Limits)
 
 // define takes the definitions of one frame. Defining a number again replaces its limits from now on.
 func (d *definitions) define(list []*peerv1.Limits) error {
@@ -187,32 +184,31 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 			clear(d.known)
 		}
 		for int(p.Id) >= len(d.known) {
-			d.known = append(d.known, definition{})
+			d.known = append(d.known, nil)
 		}
 		domain := p.Domain
 		if len(domain) > limiter.MaxText {
 			domain = "" // no check can have named it
 		}
 		limits, err := transport.LimitsFromProto(domain, p.Limits)
-		if err == nil {
-			limits = d.intern.one(limits)
-		} else {
-			limits = nil
+		if d.known[p.Id] = inapplicable; err == nil {
+			d.known[p.Id] = d.intern.one(limits)
 		}
-		d.known[p.Id] = definition{defined: true, limits: limits}
 	}
 	return nil
 }
 
 // get returns the limits of number id; nil for 0, and for limits that this node cannot apply.
 func (d *definitions) get(id uint32) (*bucket.Limits, error) {
-	if id == 0 {
+	switch {
+	case id == 0:
+		return nil, nil
+	case int64(id) >= int64(len(d.known)) || d.known[id] == nil:
+		return nil, fmt.Errorf("limits %d were not defined on this stream", id)
+	case d.known[id] == inapplicable:
 		return nil, nil
 	}
-	if int64(id) >= int64(len(d.known)) || !d.known[id].defined {
-		return nil, fmt.Errorf("limits %d were not defined on this stream", id)
-	}
-	return d.known[id].limits, nil
+	return d.known[id], nil
 }
 
 // numbering is the sender's side of definitions: it numbers the sets of limits of one stream, from 1. Before a frame it forgets

@@ -27,7 +27,9 @@ type Pool struct {
 	ctx    context.Context // of all streams; ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	stats  poolStats
+	stats  struct {
+		frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
+	}
 	calls  sync.Pool // of *call
 	quiet  *loglimit.Limiter
 	hellos sync.Map // by address, how long the last attempt to connect that went well took
@@ -48,16 +50,11 @@ type PoolStats struct {
 	Frames, Records, Merged uint64
 	// Posted are messages that were given to a connection, Dropped those that were not.
 	Posted, Dropped uint64
-	// Overloaded are calls rejected because of a full queue, Abandoned those whose
-	// context ended first.
+	// Overloaded are calls rejected because of a full queue, Abandoned those whose context ended first.
 	Overloaded, Abandoned uint64
 	// Dialled are connections made, Failed attempts that did not become one,
 	// Broken connections lost; those for control messages are counted as those for records.
 	Dialled, Failed, Broken uint64
-}
-
-type poolStats struct {
-	frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
 }
 
 // Open returns a pool without connections: calls and messages make them.
@@ -67,6 +64,7 @@ func Open(c Config) (*Pool, error) {
 	}
 	p := &Pool{cfg: c.withDefaults(), quiet: loglimit.New(logEvery)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.calls.New = func() any { return &call{done: make(chan error, 1)} }
 	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{ // dial adds one
 		grpc.WithTransportCredentials(p.cfg.Credentials),

@@ -34,13 +34,16 @@ const (
 // Server answers the frames of other nodes by a check.Handler and delivers their control messages to a ControlQueue. It must be
 // closed with Close.
 type Server struct {
-	cfg      Config
-	handler  check.Handler
-	grpc     *grpc.Server
-	intern   *intern
-	inflow   *inflow.Budget
-	quiet    *loglimit.Limiter
-	stats    serverStats
+	cfg     Config
+	handler check.Handler
+	grpc    *grpc.Server
+	intern  *intern
+	inflow  *inflow.Budget
+	quiet   *loglimit.Limiter
+	stats   struct {
+		streams                                                  atomic.Int64
+		frames, records, delivered, skipped, rejected, malformed atomic.Uint64
+	}
 	requests chan struct{} // has a value for each request in progress
 }
 
@@ -56,13 +59,6 @@ type ServerStats struct {
 	Rejected, Malformed uint64
 	// Unread is the memory of streams before their hello.
 	Unread inflow.Stats
-}
-
-type serverStats struct {
-	streams             atomic.Int64
-	frames, records     atomic.Uint64
-	delivered, skipped  atomic.Uint64
-	rejected, malformed atomic.Uint64
 }
 
 // NewServer returns a server that lets h decide.

@@ -332,11 +332,6 @@ func (s *session) answer(m *peerv1.Reply) error {
 	return nil
 }
 
-// stalledLocked reports whether the oldest frame has waited too long for its answer.
-func (s *session) stalledLocked(now time.Time) bool {
-	return len(s.inFlight) > 0 && now.Sub(s.inFlight[0].sent) > s.link.pool.stallAfter(s.link.addr)
-}
-
 // lose ends the session: unanswered calls are ambiguous, waiting ones unsent. Only the first call has an effect.
 func (s *session) lose(why error) {
 	l := s.link
