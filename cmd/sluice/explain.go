@@ -40,7 +40,7 @@ var causes = []cause{
 	{[]string{"context deadline exceeded", "i/o timeout", "Client.Timeout", "no node answered in time"}, "no answer in time: is a firewall between, is the node overloaded? --timeout waits longer"},
 }
 
-// explain adds advice to an error of gRPC, net/http or crypto/tls, which must not be nil. An unknown error keeps its text.
+// explain replaces the text of an error of gRPC, net/http or crypto/tls by advice. An unknown error keeps its text.
 func explain(err error) error {
 	st, ok := status.FromError(err)
 	if ok && !slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal}, st.Code()) {
@@ -55,22 +55,13 @@ func explain(err error) error {
 		if strings.Contains(advice, "%s") {
 			advice = fmt.Sprintf(advice, innermost(err))
 		}
-		return &explained{advice, err}
+		return errors.New(advice)
 	}
 	if ok {
 		return errors.New(st.Message())
 	}
 	return err
 }
-
-// explained is an error in other words.
-type explained struct {
-	text string
-	err  error
-}
-
-func (e *explained) Error() string { return e.text }
-func (e *explained) Unwrap() error { return e.err }
 
 // innermost returns the text of a certificate's error, without the texts that wrap it.
 func innermost(err error) string {

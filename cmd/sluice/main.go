@@ -239,32 +239,26 @@ func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node
 		return errors.New("given twice")
 	}
 	seen[f.Name] = true
-	if value.Kind == yaml.SequenceNode && f.Value.Type() != "stringSlice" {
+	text := value.Value
+	switch {
+	case value.Kind == yaml.SequenceNode && f.Value.Type() != "stringSlice":
 		return errors.New("want one value, not a list")
-	}
-	text, err := scalarText(value)
-	if err != nil || f.Changed {
-		return err
-	}
-	return flags.Set(f.Name, text)
-}
-
-// scalarText returns a scalar's text, or a list's items joined by commas.
-func scalarText(n *yaml.Node) (string, error) {
-	switch n.Kind {
-	case yaml.ScalarNode:
-		return n.Value, nil
-	case yaml.SequenceNode:
-		items := make([]string, len(n.Content))
-		for i, c := range n.Content {
+	case value.Kind == yaml.SequenceNode:
+		items := make([]string, len(value.Content))
+		for i, c := range value.Content {
 			if c.Kind != yaml.ScalarNode {
-				return "", errors.New("want a list of plain values")
+				return errors.New("want a list of plain values")
 			}
 			items[i] = c.Value
 		}
-		return strings.Join(items, ","), nil
+		text = strings.Join(items, ",")
+	case value.Kind != yaml.ScalarNode:
+		return errors.New("want a plain value or a list of them")
 	}
-	return "", errors.New("want a plain value or a list of them")
+	if f.Changed {
+		return nil
+	}
+	return flags.Set(f.Name, text)
 }
 
 func newConsole() *cobra.Command {

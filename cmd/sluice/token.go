@@ -39,16 +39,19 @@ Exit codes: 0 made, 1 the file cannot be written, 2 wrong usage.`,
 	return cmd
 }
 
-// printToken makes a token, or reads that in the file of; it prints the digest, and the token unless it is in a file.
+// printToken makes a token, or reads that in the file of; it prints the digest, and the token unless it is in a file. No error
+// repeats a token.
 func printToken(stdout io.Writer, out, of string) error {
 	token, err := access.NewToken(rand.Reader)
 	if err != nil {
 		return &codedError{exitDenied, err}
 	}
 	if of != "" {
-		if token, err = readToken(of); err != nil {
+		data, err := os.ReadFile(of)
+		if err != nil {
 			return usageError(fmt.Errorf("--of: %w", err))
 		}
+		token = strings.TrimSpace(string(data))
 	}
 	digest, ok := access.DigestOf(token)
 	if !ok {
@@ -65,20 +68,6 @@ func printToken(stdout io.Writer, out, of string) error {
 	}
 	_, err = fmt.Fprintf(stdout, "token   %s\ndigest  %s\n", token, digest)
 	return err
-}
-
-// readToken reads a file with one token. No error repeats its contents.
-func readToken(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 4096))
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(string(data)), nil
 }
 
 func newCallers() *cobra.Command {

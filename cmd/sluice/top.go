@@ -25,9 +25,7 @@ type topFlags struct {
 }
 
 // topBys are the values of --by.
-var topBys = map[string]sluicev1.TopBy{
-	"limited": sluicev1.TopBy_TOP_BY_LIMITED, "frequent": sluicev1.TopBy_TOP_BY_FREQUENT,
-}
+var topBys = map[string]sluicev1.TopBy{"limited": sluicev1.TopBy_TOP_BY_LIMITED, "frequent": sluicev1.TopBy_TOP_BY_FREQUENT}
 
 func newTop() *cobra.Command {
 	var f topFlags

@@ -22,45 +22,34 @@ import (
 // Config has the settings of a node. The help of the flags of `sluice serve` describes the fields and their defaults; errors
 // name these flags.
 type Config struct {
-	Name            string
-	Bind            string
-	Advertise       string
+	Name, Bind, Advertise, Zone string
+
 	Join            []string
 	BootstrapExpect int // 0 if not given, see expect
 	BootstrapNames  []string
 
 	GRPCPort, HTTPPort, PeerPort, GossipPort uint16
 
-	Rules         string
-	Callers       string
-	MergeDomains  bool
-	UnknownDomain string
-	TopKeys       string
-	Console       bool
-	Insecure      []string
-	SecretFile    string
-	Secret        []byte // instead of SecretFile, for nodes of one process
-	GossipKeyring string
-	TLS           TLS
+	Rules, Callers, UnknownDomain, TopKeys string
+	MergeDomains, Console                  bool
+
+	SecretFile, GossipKeyring string
+	Secret                    []byte // instead of SecretFile, for nodes of one process
+	Insecure                  []string
+	TLS                       TLS
 
 	EnvoyAllOrNothing, EnvoyResponseHeaders, EnvoyDynamicMetadata bool
 
-	CheckTimeout    time.Duration
-	Right           time.Duration // cluster.Config.Right, no flag
-	Rejoin          time.Duration // gossip.Config.RejoinInterval, no flag
-	JoinTimeout     time.Duration
-	ShutdownTimeout time.Duration
-	HandoverTimeout time.Duration
-	ForgetAfter     time.Duration
-	LostStateHold   time.Duration
-	MaxClockSkew    time.Duration
-	Replicas        int
-	Zone            string
-	MaxEntries      int
-	WhenFull        string
+	CheckTimeout, JoinTimeout, ShutdownTimeout, HandoverTimeout time.Duration
+	ForgetAfter, LostStateHold, MaxClockSkew                    time.Duration
+	Right                                                       time.Duration // cluster.Config.Right, no flag
+	Rejoin                                                      time.Duration // gossip.Config.RejoinInterval, no flag
+	Replicas                                                    int
+	Zone                                                        string
 
-	DataDir          string
-	SnapshotInterval time.Duration
+	MaxEntries        int
+	WhenFull, DataDir string
+	SnapshotInterval  time.Duration
 
 	Admin  Admin
 	Bounds Bounds

@@ -92,7 +92,7 @@ func (n *Node) followMembership(ctx context.Context) error {
 func (n *Node) tellWaits(ctx context.Context) {
 	tick := time.NewTicker(waitsEvery)
 	defer tick.Stop()
-	told := time.Now().Add(2*time.Second - tellWaitsEvery)
+	logged := time.Now().Add(2*time.Second - tellWaitsEvery)
 	var asked time.Time
 	var answers []string
 	for {
@@ -103,8 +103,8 @@ func (n *Node) tellWaits(ctx context.Context) {
 			asked, answers = time.Now(), n.greetRejecting(rejected)
 		}
 		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0) // fails when the node ends
-		if waits := n.waitsNow(ctx, rejected, answers); len(waits) > 0 && time.Since(told) >= tellWaitsEvery {
-			told = time.Now()
+		if waits := n.waitsNow(ctx, rejected, answers); len(waits) > 0 && time.Since(logged) >= tellWaitsEvery {
+			logged = time.Now()
 			n.log.Warn("not ready yet", "waits", strings.Join(waits, "; "))
 		}
 		select {

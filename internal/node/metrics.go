@@ -21,8 +21,7 @@ import (
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
-// metricsHandler serves the node's own registry, so that several nodes of one
-// process do not mix.
+// metricsHandler serves a registry of this node alone, for processes of several nodes.
 func (n *Node) metricsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -33,7 +32,7 @@ func (n *Node) metricsHandler() http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// snapshot is what all parts count, read once for a scrape.
+// snapshot has the counts of all parts, read once for a scrape.
 type snapshot struct {
 	version  string
 	service  limiter.Stats
@@ -48,34 +47,34 @@ type snapshot struct {
 	keeper   keeperStats
 	secrets  []secretStatus
 	rejected []access.Rejected
-	// TLS handshakes that failed.
-	failedGRPC, failedHTTP, failedPeer uint64
-	ports                              []portStats
-	spans                              spanStats
-	load                               shed.Stats
-	watchers                           int
-	ready                              bool
+	ports    []portStats
+	spans    spanStats
+	load     shed.Stats
+	watchers int
+	ready    bool
+
+	failedGRPC, failedHTTP, failedPeer uint64 // TLS handshakes
 }
 
-// secretStatus is how following files with keys goes.
+// secretStatus is the state of followed files.
 type secretStatus struct {
 	label   string
 	status  reload.Status
-	expires time.Time // zero where there is no certificate
+	expires time.Time // zero without a certificate
 	left    float64   // of its life
 }
 
 func (n *Node) snapshot() snapshot {
 	s := snapshot{
-		version: n.config.Version,
-		service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(),
-		keeper: n.keeper.stats(), spans: n.spans.stats(), pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
+		version: n.config.Version, service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(), domains: n.table.Domains(),
+		pool: n.peers.Stats(), server: n.peerServer.Stats(), unread: n.grpcAPI.Unread(), gossip: n.gossip.Stats(), keeper: n.keeper.stats(),
+		rejected: n.guard.Stats(), ports: n.listen.stats(), spans: n.spans.stats(), load: n.gate.Stats(), watchers: n.hub.Watchers(),
+		failedGRPC: n.tls.failedGRPC.Load(), failedHTTP: n.tls.failedHTTP.Load(), failedPeer: n.tls.failedPeer.Load(),
 	}
+	s.ready, _ = n.Ready()
 	if n.rules != nil {
 		s.rules = n.rules.Status()
 	}
-	s.domains = n.table.Domains()
-	s.rejected = n.guard.Stats()
 	for _, files := range n.secrets {
 		st := secretStatus{label: files.label, status: files.files.Status()}
 		if files.certificate != nil {
@@ -83,12 +82,6 @@ func (n *Node) snapshot() snapshot {
 		}
 		s.secrets = append(s.secrets, st)
 	}
-	s.ports = n.listen.stats()
-	s.unread = n.grpcAPI.Unread()
-	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
-	s.load = n.gate.Stats()
-	s.watchers = n.hub.Watchers()
-	s.ready, _ = n.Ready()
 	return s
 }
 
@@ -107,13 +100,13 @@ type sample struct {
 	times  timing.Snapshot // of a histogram, in place of value
 }
 
-// histogram is the kind of families whose samples are times. prometheus has no name for it.
+// histogram is the kind of families with times: prometheus has no ValueType for it.
 const histogram prometheus.ValueType = -1
 
 // collector maps plain counters to Prometheus at every scrape.
 type collector struct{ read func() snapshot }
 
-// Describe implements prometheus.Collector. It tells nothing: what there is becomes known at a scrape.
+// Describe implements prometheus.Collector. It describes nothing: labels become known at a scrape.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -142,12 +135,8 @@ func histogramOf(desc *prometheus.Desc, s *sample) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(desc, l.Count(), l.Sum.Seconds(), buckets, s.labels...)
 }
 
-// scrape is families in the making: the samples that are added are those of the last one.
+// scrape builds families. Samples are added to the last one.
 type scrape struct{ list []family }
-
-func (m *scrape) family(kind prometheus.ValueType, name, help string, labels []string) {
-	m.list = append(m.list, family{name: name, help: help, labels: labels, kind: kind})
-}
 
 func (m *scrape) add(s sample) {
 	last := &m.list[len(m.list)-1]
@@ -156,15 +145,15 @@ func (m *scrape) add(s sample) {
 
 // counters, gauges and durations begin a family with labels; durations are in seconds.
 func (m *scrape) counters(name, help string, labels ...string) {
-	m.family(prometheus.CounterValue, name, help, labels)
+	m.list = append(m.list, family{name, help, labels, prometheus.CounterValue, nil})
 }
 
 func (m *scrape) gauges(name, help string, labels ...string) {
-	m.family(prometheus.GaugeValue, name, help, labels)
+	m.list = append(m.list, family{name, help, labels, prometheus.GaugeValue, nil})
 }
 
 func (m *scrape) durations(name, help string, labels ...string) {
-	m.family(histogram, name, help, labels)
+	m.list = append(m.list, family{name, help, labels, histogram, nil})
 }
 
 // counter, seconds and gauge are families of one sample.
@@ -180,13 +169,10 @@ func (m *scrape) gauge(name, help string, value float64) {
 	m.sample(value)
 }
 
-func (m *scrape) sample(value float64, labels ...string) {
-	m.add(sample{labels: labels, value: value})
-}
-
+func (m *scrape) sample(value float64, labels ...string)    { m.add(sample{labels: labels, value: value}) }
 func (m *scrape) times(t timing.Snapshot, labels ...string) { m.add(sample{labels: labels, times: t}) }
 
-// by adds samples of one label each, given as the label's value and a uint64 in turn.
+// by adds samples of one label each, given in pairs of the label's value and a uint64.
 func (m *scrape) by(pairs ...any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		m.sample(float64(pairs[i+1].(uint64)), pairs[i].(string))
@@ -209,7 +195,7 @@ func flag(on bool) float64 {
 	return 0
 }
 
-// unix is t in Unix time, 0 for none.
+// unix is t in Unix time, 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

@@ -153,7 +153,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		if n.keeper, recorded, err = openKeeper(n.config, n.boot, [16]byte(fingerprint), n.table, n.log); err != nil {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
-		store = n.keeper.putVoters
+		store = func(r message.Record) error { return n.keeper.dir.PutVoters(n.config.Name, [16]byte(fingerprint), r) }
 		n.hasSet = !recorded.Record.Set.Zero()
 	}
 	peerConfig := peer.Config{

@@ -81,11 +81,6 @@ func (k *keeper) loadVoters() (message.Record, error) {
 	return record, err
 }
 
-// putVoters writes this node's record of the voter set.
-func (k *keeper) putVoters(r message.Record) error {
-	return k.dir.PutVoters(k.header.Name, k.header.Fingerprint, r)
-}
-
 // load reads the snapshot. It sets an unusable one aside, and the node starts without.
 func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	recorded, err := k.read(table, now)

@@ -57,25 +57,28 @@ func (n *Node) openIdentities() (err error) {
 	if err != nil {
 		return fmt.Errorf("--tls-client-auth: %w", err)
 	}
+	open := func(label string, c certs.Config) (*certs.Source, error) {
+		c.MinVersion, c.Log = version, n.log
+		s, err := certs.Open(c)
+		if err == nil {
+			n.secrets = append(n.secrets, secretFiles{label, s.Files(), s})
+		}
+		return s, err
+	}
 	if t.Cert != "" {
-		n.tls.apis, err = certs.Open(certs.Config{
-			Cert: t.Cert, Key: t.Key, CA: t.ClientCA, Auth: auth, MinVersion: version,
-			Flags: [3]string{"--tls-cert", "--tls-key", "--tls-client-ca"}, Log: n.log,
-		})
-		if err != nil {
+		if n.tls.apis, err = open("tls", certs.Config{
+			Cert: t.Cert, Key: t.Key, CA: t.ClientCA, Auth: auth, Flags: [3]string{"--tls-cert", "--tls-key", "--tls-client-ca"},
+		}); err != nil {
 			return err
 		}
-		n.secrets = append(n.secrets, secretFiles{"tls", n.tls.apis.Files(), n.tls.apis})
 	}
 	if t.peerMode() != peerOff {
-		n.tls.peers, err = certs.Open(certs.Config{
-			Cert: t.PeerCert, Key: t.PeerKey, CA: t.PeerCA, Mutual: true, Name: certs.NameOf(t.PeerName, n.config.Name), MinVersion: version,
-			Flags: [3]string{"--peer-tls-cert", "--peer-tls-key", "--peer-tls-ca"}, Log: n.log,
-		})
-		if err != nil {
+		if n.tls.peers, err = open("peer_tls", certs.Config{
+			Cert: t.PeerCert, Key: t.PeerKey, CA: t.PeerCA, Mutual: true, Name: certs.NameOf(t.PeerName, n.config.Name),
+			Flags: [3]string{"--peer-tls-cert", "--peer-tls-key", "--peer-tls-ca"},
+		}); err != nil {
 			return err
 		}
-		n.secrets = append(n.secrets, secretFiles{"peer_tls", n.tls.peers.Files(), n.tls.peers})
 	}
 	if t.peerMode() == peerAccept {
 		n.log.Warn("--peer-tls=accept: connections between nodes need no TLS and no certificate; set require, or off, when all nodes have accept")
