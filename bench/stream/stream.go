@@ -1,7 +1,6 @@
-// Package stream asks sluice, and the echo that speaks like it, by one CheckStream to each node that
-// all callers share. A check is sent while fewer than Outstanding frames are unanswered. Otherwise it waits
-// and goes with others into the next frame, when a response has come. Before a frame is packed, callers that are about to
-// send a check have a turn, as in the Go client.
+// Package stream calls sluice and the echo by one CheckStream to each node, which all callers share. A check is sent while
+// fewer than Outstanding frames are in flight. Otherwise it waits for a response and goes with others into the next frame.
+// Before a frame is packed, other callers may add their checks, as in the Go client.
 //
 // New starts one goroutine per node; Close waits for all.
 package stream
@@ -108,8 +107,7 @@ type waiter struct {
 type pipe struct {
 	// The goroutine that has set sending sends, receive receives.
 	stream grpc.BidiStreamingClient[sluicev1.CheckRequest, sluicev1.CheckResponse]
-	// done is closed when receive has returned.
-	done chan struct{}
+	done   chan struct{} // closed when receive has returned
 
 	mu struct {
 		sync.Mutex
@@ -117,12 +115,11 @@ type pipe struct {
 		waiting []*waiter
 		sent    map[uint64][]*waiter
 		last    uint64
-		// err is why the stream ended.
-		err error
+		err     error // the end of the stream
 	}
 }
 
-// send sends what waits, and more, as far as frames may leave now. If another goroutine is sending, that one does it.
+// send sends more and waiting checks as far as it may now, unless another goroutine is sending, which then does it.
 func (p *pipe) send(more ...*waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,10 +145,10 @@ func (p *pipe) send(more ...*waiter) {
 	p.mu.sending = false
 }
 
-// readyLocked reports whether a frame may leave now. Needs p.mu.
+// readyLocked reports whether a frame may be sent now.
 func (p *pipe) readyLocked() bool { return len(p.mu.waiting) > 0 && len(p.mu.sent) < Outstanding }
 
-// packLocked makes a frame of all that waits. Needs p.mu.
+// packLocked makes a frame of all waiting checks.
 func (p *pipe) packLocked() *sluicev1.CheckRequest {
 	list := p.mu.waiting
 	p.mu.waiting = make([]*waiter, 0, len(list))
@@ -164,7 +161,7 @@ func (p *pipe) packLocked() *sluicev1.CheckRequest {
 	return frame
 }
 
-// receive hands out decisions until the stream ends, and then its error.
+// receive answers waiters until the stream ends, and then with its error.
 func (p *pipe) receive() {
 	defer close(p.done)
 	for {
