@@ -175,7 +175,7 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	if err != nil {
 		return nil, err
 	}
-	target, err := c.system.Target(ctx, c.api, cmp.Or(c.domain, shape.Domain))
+	target, err := c.system.Target(c.api, cmp.Or(c.domain, shape.Domain))
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +285,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // fill makes counters of n keys in sys, and prints how many checks failed: some systems are overloaded.
 func (s *session) fill(ctx context.Context, sys *system.System, domain string, n, batch int) error {
-	target, err := sys.Target(ctx, "", domain)
+	target, err := sys.Target("", domain)
 	if err != nil {
 		return err
 	}

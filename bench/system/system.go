@@ -4,6 +4,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/stream"
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 	"github.com/sluice-project/sluice/internal/load/api"
@@ -44,7 +44,7 @@ type way struct{ api, domain string }
 
 // The APIs of sluice that Target has beside the unary one.
 const (
-	Frames = "frames" // frames with the checks of all callers, see package stream; the echo has it too
+	Frames = "frames" // CheckStream: single checks of all callers in common frames of the Go client; the echo has it too
 	SDK    = "sdk"    // the Go client, which chooses the nodes, without a denial cache
 )
 
@@ -53,12 +53,12 @@ func (s *System) Nodes() int { return len(s.config.Addrs) }
 
 // Target sends checks of a domain by an API: unary calls of the system's own if it is empty. Equal arguments return the same
 // target. Stop closes it.
-func (s *System) Target(ctx context.Context, api, domain string) (load.Target, error) {
+func (s *System) Target(api, domain string) (load.Target, error) {
 	w := way{api, domain}
 	if t := s.targets[w]; t != nil {
 		return t, nil
 	}
-	t, err := s.open(ctx, w)
+	t, err := s.open(w)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
@@ -66,20 +66,36 @@ func (s *System) Target(ctx context.Context, api, domain string) (load.Target, e
 	return t, nil
 }
 
-func (s *System) open(ctx context.Context, w way) (target, error) {
-	if w.api == Frames {
-		return stream.New(ctx, s.conns, w.domain)
+// frames sends single checks by the Go client, and batches, which the client makes atomic, by a stream for each caller.
+type frames struct {
+	target        // by stream
+	single target // by the Go client
+}
+
+// NewCaller implements load.Target.
+func (f *frames) NewCaller(checks int) load.Caller {
+	if checks == 1 {
+		return f.single.NewCaller(1)
 	}
-	if w.api == "" {
-		w.api = s.api
-	}
-	kind, err := api.Find(w.api)
-	if err != nil {
-		return nil, err
-	}
+	return f.target.NewCaller(checks)
+}
+
+// Close implements io.Closer.
+func (f *frames) Close() error { return errors.Join(f.single.Close(), f.target.Close()) }
+
+func (s *System) open(w way) (target, error) {
 	c := s.config
 	c.Domain = w.domain
-	switch w.api {
+	name := cmp.Or(w.api, s.api)
+	switch name {
+	case Frames:
+		streams, err := s.open(way{"stream", w.domain})
+		if err != nil {
+			return nil, err
+		}
+		c.ClientOptions = []client.Option{client.WithDenyCache(0), client.WithoutRouting()}
+		single, err := openKind(SDK, c)
+		return &frames{streams, single}, err
 	case SDK:
 		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
 	case "gubernator":
@@ -88,6 +104,14 @@ func (s *System) open(ctx context.Context, w way) (target, error) {
 		if w.domain == "denied" {
 			c.Limits[0].Count = 1
 		}
+	}
+	return openKind(name, c)
+}
+
+func openKind(name string, c api.Config) (target, error) {
+	kind, err := api.Find(name)
+	if err != nil {
+		return nil, err
 	}
 	return kind.Open(c, 1)
 }
@@ -132,7 +156,7 @@ func (s *System) ready(ctx context.Context) error {
 			return err
 		}
 	}
-	target, err := s.Target(ctx, "", "allowed")
+	target, err := s.Target("", "allowed")
 	if err != nil {
 		return err
 	}
