@@ -128,15 +128,23 @@ func (t *target) oneNode(ctx context.Context) error {
 	if err := system.SameSize(ctx, cs[0].system, cs[1].system); err != nil {
 		return err
 	}
-	for _, c := range []struct {
-		checks int
-		bound  float64
-	}{{1, 0.90}, {100, 0.75}, {1000, 0.75}} {
-		if _, err := t.versusEcho(ctx, shape(1, 64, c.checks), fmt.Sprintf("1 node, checks a call: %d, 64 callers", c.checks), c.bound, cs); err != nil {
-			return err
+	_, err = t.byChecks(ctx, 1, "1 node", [3]float64{0.90, 0.75, 0.75}, cs)
+	return err
+}
+
+// byChecks compares cs with 1, 100 and 1000 checks a call, each with its bound, and returns the cell of single checks.
+func (t *target) byChecks(ctx context.Context, nodes int, work string, bounds [3]float64, cs []contestant) (single *report.Cell, err error) {
+	for i, checks := range []int{1, 100, 1000} {
+		what := fmt.Sprintf("%s, checks a call: %d, 64 callers", work, checks)
+		cell, err := t.versusEcho(ctx, shape(nodes, 64, checks), what, bounds[i], cs)
+		if err != nil {
+			return nil, err
+		}
+		if checks == 1 {
+			single = cell
 		}
 	}
-	return nil
+	return single, nil
 }
 
 // versusEcho compares cs, the echo and sluice first, and adds sluice's ratio to the echo, and the others' in a note.
@@ -160,19 +168,11 @@ func (t *target) threeNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range []struct {
-		checks int
-		bound  float64
-	}{{1, 0.65}, {100, 0.45}, {1000, 0.45}} {
-		work := fmt.Sprintf("3 nodes, random node, checks a call: %d, 64 callers", c.checks)
-		cell, err := t.versusEcho(ctx, shape(3, 64, c.checks), work, c.bound, cs)
-		if err != nil {
-			return err
-		}
-		if c.checks == 1 {
-			t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Ratio(1, 0, report.P99), ""))
-		}
+	cell, err := t.byChecks(ctx, 3, "3 nodes, random node", [3]float64{0.65, 0.45, 0.45}, cs)
+	if err != nil {
+		return err
 	}
+	t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Ratio(1, 0, report.P99), ""))
 	return t.oneCaller(ctx, cs)
 }
 
