@@ -44,7 +44,7 @@ func command(ctx context.Context, args []string) error {
 	return commands[args[0]](ctx, args[1:])
 }
 
-// grid is what `run` is asked for: every combination is a cell.
+// grid has the flags of `run`: every combination is a cell.
 type grid struct {
 	session
 	systems, distributions       []string
@@ -53,7 +53,7 @@ type grid struct {
 	stream                       bool
 }
 
-// zipfExponent is the default skew: at 100,000 keys the first has an eighth of the checks.
+// zipfExponent is the default skew: of 100,000 keys the first has an eighth of the checks.
 const zipfExponent = 1.1
 
 func run(ctx context.Context, args []string) (err error) {
@@ -106,22 +106,17 @@ func (g *grid) block(ctx context.Context, nodes, keys int) error {
 		if name == "echo" {
 			spec.Nodes = 1
 		}
-		s, err := g.start(ctx, spec)
+		batch := 100
+		if name == "sluice" {
+			batch = 1000 // too many for gubernator on several nodes
+		}
+		c, err := g.filled(ctx, spec, g.domain, keys, batch)
 		if err != nil {
 			return fmt.Errorf("-systems: %w", err)
 		}
-		batch := 100
-		if name == "sluice" {
-			batch = 1000 // which gubernator does not bear over several nodes
-		}
-		if name != "echo" {
-			if err := g.fill(ctx, s, g.domain, keys, batch); err != nil {
-				return err
-			}
-		}
-		cs = append(cs, unary(s))
+		cs = append(cs, c)
 		if g.stream && (name == "echo" || name == "sluice") {
-			cs = append(cs, unary(s).by(system.Frames, "stream"))
+			cs = append(cs, c.by(system.Frames, "stream"))
 		}
 	}
 	for _, distribution := range g.distributions {

@@ -14,18 +14,15 @@ import (
 	"github.com/sluice-project/sluice/bench/system"
 )
 
-// target is the run of the rows: what sluice is to reach, against the echo in the
-// same rounds, with the other limiters beside it.
+// target is the run of the rows: sluice's targets, relative to the echo in the same rounds, and the other limiters.
 type target struct {
 	session
 	peers bool
-	// scale are the numbers of keys for memory and for the curve over keys.
-	scale []int
-	// long is for what a short window is too coarse for.
-	long time.Duration
+	scale []int         // the numbers of keys for memory and for the curve over keys
+	long  time.Duration // the window of coarse figures
 }
 
-// usual is how many keys there are where their number does not matter.
+// usual is the number of keys where it does not matter.
 const usual = 100_000
 
 func rows(ctx context.Context, args []string) (err error) {
@@ -85,11 +82,11 @@ func rows(ctx context.Context, args []string) (err error) {
 
 func (t *target) add(r report.Row) { t.file.Rows = append(t.file.Rows, r) }
 
-// lineup starts systems, fills them with the usual keys, and returns them as they are asked by unary calls. It leaves ratelimit out where there is
-// no Redis.
+// lineup starts systems, fills them with the usual keys, and returns them for unary calls. It leaves ratelimit out without
+// Redis.
 func (t *target) lineup(ctx context.Context, specs ...system.Spec) (cs []contestant, err error) {
 	for _, spec := range specs {
-		s, err := t.start(ctx, spec)
+		c, err := t.filled(ctx, spec, "allowed", usual, 100)
 		if errors.Is(err, system.ErrNoRedis) {
 			fmt.Println("left out:", err)
 			continue
@@ -97,12 +94,7 @@ func (t *target) lineup(ctx context.Context, specs ...system.Spec) (cs []contest
 		if err != nil {
 			return nil, err
 		}
-		if spec.System != "echo" {
-			if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
-				return nil, err
-			}
-		}
-		cs = append(cs, unary(s))
+		cs = append(cs, c)
 	}
 	return cs, nil
 }
@@ -111,8 +103,8 @@ var echo = system.Spec{System: "echo"}
 
 func sluice(nodes int) system.Spec { return system.Spec{System: "sluice", Nodes: nodes} }
 
-// everybody is the echo, sluice with so many nodes, and the others that can have so many.
-func (t *target) everybody(nodes int) []system.Spec {
+// all is the echo, sluice with so many nodes, and the others that can have so many.
+func (t *target) all(nodes int) []system.Spec {
 	specs := []system.Spec{echo, sluice(nodes)}
 	if t.peers {
 		specs = append(specs, system.Spec{System: "gubernator", Nodes: nodes})
@@ -129,22 +121,30 @@ func shape(nodes, callers, checks int) report.Shape {
 }
 
 func (t *target) oneNode(ctx context.Context) error {
-	cs, err := t.lineup(ctx, t.everybody(1)...)
+	cs, err := t.lineup(ctx, t.all(1)...)
 	if err != nil {
 		return err
 	}
 	if err := system.SameSize(ctx, cs[0].system, cs[1].system); err != nil {
 		return err
 	}
-	for _, c := range []struct {
-		checks int
-		bound  float64
-	}{{1, 0.90}, {100, 0.75}, {1000, 0.75}} {
-		if _, err := t.versusEcho(ctx, shape(1, 64, c.checks), fmt.Sprintf("1 node, checks a call: %d, 64 callers", c.checks), c.bound, cs); err != nil {
-			return err
+	_, err = t.byChecks(ctx, 1, "1 node", [3]float64{0.90, 0.75, 0.75}, cs)
+	return err
+}
+
+// byChecks compares cs with 1, 100 and 1000 checks a call, each with its bound, and returns the cell of single checks.
+func (t *target) byChecks(ctx context.Context, nodes int, work string, bounds [3]float64, cs []contestant) (single *report.Cell, err error) {
+	for i, checks := range []int{1, 100, 1000} {
+		what := fmt.Sprintf("%s, checks a call: %d, 64 callers", work, checks)
+		cell, err := t.versusEcho(ctx, shape(nodes, 64, checks), what, bounds[i], cs)
+		if err != nil {
+			return nil, err
+		}
+		if checks == 1 {
+			single = cell
 		}
 	}
-	return nil
+	return single, nil
 }
 
 // versusEcho compares cs, the echo and sluice first, and adds sluice's ratio to the echo, and the others' in a note.
@@ -153,7 +153,7 @@ func (t *target) versusEcho(ctx context.Context, shape report.Shape, work string
 	if err != nil {
 		return nil, err
 	}
-	r := report.AtLeast(work, bound, cell.Series[1].Ratio(&cell.Series[0], report.Checks), "")
+	r := report.AtLeast(work, bound, cell.Ratio(1, 0, report.Checks))
 	r.Note = "echo " + report.Number(cell.Series[0].Of(report.Checks).Median) + " checks/s"
 	for i := 2; i < len(cell.Series); i++ {
 		s := &cell.Series[i]
@@ -164,27 +164,19 @@ func (t *target) versusEcho(ctx context.Context, shape report.Shape, work string
 }
 
 func (t *target) threeNodes(ctx context.Context) error {
-	cs, err := t.lineup(ctx, t.everybody(3)...)
+	cs, err := t.lineup(ctx, t.all(3)...)
 	if err != nil {
 		return err
 	}
-	for _, c := range []struct {
-		checks int
-		bound  float64
-	}{{1, 0.65}, {100, 0.45}, {1000, 0.45}} {
-		work := fmt.Sprintf("3 nodes, random node, checks a call: %d, 64 callers", c.checks)
-		cell, err := t.versusEcho(ctx, shape(3, 64, c.checks), work, c.bound, cs)
-		if err != nil {
-			return err
-		}
-		if c.checks == 1 {
-			t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Series[1].Ratio(&cell.Series[0], report.P99), ""))
-		}
+	cell, err := t.byChecks(ctx, 3, "3 nodes, random node", [3]float64{0.65, 0.45, 0.45}, cs)
+	if err != nil {
+		return err
 	}
+	t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Ratio(1, 0, report.P99), ""))
 	return t.oneCaller(ctx, cs)
 }
 
-// oneCaller is the time of a check that meets no other.
+// oneCaller measures the latency of a check without others.
 func (t *target) oneCaller(ctx context.Context, cs []contestant) error {
 	first := cs[1]
 	first.asked = []int{0}
@@ -199,13 +191,12 @@ func (t *target) oneCaller(ctx context.Context, cs []contestant) error {
 	if err != nil {
 		return err
 	}
-	echo := &cell.Series[0]
-	t.add(report.AtMost("1 caller, decided locally: p50 ÷ echo's", 1.15, cell.Series[1].Ratio(echo, report.P50), ""))
-	t.add(report.AtMost("1 caller, forwarded: p50 ÷ echo's", 2.2, cell.Series[2].Ratio(echo, report.P50), ""))
+	t.add(report.AtMost("1 caller, decided locally: p50 ÷ echo's", 1.15, cell.Ratio(1, 0, report.P50), ""))
+	t.add(report.AtMost("1 caller, forwarded: p50 ÷ echo's", 2.2, cell.Ratio(2, 0, report.P50), ""))
 	return nil
 }
 
-// tls compares single checks with the echo where both speak TLS. What they cost beside those without says what TLS does.
+// tls compares single checks with the echo, both over TLS.
 func (t *target) tls(ctx context.Context) error {
 	cs, err := t.lineup(ctx, system.Spec{System: "echo", TLS: true}, system.Spec{System: "sluice", TLS: true})
 	if err != nil {
@@ -229,14 +220,14 @@ func (t *target) stream(ctx context.Context) error {
 		return err
 	}
 	r := report.AtLeast("CheckStream, single checks of 64 callers in frames, 1 node, ÷ the unary echo's calls/s", 5,
-		cell.Series[2].Ratio(&cell.Series[0], report.Checks), "")
-	r.Note = "echo by CheckStream: " + report.Number(cell.Series[1].Ratio(&cell.Series[0], report.Checks).Median)
+		cell.Ratio(2, 0, report.Checks))
+	r.Note = "echo by CheckStream: " + report.Number(cell.Ratio(1, 0, report.Checks).Median)
 	t.add(r)
 	return nil
 }
 
-// sdk compares single checks of 64 goroutines through the Go client, which has them travel together
-// and asks the owner, with unary calls of the echo.
+// sdk compares single checks of 64 goroutines through the Go client, which packs them into frames to the owner, with unary
+// calls of the echo.
 func (t *target) sdk(ctx context.Context) error {
 	for _, nodes := range []int{1, 3} {
 		cs, err := t.lineup(ctx, echo, sluice(nodes))
@@ -249,15 +240,14 @@ func (t *target) sdk(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.add(report.AtLeast(fmt.Sprintf("Go client, single checks of 64 goroutines, %s, ÷ the unary echo's calls/s", report.Count(nodes, "node")), 5,
-			cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
+		what := fmt.Sprintf("Go client, single checks of 64 goroutines, %s, ÷ the unary echo's calls/s", report.Count(nodes, "node"))
+		t.add(report.AtLeast(what, 5, cell.Ratio(1, 0, report.Checks)))
 		t.stop()
 	}
 	return nil
 }
 
-// replication compares, on one cluster of three, checks of a rule with asynchronous
-// replication with those of one without.
+// replication compares, on one cluster of three, checks of a rule with asynchronous replication with those of one without.
 func (t *target) replication(ctx context.Context) error {
 	s, err := t.start(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * usual})
 	if err != nil {
@@ -277,13 +267,13 @@ func (t *target) replication(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.add(report.AtLeast(fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, async ÷ no replication", checks), 0.90,
-			cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
+		what := fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, async ÷ no replication", checks)
+		t.add(report.AtLeast(what, 0.90, cell.Ratio(1, 0, report.Checks)))
 	}
 	return nil
 }
 
-// hot compares one key that all callers ask for with many, and with the echo.
+// hot compares one key of all callers with many keys, and with the echo.
 func (t *target) hot(ctx context.Context) error {
 	cs, err := t.lineup(ctx, echo, sluice(3))
 	if err != nil {
@@ -299,7 +289,7 @@ func (t *target) hot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Series[2].Ratio(&cell.Series[1], report.Checks), ""))
+	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Ratio(2, 1, report.Checks)))
 
 	one.name += ", not held"
 	one.asked = []int{(int(owners[0]) + 1) % 3}
@@ -310,27 +300,26 @@ func (t *target) hot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.add(report.AtMost("1 caller, a hot key that another node holds: p50 ÷ echo's", 1.2, cell.Series[2].Ratio(&cell.Series[0], report.P50), ""))
+	t.add(report.AtMost("1 caller, a hot key that another node holds: p50 ÷ echo's", 1.2, cell.Ratio(2, 0, report.P50), ""))
 	return nil
 }
 
-// manyKeys has a node for each number of keys, and all stand side by side: memory, the
-// collector's share and the fall of throughput.
+// manyKeys runs a node for each number of keys side by side: memory, the garbage collector's share and the fall of
+// throughput.
 func (t *target) manyKeys(ctx context.Context) error {
 	var cs []contestant
 	for _, n := range t.scale {
-		s, err := t.start(ctx, system.Spec{System: "sluice", Name: fmt.Sprintf("sluice, %s keys", report.Number(float64(n))), Keys: n})
+		name := fmt.Sprintf("sluice, %s keys", report.Number(float64(n)))
+		c, err := t.filled(ctx, system.Spec{System: "sluice", Name: name, Keys: n}, "allowed", n, 1000)
 		if err != nil {
 			return err
 		}
-		if err := t.fill(ctx, s, "allowed", n, 1000); err != nil {
-			return err
-		}
-		cs = append(cs, contestant{name: s.Name, system: s, keys: n})
+		c.keys = n
+		cs = append(cs, c)
 	}
 	largest := t.scale[len(t.scale)-1]
 	var work report.Shape
-	for _, checks := range []int{1, 100} { // the last is what is looked at below
+	for _, checks := range []int{1, 100} { // the last one is used below
 		work = shape(1, 64, checks)
 		work.Keys, work.Note = largest, "keys as the name says"
 		list := cs
@@ -341,24 +330,22 @@ func (t *target) manyKeys(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		first, last := &cell.Series[0], &cell.Series[len(cell.Series)-1]
 		what := fmt.Sprintf("%s → %s keys, checks/s that are left, checks a call: %d", report.Number(float64(t.scale[0])), report.Number(float64(largest)), checks)
-		t.add(report.AtLeast(what, 0.65, last.Ratio(first, report.Checks), ""))
+		t.add(report.AtLeast(what, 0.65, cell.Ratio(len(cell.Series)-1, 0, report.Checks)))
 	}
 
-	// A cycle of the collector is longer than a round.
+	// A cycle of the garbage collector is longer than a round.
 	long, err := t.measure(ctx, work, cs[len(cs)-1], t.long)
 	if err != nil {
 		return err
 	}
-	share := 100 * long.GCShare
-	t.add(report.Told(fmt.Sprintf("the collector's share of CPU at %s keys under load", report.Number(float64(largest))),
-		report.SpreadOf([]float64{share}), "%"))
+	what := fmt.Sprintf("the collector's share of CPU at %s keys under load", report.Number(float64(largest)))
+	t.add(report.Told(what, report.SpreadOf([]float64{100 * long.GCShare}), "%"))
 	for i, n := range t.scale {
 		if n < t.scale[len(t.scale)-2] {
 			continue
 		}
-		// After the load, when the heap has had time to grow to the collector's goal.
+		// After the load, when the heap has grown to the garbage collector's goal.
 		u, err := process.Total(cs[i].system.Processes)
 		if err != nil {
 			return err

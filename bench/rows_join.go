@@ -15,25 +15,20 @@ const joinKeys = 1_000_000
 // slice is how long each measurement lasts while a node joins: short enough to see it.
 const slice = 500 * time.Millisecond
 
-// joining compares, on a cluster of three that holds a million keys, the half seconds
-// before a fourth node starts with those until it holds its part and every partition has
-// its copy again: under the full load of the callers, where the machine has nothing to spare for
-// one more process either, and under half of it.
+// joining compares, on a cluster of three with a million keys, the half seconds before a fourth node starts with those until
+// it owns its partitions and every partition has its replica again: under full load, where the machine has no spare
+// capacity for another process, and under half of it.
 func (t *target) joining(ctx context.Context) error {
 	keys := joinKeys
 	if t.rounds == 1 {
 		keys = t.scale[0]
 	}
-	s, err := t.start(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * keys})
+	full, err := t.filled(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * keys}, "replicated", keys, 1000)
 	if err != nil {
-		return err
-	}
-	if err := t.fill(ctx, s, "replicated", keys, 1000); err != nil {
 		return err
 	}
 	work := shape(3, 64, 1)
 	work.Keys, work.Domain = keys, "replicated"
-	full := unary(s)
 	capacity, err := t.halves(ctx, work, full, 4)
 	if err != nil {
 		return err
@@ -76,19 +71,18 @@ func (t *target) joinUnder(ctx context.Context, work report.Shape, c contestant)
 			return err
 		}
 	}
-	what := fmt.Sprintf("a fourth node joins, %s keys, ", report.Number(float64(work.Keys)))
+	load := "half"
 	if c.rate == 0 {
-		what += "full load: "
-	} else {
-		what += "half load: "
+		load = "full"
 	}
-	t.add(report.AtLeast(what+"checks/s until all is in place ÷ before", 0.80, report.SpreadOf(kept), ""))
+	what := fmt.Sprintf("a fourth node joins, %s keys, %s load: ", report.Number(float64(work.Keys)), load)
+	t.add(report.AtLeast(what+"checks/s until all is in place ÷ before", 0.80, report.SpreadOf(kept)))
 	t.add(report.Told(what+"in the worst half second", report.SpreadOf(worst), ""))
 	t.add(report.Told(what+"afterwards", report.SpreadOf(after), ""))
 	if c.rate == 0 {
 		t.add(report.AtMost(what+"p99 of the worst half second ÷ before", 3, report.SpreadOf(slower), ""))
 	} else {
-		// From when calls should have begun: what they waited for each other is in it.
+		// From when calls were due: the time that they waited for the one before is in it.
 		t.add(report.Told(what+"p99 of the worst half second ÷ before, waiting included", report.SpreadOf(slower), ""))
 	}
 	t.add(report.Told(what+"until all is in place", report.SpreadOf(took), "s"))
@@ -114,8 +108,7 @@ type grown struct {
 	took          time.Duration
 }
 
-// grow has a node join, measures until all is in place and a little longer, and sends the
-// node away again.
+// grow starts a node, measures until all is in place and a little longer, and stops the node.
 func (t *target) grow(ctx context.Context, work report.Shape, c contestant) (g grown, err error) {
 	began := time.Now()
 	n, err := c.system.Grow(ctx, t.bin, 2*work.Keys)

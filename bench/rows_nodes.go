@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-project/sluice/bench/system"
 )
 
-// moreNodes compares three nodes with nine: first nine that do nothing, then both
-// clusters with checks that are all forwarded, and as many echoes that know nothing of each other: what these
-// cost more, nine processes cost more that share two cores.
+// moreNodes compares three nodes with nine: first nine idle ones, then both clusters with forwarded checks only, and as many
+// independent echoes, which show the cost of more processes on the same cores.
 func (t *target) moreNodes(ctx context.Context) error {
 	nine, err := t.start(ctx, sluice(9))
 	if err != nil {
@@ -63,7 +62,7 @@ func (t *target) moreNodes(ctx context.Context) error {
 			return err
 		}
 		r := report.AtMost(fmt.Sprintf("CPU seconds per million forwarded checks, %d a call, 9 nodes ÷ 3 nodes", checks), 1.25,
-			cell.Series[1].Ratio(&cell.Series[0], report.ServerCPU), "")
+			cell.Ratio(1, 0, report.ServerCPU), "")
 		r.Note = fmt.Sprintf("%s and %s s", report.Number(cell.Series[0].Of(report.ServerCPU).Median), report.Number(cell.Series[1].Of(report.ServerCPU).Median))
 		t.add(r)
 		ours, bare := cell.Series[1].Over(&cell.Series[0], report.ServerCPU), cell.Series[3].Over(&cell.Series[2], report.ServerCPU)
@@ -80,7 +79,7 @@ func (t *target) moreNodes(ctx context.Context) error {
 func (t *target) idle(ctx context.Context, ps []*process.Process) (report.Spread, error) {
 	var cpu [2][]time.Duration
 	for i := range cpu {
-		// Joining is over; what it left to do is done in a moment.
+		// The first pause lets background work of joining end.
 		if err := pause(ctx, []time.Duration{t.long / 5, t.long}[i]); err != nil {
 			return report.Spread{}, err
 		}
@@ -99,8 +98,8 @@ func (t *target) idle(ctx context.Context, ps []*process.Process) (report.Spread
 	return report.SpreadOf(shares), nil
 }
 
-// tracing compares a cluster that sends traces of one call in a hundred to a collector on this machine with
-// one that sends none.
+// tracing compares a cluster that sends traces of one call in a hundred to an OpenTelemetry collector on this machine with one
+// that sends none.
 func (t *target) tracing(ctx context.Context) (err error) {
 	collector, err := system.NewCollector()
 	if err != nil {
@@ -116,14 +115,14 @@ func (t *target) tracing(ctx context.Context) (err error) {
 	return nil
 }
 
-// telemetry compares a cluster with the log that it keeps by default and a Prometheus that scrapes it with
-// one that logs nothing but errors and that nobody asks.
+// telemetry compares a cluster with the default log level and a Prometheus that scrapes it with one that logs only errors and
+// is not scraped.
 func (t *target) telemetry(ctx context.Context) error {
 	return t.watched(ctx, "log and metrics at their defaults ÷ off", true, "--log-level", "info")
 }
 
-// watched compares three nodes that are started with flags, and scraped or not, with three that nobody
-// watches. Rounds are long: what is done every few seconds is to fall into each.
+// watched compares three nodes with flags, scraped or not, with three without. Rounds are long, so that periodic work falls
+// into each.
 func (t *target) watched(ctx context.Context, what string, scraped bool, flags ...string) error {
 	defer func(w time.Duration) { t.window = w }(t.window)
 	t.window = max(t.window, t.long)
@@ -146,15 +145,15 @@ func (t *target) watched(ctx context.Context, what string, scraped bool, flags .
 	if err != nil {
 		return err
 	}
-	t.add(report.AtLeast("3 nodes, 64 callers: "+what, 0.97, cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
+	t.add(report.AtLeast("3 nodes, 64 callers: "+what, 0.97, cell.Ratio(1, 0, report.Checks)))
 	return nil
 }
 
-// scrapeEvery is how often scrape asks. Prometheus is mostly set to do so every 15 s.
+// scrapeEvery is shorter than Prometheus' usual 15 s.
 const scrapeEvery = 5 * time.Second
 
-// scrape reads the metrics of nodes at addrs, now and every scrapeEvery until stop is called. The
-// error is that of the first time.
+// scrape reads the metrics of nodes at addrs, now and every scrapeEvery until stop is called. The error is that of the first
+// time.
 func scrape(ctx context.Context, addrs []string) (stop func(), err error) {
 	if err := scrapeOnce(ctx, addrs); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-project/sluice/internal/load"
 )
 
-// session is one run of the harness: how it measures and what it has found.
+// session is one run of the harness: its settings and results.
 type session struct {
 	sluice, build, out string
 	rounds             int
@@ -33,7 +33,7 @@ type session struct {
 	pickers map[drawing]*load.Pickers
 }
 
-// drawing is how keys are drawn.
+// drawing identifies Pickers.
 type drawing struct {
 	keys         int
 	distribution string
@@ -48,7 +48,7 @@ func (s *session) register(f *flag.FlagSet) {
 	f.DurationVar(&s.window, "window", 1500*time.Millisecond, "length of each measurement")
 }
 
-// open builds what is to be started. Close the session.
+// open builds the systems. Close the session.
 func (s *session) open(ctx context.Context, command string) error {
 	if s.rounds < 1 || s.window <= 0 || s.warmup < 0 {
 		return fmt.Errorf("-rounds %d and -window %v are to be above 0, -warmup %v 0 or more", s.rounds, s.window, s.warmup)
@@ -71,7 +71,7 @@ func (s *session) close() error {
 	return s.bin.Close()
 }
 
-// start starts a system, which runs until stop. It has one node, and room for the usual keys, unless spec says otherwise.
+// start starts a system, which runs until stop, by default with one node and room for the usual keys.
 func (s *session) start(ctx context.Context, spec system.Spec) (*system.System, error) {
 	spec.Nodes, spec.Keys = cmp.Or(spec.Nodes, 1), cmp.Or(spec.Keys, usual)
 	sys, err := s.bin.Start(ctx, spec)
@@ -81,7 +81,19 @@ func (s *session) start(ctx context.Context, spec system.Spec) (*system.System, 
 	return sys, err
 }
 
-// stop ends all systems that run.
+// filled starts a system, sends a check of each of n keys of domain, unless it is the echo, and returns it for unary calls.
+func (s *session) filled(ctx context.Context, spec system.Spec, domain string, n, batch int) (contestant, error) {
+	sys, err := s.start(ctx, spec)
+	if err == nil && spec.System != "echo" {
+		err = s.fill(ctx, sys, domain, n, batch)
+	}
+	if err != nil {
+		return contestant{}, err
+	}
+	return unary(sys), nil
+}
+
+// stop ends all running systems.
 func (s *session) stop() {
 	for _, sys := range s.running {
 		sys.Stop()
@@ -89,7 +101,7 @@ func (s *session) stop() {
 	s.running = nil
 }
 
-// draws returns how a number of keys is drawn; zipf's tables are made once.
+// draws returns the Pickers of a number of keys; zipf's tables are made once.
 func (s *session) draws(keys int, distribution string) (*load.Pickers, error) {
 	d := drawing{keys, distribution}
 	if p := s.pickers[d]; p != nil {
@@ -108,19 +120,17 @@ func (s *session) draws(keys int, distribution string) (*load.Pickers, error) {
 type contestant struct {
 	name   string
 	system *system.System
-	// api is how the system is asked, see system.Target.
-	api string
-	// asked are the nodes to ask, nil for all; accepts is as in load.Work.
+	api    string // see system.Target
+	// asked are the nodes to call, nil for all; accepts is as in load.Work.
 	asked   []int
 	accepts func(node int, key uint32) bool
-	// keys, nodes and domain are set where they are not the shape's.
+	// keys, nodes and domain are set where they differ from the shape's.
 	keys, nodes int
 	domain      string
-	// rate is how many checks are sent in a second; 0 is as many as can be.
-	rate float64
+	rate        float64 // checks per second; 0 is without a limit
 }
 
-// unary is sys asked by unary calls at random nodes.
+// unary is sys with unary calls to random nodes.
 func unary(sys *system.System) contestant { return contestant{name: sys.Name, system: sys} }
 
 // by is c with another API, and name for it.
@@ -129,15 +139,14 @@ func (c contestant) by(api, name string) contestant {
 	return c
 }
 
-// only is c with checks of keys that the node asked owns, or of keys that another one owns.
+// only is c with checks of keys that the called node owns, or of keys that another one owns.
 func (c contestant) only(owners []uint8, owned bool, name string) contestant {
 	c.accepts = func(node int, key uint32) bool { return (int(owners[key]) == node) == owned }
 	c.name += ", " + name
 	return c
 }
 
-// compare has all of cs do the work of shape in turns, tells the figures, and saves
-// all there are so far.
+// compare runs the work of shape on all of cs in turns, prints the figures, and saves all results so far.
 func (s *session) compare(ctx context.Context, shape report.Shape, cs ...contestant) (*report.Cell, error) {
 	cell := report.Cell{Shape: shape, Series: make([]report.Series, len(cs))}
 	for range s.rounds {
@@ -166,13 +175,12 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	if err != nil {
 		return nil, err
 	}
-	target, err := c.system.Target(ctx, c.api, cmp.Or(c.domain, shape.Domain))
+	target, err := c.system.Target(c.api, cmp.Or(c.domain, shape.Domain))
 	if err != nil {
 		return nil, err
 	}
 	s.seed++
-	// What earlier loads left is not to be collected during this one.
-	runtime.GC()
+	runtime.GC() // of earlier loads
 	loading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var server, client [2]process.Usage
@@ -208,12 +216,12 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	return roundOf(result, shape.Checks, window, server, client), nil
 }
 
-// roundOf is what a load has brought, with the use of the servers and of this process when its window began and ended. The checks of calls that
-// failed count as calls only.
+// roundOf returns the figures of a load, with the usage of the servers and of this process at the begin and end of its window.
+// The checks of failed calls count as calls only.
 func roundOf(result *load.Result, batch int, window time.Duration, server, client [2]process.Usage) *report.Round {
 	all, failed := result.Decided(), result.Failed-result.FailedCalls*int64(batch)
 	checks := float64(all.Allowed + all.Denied + failed)
-	// No answer at all is a result too, and has no shares.
+	// A round without any answer has no shares.
 	each := 1 / max(checks, 1)
 	share := func(n int64) float64 { return float64(n) * each }
 	from := func(sources ...load.Source) (n int64) {
@@ -243,9 +251,8 @@ func roundOf(result *load.Result, batch int, window time.Duration, server, clien
 	return r
 }
 
-// settle waits until ps have nothing left to do, so that the next one to be measured
-// does not pay for it: a collector's cycle, or calls that were given up. Five
-// seconds at most, as some never rest.
+// settle waits until ps are idle, five seconds at most, so that background work, as of the garbage collector, does not slow
+// the next measurement.
 func settle(ctx context.Context, ps []*process.Process) error {
 	before, err := process.Total(ps)
 	for range 50 {
@@ -257,7 +264,7 @@ func settle(ctx context.Context, ps []*process.Process) error {
 		}
 		var now process.Usage
 		now, err = process.Total(ps)
-		// Time is told in steps of 10 ms, and idle nodes gossip.
+		// CPU time has steps of 10 ms, and idle nodes gossip.
 		if now.CPU-before.CPU <= time.Duration(1+len(ps))*10*time.Millisecond {
 			return err
 		}
@@ -276,10 +283,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fill makes counters of n keys in sys. It tells of checks that failed: some
-// systems do not bear the load.
+// fill makes counters of n keys in sys, and prints how many checks failed: some systems are overloaded.
 func (s *session) fill(ctx context.Context, sys *system.System, domain string, n, batch int) error {
-	target, err := sys.Target(ctx, "", domain)
+	target, err := sys.Target("", domain)
 	if err != nil {
 		return err
 	}
@@ -290,8 +296,8 @@ func (s *session) fill(ctx context.Context, sys *system.System, domain string, n
 	return err
 }
 
-// fill sends a check of each of n keys, in order, so that later checks find counters. Calls have batch checks and go round the nodes. It returns the
-// number of checks that failed.
+// fill sends a check of each of n keys, in order, in calls of batch checks to the nodes in turn. It returns the number of
+// failed checks.
 func fill(ctx context.Context, target load.Target, n, callers, batch int) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

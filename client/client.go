@@ -120,7 +120,7 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 
 // reached reports whether there is a stream to a node.
 func (c *Client) reached() bool {
-	return slices.ContainsFunc(c.everyone(), func(n *node) bool { return n.current.Load() != nil })
+	return slices.ContainsFunc(c.allNodes(), func(n *node) bool { return n.current.Load() != nil })
 }
 
 // dialPatience is how long Dial waits for the cluster.
@@ -141,7 +141,7 @@ func (c *Client) Close() error {
 }
 
 func (c *Client) closeNodes() {
-	for _, n := range c.everyone() {
+	for _, n := range c.allNodes() {
 		n.close()
 	}
 }
@@ -164,34 +164,34 @@ func (c *Client) jitter(d time.Duration) time.Duration {
 
 // Allow spends 1 of what descriptor has in domain, and reports whether it may.
 func (c *Client) Allow(ctx context.Context, domain string, descriptor ...Entry) (bool, error) {
-	d, err := c.ask(ctx, &Check{Domain: domain, Descriptor: descriptor}, sluicev1.Verb_VERB_CHECK)
+	d, err := c.do(ctx, &Check{Domain: domain, Descriptor: descriptor}, sluicev1.Verb_VERB_CHECK)
 	return d.Allowed, err
 }
 
 // Check spends the cost if every limit admits it. A retry after an answer that was lost may spend it
 // twice, and never admits it twice.
 func (c *Client) Check(ctx context.Context, q Check) (Decision, error) {
-	return c.ask(ctx, &q, sluicev1.Verb_VERB_CHECK)
+	return c.do(ctx, &q, sluicev1.Verb_VERB_CHECK)
 }
 
 // Read answers as Check would and spends nothing.
 func (c *Client) Read(ctx context.Context, q Check) (Decision, error) {
-	return c.ask(ctx, &q, sluicev1.Verb_VERB_READ)
+	return c.do(ctx, &q, sluicev1.Verb_VERB_READ)
 }
 
 // Charge spends the cost whatever the limits say, after the fact, and may leave a debt. It is not
 // retried once it may have been done: then the error is ErrUnavailable.
 func (c *Client) Charge(ctx context.Context, q Check) (Decision, error) {
-	return c.ask(ctx, &q, sluicev1.Verb_VERB_CHARGE)
+	return c.do(ctx, &q, sluicev1.Verb_VERB_CHARGE)
 }
 
 // Refund gives the cost back, up to the full limit. Errors are as with Charge.
 func (c *Client) Refund(ctx context.Context, q Check) (Decision, error) {
-	return c.ask(ctx, &q, sluicev1.Verb_VERB_REFUND)
+	return c.do(ctx, &q, sluicev1.Verb_VERB_REFUND)
 }
 
-// ask decides q, counts the decision and tells the observer.
-func (c *Client) ask(ctx context.Context, q *Check, verb sluicev1.Verb) (d Decision, err error) {
+// do decides q, counts the decision and tells the observer.
+func (c *Client) do(ctx context.Context, q *Check, verb sluicev1.Verb) (d Decision, err error) {
 	var began time.Time
 	if c.opts.observer != nil {
 		began = time.Now()
@@ -234,7 +234,7 @@ func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *De
 	if s == nil {
 		return c.retry(ctx, q, verb, key, x, nil, errUnsent, d)
 	}
-	if err := s.ask(ctx, x, known); err != nil {
+	if err := s.roundTrip(ctx, x, known); err != nil {
 		return c.retry(ctx, q, verb, key, x, s.node, err, d)
 	}
 	c.take(x, key, cost, verb, s.node, known, d)
@@ -251,8 +251,8 @@ func (c *Client) take(x *call, key counterKey, cost int64, verb sluicev1.Verb, n
 	}
 }
 
-// ask sends x and waits for the decision. Unless the error is errGaveUp, the stream does not use x any more.
-func (s *stream) ask(ctx context.Context, x *call, known bool) error {
+// roundTrip sends x and waits for the decision. Unless the error is errGaveUp, the stream does not use x any more.
+func (s *stream) roundTrip(ctx context.Context, x *call, known bool) error {
 	if err := s.submit(x, known); err != nil {
 		return err
 	}
@@ -331,7 +331,7 @@ func (c *Client) retry(ctx context.Context, q *Check, verb sluicev1.Verb, key co
 		n = s.node
 		// The old stream may still answer the old call.
 		x = &call{body: body, done: make(chan struct{}, 1)}
-		if err = s.ask(ctx, x, known); err == nil {
+		if err = s.roundTrip(ctx, x, known); err == nil {
 			c.take(x, key, max(1, q.Cost), verb, n, known, d)
 			return nil
 		}

@@ -76,7 +76,7 @@ func TestTogether(t *testing.T) {
 	waitFor(t, "all to wait", func() bool { return underWay(c, n) == callers })
 	close(release)
 	wg.Wait()
-	if frames := n.frames.Load(); frames > callers/10 { // maxFlying and one, unless this machine is slow
+	if frames := n.frames.Load(); frames > callers/10 { // maxInFlight and one, unless this machine is slow
 		t.Errorf("%d frames for %d checks", frames, callers)
 	}
 }
@@ -99,8 +99,8 @@ func underWay(c *Client, f *fakeNode) int {
 	return s.mu.queued + sentLocked(s)
 }
 
-// flying returns how many checks are sent to f and unanswered, if none waits to be sent.
-func flying(c *Client, f *fakeNode) int {
+// inFlight returns how many checks are sent to f and unanswered, if none waits to be sent.
+func inFlight(c *Client, f *fakeNode) int {
 	s := streamOf(c, f)
 	if s == nil {
 		return 0
@@ -114,7 +114,7 @@ func flying(c *Client, f *fakeNode) int {
 }
 
 func sentLocked(s *stream) (n int) {
-	for _, f := range s.mu.flying {
+	for _, f := range s.mu.inFlight {
 		n += len(f.calls)
 	}
 	return n
@@ -217,7 +217,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestDenialEnds: at the moment at which a denial ends, nobody answers it from memory any more.
+// TestDenialEnds: a denial is not answered from memory after its time.
 func TestDenialEnds(t *testing.T) {
 	m := newDenials(4)
 	at := time.Unix(1000, 0)
@@ -262,7 +262,7 @@ func TestOddValues(t *testing.T) {
 	}
 }
 
-// TestBadInput: what is wrong is named, and nobody is asked.
+// TestBadInput: the error names the invalid field, and no node gets the check.
 func TestBadInput(t *testing.T) {
 	f := newCluster(t, "n1")
 	c := f.dial()
@@ -361,7 +361,7 @@ func TestBroken(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return sentLocked(s) == 2 && int(taken.Load()) == len(s.mu.flying)
+		return sentLocked(s) == 2 && int(taken.Load()) == len(s.mu.inFlight)
 	})
 	n2 := f.nodes[1]
 	go n2.server.Stop()
@@ -435,7 +435,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// TestClose: whoever waits is told, and nothing runs any more.
+// TestClose: waiting calls end with ErrClosed, and no goroutine is left.
 func TestClose(t *testing.T) {
 	f := newCluster(t, "n1")
 	hold := make(chan struct{})

@@ -78,7 +78,7 @@ func TestReportLoad(t *testing.T) {
 	answer(func(*fakeNode, *sluicev1.ReportLoadRequest) error { return status.Error(codes.Unavailable, "leaving") })
 	c := f.dial(WithTimeout(50 * time.Millisecond))
 	if err := c.ReportLoad(t.Context(), "shop", "spare", 1); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "50ms") {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no node answers: %v", err)
 	}
 	answer(nil)
 }

@@ -13,7 +13,7 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// mute returns an address at which connections are taken, and nobody ever says a word: what a firewall or a stopped
+// mute returns an address at which connections are accepted and never answered: as by a firewall or a stopped
 // process looks like from here.
 func mute(t testing.TB) string {
 	t.Helper()
@@ -25,7 +25,7 @@ func mute(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// TestMembersOutOfReach: where the members' own addresses cannot be reached, the target answers, and nobody waits
+// TestMembersOutOfReach: when the members' own addresses are unreachable, the target answers, and no check waits
 // for attempts to reach them.
 func TestMembersOutOfReach(t *testing.T) {
 	f := newCluster(t, "n1", "n2", "n3")
@@ -152,9 +152,9 @@ func TestLanes(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "the lost to be on their way", func() bool { // all are sent: late frames make room
-		return flying(c, f.nodes[0]) >= 0 && flying(c, f.nodes[1]) >= 0 &&
-			flying(c, f.nodes[0])+flying(c, f.nodes[1]) == lost
+	waitFor(t, "the lost to be on their way", func() bool { // all are sent: what is late invalidates
+		return inFlight(c, f.nodes[0]) >= 0 && inFlight(c, f.nodes[1]) >= 0 &&
+			inFlight(c, f.nodes[0])+inFlight(c, f.nodes[1]) == lost
 	})
 	for i := range 20 {
 		for _, key := range []string{"user", "new"} {

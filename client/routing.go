@@ -24,8 +24,8 @@ type fleet struct {
 	byName map[string]*node
 }
 
-// everyone returns all nodes and the target's addresses.
-func (c *Client) everyone() []*node { return slices.Concat(c.fleet.Load().nodes, c.seeds) }
+// allNodes returns all nodes and the target's addresses.
+func (c *Client) allNodes() []*node { return slices.Concat(c.fleet.Load().nodes, c.seeds) }
 
 // pick returns a stream to the owner of the counter key if known, else to the next node, and to avoid only if there is no
 // other; nil without any stream. It connects nodes without a stream in the background.
@@ -165,7 +165,7 @@ func (c *Client) watch() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		for _, n := range c.everyone() {
+		for _, n := range c.allNodes() {
 			if s := n.current.Load(); s != nil && s.hangs(now, c.opts.timeout) {
 				s.end(context.DeadlineExceeded)
 			}

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// maxFlying is how many frames of a lane may be in flight before checks wait. Frames that are in flight for lateAfter do
-	// not count, up to maxFlyingLate in all: they wait for something at the node, and others need not.
-	maxFlying     = 3
-	lateAfter     = 20 * time.Millisecond
-	maxFlyingLate = 32
+	// maxInFlight is how many frames of a lane may be in flight before checks wait. Frames that are in flight for lateAfter do
+	// not count, up to maxInFlightLate in all: they wait for something at the node, and others need not.
+	maxInFlight     = 3
+	lateAfter       = 20 * time.Millisecond
+	maxInFlightLate = 32
 	// maxFrameBytes and maxFrameChecks bound a frame. Two of them fit into gRPC's send buffer, so sending never blocks.
 	maxFrameBytes  = 16 << 10
 	maxFrameChecks = 512
@@ -40,8 +40,8 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
-// answer ends the call. It never blocks.
-func (c *call) answer(err error) {
+// complete ends the call. It never blocks.
+func (c *call) complete(err error) {
 	c.err = err
 	c.done <- struct{}{}
 }
@@ -92,8 +92,8 @@ func (f *frame) has(c *call) bool {
 
 // lane is a queue of frames on a stream, which does not wait for the responses of other lanes.
 type lane struct {
-	waiting []*frame // the oldest first
-	flying  int      // frames in flight that are not late
+	waiting  []*frame // the oldest first
+	inFlight int      // frames in flight that are not late
 }
 
 // The lanes: checks that the node owns, as far as is known, are decided at once. Others, which it may have to forward or
@@ -117,15 +117,15 @@ type stream struct {
 
 	mu struct {
 		sync.Mutex
-		lanes   [2]lane
-		queued  int      // checks that wait
-		flying  []*frame // in flight
-		lastID  uint64
-		sending bool
-		heard   time.Time   // when the last response came
-		late    *time.Timer // fires when frames in flight may be late, if armed
-		armed   bool
-		ended   error // the end of the stream
+		lanes    [2]lane
+		queued   int      // checks that wait
+		inFlight []*frame // in flight
+		lastID   uint64
+		sending  bool
+		heard    time.Time   // when the last response came
+		late     *time.Timer // fires when frames in flight may be late, if armed
+		armed    bool
+		ended    error // the end of the stream
 	}
 }
 
@@ -167,11 +167,11 @@ func (s *stream) submit(c *call, known bool) error {
 
 // readyLocked returns a lane with a frame that may be sent now, or nil.
 func (s *stream) readyLocked() *lane {
-	if s.mu.ended != nil || len(s.mu.flying) >= maxFlyingLate {
+	if s.mu.ended != nil || len(s.mu.inFlight) >= maxInFlightLate {
 		return nil
 	}
 	for i := range s.mu.lanes {
-		if l := &s.mu.lanes[i]; len(l.waiting) > 0 && l.flying < maxFlying {
+		if l := &s.mu.lanes[i]; len(l.waiting) > 0 && l.inFlight < maxInFlight {
 			return l
 		}
 	}
@@ -213,8 +213,8 @@ func (s *stream) launchLocked(f *frame) {
 	f.id, f.sent = s.mu.lastID, time.Now()
 	b := protowire.AppendTag(*f.out, requestID, protowire.VarintType)
 	*f.out = protowire.AppendVarint(b, f.id)
-	f.lane.flying++
-	s.mu.flying = append(s.mu.flying, f)
+	f.lane.inFlight++
+	s.mu.inFlight = append(s.mu.inFlight, f)
 }
 
 // armLocked schedules relieve for when frames in flight may be late.
@@ -232,10 +232,10 @@ func (s *stream) relieve() {
 	s.mu.Lock()
 	s.mu.armed = false
 	now := time.Now()
-	for _, f := range s.mu.flying {
+	for _, f := range s.mu.inFlight {
 		if !f.late && now.Sub(f.sent) >= lateAfter {
 			f.late = true
-			f.lane.flying--
+			f.lane.inFlight--
 		}
 	}
 	lead := s.leadLocked()
@@ -292,9 +292,9 @@ func (s *stream) take(b []byte) error {
 			c.asked = f.sent
 		}
 		if err != nil {
-			c.answer(errAmbiguous)
+			c.complete(errAmbiguous)
 		} else {
-			c.answer(nil)
+			c.complete(nil)
 		}
 	}
 	return err
@@ -304,11 +304,11 @@ func (s *stream) take(b []byte) error {
 func (s *stream) answered(id uint64) *frame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, f := range s.mu.flying {
+	for i, f := range s.mu.inFlight {
 		if f.id == id {
-			s.mu.flying = append(s.mu.flying[:i], s.mu.flying[i+1:]...)
+			s.mu.inFlight = append(s.mu.inFlight[:i], s.mu.inFlight[i+1:]...)
 			if !f.late {
-				f.lane.flying--
+				f.lane.inFlight--
 			}
 			s.mu.heard = time.Now()
 			return f
@@ -331,8 +331,8 @@ func (s *stream) end(why error) {
 		waiting = append(waiting, s.mu.lanes[i].waiting...)
 		s.mu.lanes[i].waiting = nil
 	}
-	flying := s.mu.flying
-	s.mu.flying, s.mu.queued = nil, 0
+	inFlight := s.mu.inFlight
+	s.mu.inFlight, s.mu.queued = nil, 0
 	if s.mu.late != nil {
 		s.mu.late.Stop()
 	}
@@ -345,19 +345,19 @@ func (s *stream) end(why error) {
 	}
 	// The sender may still use a frame in flight, so frames do not return to the pool.
 	var since time.Time
-	for _, f := range flying {
+	for _, f := range inFlight {
 		if since.IsZero() {
 			since = f.sent
 		}
 		for _, c := range f.calls {
 			c.asked = f.sent
-			c.answer(under)
+			c.complete(under)
 		}
 	}
 	for _, f := range waiting {
 		for _, c := range f.calls {
-			c.asked = since // about: they waited for what was flying
-			c.answer(errUnsent)
+			c.asked = since // about: they waited for frames in flight
+			c.complete(errUnsent)
 		}
 	}
 }
@@ -367,10 +367,10 @@ func (s *stream) end(why error) {
 func (s *stream) hangs(now time.Time, timeout time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.mu.flying) == 0 {
+	if len(s.mu.inFlight) == 0 {
 		return false
 	}
-	oldest := s.mu.flying[0].sent
+	oldest := s.mu.inFlight[0].sent
 	silence := now.Sub(oldest)
 	if s.mu.heard.After(oldest) {
 		silence = now.Sub(s.mu.heard)

@@ -40,7 +40,7 @@ func TestTokenStaysOffTheWire(t *testing.T) {
 		{"plain text", plain, []string{"https://192.0.2.1:7460/s"}, false, false},
 		{"plain text to a name", plain, []string{"https://sluice:7460/s"}, false, false},
 		{"plain text to a name that begins well", plain, []string{"https://localhost.example/s"}, false, false},
-		{"plain text to nobody knows whom", plain, nil, false, false},
+		{"plain text to an unknown address", plain, nil, false, false},
 		{"nothing known", t.Context(), []string{"https://192.0.2.1/s"}, false, false},
 		{"loopback", plain, []string{"https://127.0.1.3:7460/s"}, false, true},
 		{"loopback of IPv6", plain, []string{"https://[::1]:7460/s"}, false, true},

@@ -1,7 +1,5 @@
-// Command echo is the transport's own limit: a gRPC server that answers sluice's
-// messages without deciding anything. It has the options of sluice's public
-// server and gRPC's own codec, and fills decisions as sluice fills them, so that
-// what it carries is what sluice carries.
+// Command echo measures the limit of the transport: a gRPC server with sluice's messages that decides nothing. It has the
+// options of sluice's public server and gRPC's own codec, and its decisions have the size of sluice's.
 package main
 
 import (
@@ -70,8 +68,7 @@ func (echo) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, s
 	}
 }
 
-// answer has a decision for each check, of the size that sluice's have under
-// rules/allowed.yaml. They lie in one piece of memory, as sluice's do.
+// answer has a decision for each check, of the size of sluice's under rules/allowed.yaml, in one allocation as sluice's.
 func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 	n := len(req.GetChecks())
 	list := make([]sluicev1.Decision, n)

@@ -1,6 +1,5 @@
-// Package process runs servers under test as processes of their own and reads
-// what they cost: processor time and resident memory, from /proc, and the
-// collector's part, from the lines that Go's runtime writes about it.
+// Package process runs servers under test as processes and reads their cost: processor time and resident memory from /proc,
+// and the garbage collector's share from the trace of Go's runtime.
 //
 // Each Process has two goroutines, one that reads its standard error and one that
 // waits for its end; Stop waits for both. Linux only.
@@ -25,28 +24,24 @@ import (
 type Process struct {
 	Name string
 	cmd  *exec.Cmd
-	// done is closed when the process has ended and its output is read.
-	done chan struct{}
+	done chan struct{} // closed when the process has ended and its output is read
 
 	mu struct {
 		sync.Mutex
-		// tail are the last lines it wrote, for errors.
-		tail []string
+		tail []string // the last lines of its standard error
 		gc   time.Duration
 	}
 }
 
-// Spec says what to start.
+// Spec is a program to start.
 type Spec struct {
 	Name string
 	Path string
 	Args []string
-	// Env is added to the harness's own.
-	Env []string
+	Env  []string // beside the harness's own
 }
 
-// Start starts s with the collector's trace on. The process is killed when the
-// harness ends without having stopped it.
+// Start starts s with the garbage collector's trace. The process is killed when the harness ends without stopping it.
 func Start(s Spec) (*Process, error) {
 	p := &Process{Name: s.Name, cmd: exec.Command(s.Path, s.Args...), done: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), "GODEBUG=gctrace=1"), s.Env...)
@@ -61,7 +56,7 @@ func Start(s Spec) (*Process, error) {
 	go func() {
 		defer close(p.done)
 		p.read(errs)
-		// The exit status says nothing that the last lines do not.
+		// The last lines say more than the exit status.
 		_ = p.cmd.Wait()
 	}()
 	return p, nil
@@ -110,8 +105,7 @@ const tick = 10 * time.Millisecond
 type Usage struct {
 	// CPU is user and system time since its start, to 10 ms.
 	CPU time.Duration
-	// GC is what of that the collector of a Go program had spent when its last cycle
-	// ended, idle processors' help left out.
+	// GC is the part of the garbage collector of a Go program until its last cycle ended, without the help of idle processors.
 	GC time.Duration
 	// Resident is its memory now, in bytes.
 	Resident int64
@@ -144,7 +138,7 @@ func Total(ps []*Process) (Usage, error) {
 	return sum, nil
 }
 
-// Self is what the calling process has used, its collector left out.
+// Self is the usage of the calling process, without GC.
 func Self() (Usage, error) { return usageOf(os.Getpid()) }
 
 func usageOf(pid int) (Usage, error) {
@@ -152,8 +146,7 @@ func usageOf(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	// The second field is the program's name in brackets and may hold anything.
-	// What follows the last bracket begins with the third.
+	// The second field is the program's name in brackets; the third follows the last bracket.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	number := func(field int) (n int64) {
 		if err == nil && field-3 < len(fields) {
@@ -168,15 +161,14 @@ func usageOf(pid int) (Usage, error) {
 	return u, err
 }
 
-// cycle has the parts of a cycle's processor time in ms: stop, assist, background, idle, and stop.
+// cycle matches a cycle's processor times in ms: stop, assist, background, (idle,) and stop.
 var cycle = regexp.MustCompile(`^gc .*ms clock, ([\d.]+)\+([\d.]+)/([\d.]+)/[\d.]+\+([\d.]+) ms cpu`)
 
-// gcTime returns the processor time of one collector cycle, from a line of Go's
-// gctrace such as
+// gcTime returns the processor time of one cycle of the garbage collector, from a line of Go's gctrace such as
 //
 //	gc 7 @0.1s 2%: 0.02+1.2+0.01 ms clock, 0.04+0.3/1.1/0.5+0.02 ms cpu, 4->5->2 MB, …
 //
-// which is documented in package runtime. Idle time is left out: no other work wanted it.
+// which is documented in package runtime. Idle time is left out.
 func gcTime(line string) (spent time.Duration, ok bool) {
 	parts := cycle.FindStringSubmatch(line)
 	if parts == nil {

@@ -12,17 +12,15 @@ import (
 	"strings"
 )
 
-// chart is one picture: which series it takes and what it shows of them.
+// chart is one picture.
 type chart struct {
 	file, title, x, y string
-	// takes says whether a series of a cell belongs, and where on the x axis.
-	takes func(c *Cell, s *Series) (x int, ok bool)
-	// show is the figure of a series.
-	show func(c *Cell, s *Series) Spread
-	logY bool
+	takes             func(c *Cell, s *Series) (x int, ok bool) // reports whether it has a series of a cell, and where on the x axis
+	show              func(c *Cell, s *Series) Spread           // the figure of a series
+	logY              bool
 }
 
-// plain cells ask the usual things, and the same of all systems.
+// plain shapes are the usual ones.
 func plain(s Shape) bool {
 	return s.Domain == "allowed" && s.Distribution == "uniform" && s.Note == ""
 }
@@ -104,10 +102,9 @@ func (c *chart) lines(cells []Cell) []line {
 			}
 			y := c.show(&cells[i], s)
 			if !(y.Low > 0) || math.IsInf(y.High, 1) {
-				// Nothing was answered in some round; a curve cannot say that.
-				continue
+				continue // a round without any answer
 			}
-			// What varies from name to name stands on an axis or in the title.
+			// The varying part of a name is on an axis or in the title.
 			name, _, _ := strings.Cut(strings.ReplaceAll(s.Name, " ×", ", ×"), ", ")
 			n := slices.IndexFunc(lines, func(l line) bool { return l.name == name })
 			if n < 0 {
@@ -226,7 +223,7 @@ func (c *chart) svg(lines []line) string {
 	return b.String()
 }
 
-// tickText says a round figure in few letters.
+// tickText formats a round figure.
 func tickText(v float64) string {
 	switch {
 	case v >= 1e6:
@@ -237,24 +234,22 @@ func tickText(v float64) string {
 	return fmt.Sprintf("%g", v)
 }
 
-// Row is one line of what sluice is to reach.
+// Row is one target of sluice, and its result.
 type Row struct {
 	Work string `json:"work"`
-	// Want says the bound, for example "≥ 0.90"; empty for what is only told.
-	Want string `json:"want,omitempty"`
+	Want string `json:"want,omitempty"` // the bound, for example "≥ 0.90"; empty without one
 	Got  Spread `json:"got"`
-	// Unit stands behind the figures; empty for ratios.
-	Unit string `json:"unit,omitempty"`
+	Unit string `json:"unit,omitempty"` // of the figures; empty for ratios
 	Met  bool   `json:"met"`
 	Note string `json:"note,omitempty"`
 }
 
-// AtLeast is a row that is met from bound up.
-func AtLeast(work string, bound float64, got Spread, unit string) Row {
-	return Row{Work: work, Want: "≥ " + Number(bound), Got: got, Unit: unit, Met: got.Median >= bound}
+// AtLeast is a row with a lower bound.
+func AtLeast(work string, bound float64, got Spread) Row {
+	return Row{Work: work, Want: "≥ " + Number(bound), Got: got, Met: got.Median >= bound}
 }
 
-// AtMost is a row that is met up to bound.
+// AtMost is a row with an upper bound.
 func AtMost(work string, bound float64, got Spread, unit string) Row {
 	return Row{Work: work, Want: "≤ " + Number(bound), Got: got, Unit: unit, Met: got.Median <= bound}
 }
@@ -300,7 +295,7 @@ func WriteCell(w io.Writer, c *Cell) error {
 	return writeTable(w, lines)
 }
 
-// remarks are what a reader must know before believing a series.
+// remarks qualify the figures of a series.
 func remarks(s *Series) string {
 	var list []string
 	say := func(name string, f Figure) {

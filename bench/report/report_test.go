@@ -47,8 +47,8 @@ func TestRatio(t *testing.T) {
 func TestRows(t *testing.T) {
 	var b strings.Builder
 	err := WriteRows(&b, []Row{
-		AtLeast("a", 0.9, Spread{0.91, 0.8, 1}, ""),
-		AtLeast("b", 0.9, Spread{0.89, 0.8, 1}, ""),
+		AtLeast("a", 0.9, Spread{0.91, 0.8, 1}),
+		AtLeast("b", 0.9, Spread{0.89, 0.8, 1}),
 		AtMost("c", 320, Spread{320, 320, 320}, "bytes"),
 		AtMost("d", 1.6, Spread{math.NaN(), 0, 0}, ""),
 		Told("e", Spread{12345678, 12.34, 123.4}, "%"),

@@ -1,5 +1,4 @@
-// Package report keeps what was measured, says it as tables, saves it as JSON and
-// draws it as SVG. It measures nothing.
+// Package report keeps measurements, prints them as tables, saves them as JSON and draws them as SVG.
 package report
 
 import (
@@ -21,7 +20,7 @@ type File struct {
 	Cells    []Cell    `json:"cells"`
 }
 
-// Machine is where it ran.
+// Machine describes where it ran.
 type Machine struct {
 	CPU   string `json:"cpu"`
 	Cores int    `json:"cores"`
@@ -29,8 +28,7 @@ type Machine struct {
 	Go    string `json:"go"`
 }
 
-// Shape is what was asked in a Cell, by all systems alike unless a Series' name
-// says otherwise.
+// Shape is the work of a Cell, the same for all systems unless a Series' name says otherwise.
 type Shape struct {
 	Nodes        int    `json:"nodes"`
 	Callers      int    `json:"callers"`
@@ -38,8 +36,7 @@ type Shape struct {
 	Keys         int    `json:"keys"`
 	Distribution string `json:"distribution"`
 	Domain       string `json:"domain"`
-	// Note sets cells apart that the rest does not.
-	Note string `json:"note,omitempty"`
+	Note         string `json:"note,omitempty"` // distinguishes otherwise equal shapes
 }
 
 func (s Shape) String() string {
@@ -56,10 +53,13 @@ type Cell struct {
 	Series []Series `json:"series"`
 }
 
-// Series is one system's rounds in a Cell. Round i of all series lie side by side in time.
+// Ratio is the spread of a figure of the series of to that of base in the same round. Both are indexes.
+func (c *Cell) Ratio(of, base int, f Figure) Spread { return c.Series[of].Ratio(&c.Series[base], f) }
+
+// Series is one system's rounds in a Cell. Rounds with the same index ran one after the other.
 type Series struct {
 	Name string `json:"name"`
-	// Keys and Nodes are set where they are not the Shape's.
+	// Keys and Nodes are set where they differ from the Shape's.
 	Keys   int     `json:"keys,omitempty"`
 	Nodes  int     `json:"nodes,omitempty"`
 	Rounds []Round `json:"rounds"`
@@ -115,7 +115,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// Spread is the median of several figures, and the lowest and highest of them.
+// Spread is the median, lowest and highest of several figures.
 type Spread struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`

@@ -59,15 +59,15 @@ func inPlace(ctx context.Context, conns []*grpc.ClientConn) error {
 	return nil
 }
 
-// Newcomer is one more node of a running cluster, which no Target asks.
+// Newcomer is one more node of a running cluster, which no Target calls.
 type Newcomer struct {
 	Process *process.Process
 	name    string
 	addr    string // gRPC
 }
 
-// Grow starts one more node of sluice, whose cache has room for keys, beside those of s.
-// It does not wait. The caller ends the process.
+// Grow starts one more node of sluice, with cache room for keys, beside those of s. It does not wait. The caller ends the
+// process.
 func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, error) {
 	res, err := members(ctx, s.conns[0])
 	if err != nil {
@@ -160,8 +160,8 @@ func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, err
 	return list, nil
 }
 
-// SameSize fails when the echo's answer to a hundred checks differs from sluice's by more than
-// a twentieth in length, because then the echo is no measure of sluice's transport.
+// SameSize returns an error when the echo's response to a hundred checks differs from sluice's by more than a twentieth in
+// length: then the echo is no measure of sluice's transport.
 func SameSize(ctx context.Context, echo, sluice *System) error {
 	var size [2]int
 	for i, s := range []*System{echo, sluice} {

@@ -20,23 +20,17 @@ import (
 	"github.com/sluice-project/sluice/internal/load/api"
 )
 
-// Spec says what to start.
+// Spec is a system to start.
 type Spec struct {
-	// System is echo, sluice, gubernator or ratelimit.
-	System string
-	// Name in tables. Empty: made of the rest.
-	Name string
-	// Nodes, of which ratelimit has one. Those of the echo know nothing of each other.
-	Nodes int
-	// Keys that the caches of sluice and gubernator have room for.
-	Keys int
-	// TLS: the echo or one node of sluice, over TLS 1.3.
-	TLS bool
-	// Flags are further flags of sluice's nodes.
-	Flags []string
+	System string   // echo, sluice, gubernator or ratelimit
+	Name   string   // in tables; empty: made of the rest
+	Nodes  int      // ratelimit has one; those of the echo are independent
+	Keys   int      // the capacity of the caches of sluice and gubernator
+	TLS    bool     // the echo or one node of sluice, over TLS 1.3
+	Flags  []string // further flags of sluice's nodes
 }
 
-// ErrNoRedis says that redis-server, which ratelimit needs, is not installed.
+// ErrNoRedis means that redis-server, which ratelimit needs, is not installed.
 var ErrNoRedis = errors.New("redis-server is not installed")
 
 // Start starts a system and waits until its nodes decide checks, and agree with each other.
@@ -52,7 +46,7 @@ func (b *Binaries) Start(ctx context.Context, spec Spec) (*System, error) {
 	return s, nil
 }
 
-// name is what a system is called that is given no name.
+// name is the default name of a system.
 func (s *Spec) name() string {
 	name := s.System
 	switch {
@@ -95,7 +89,7 @@ func (s *System) launch(ctx context.Context, b *Binaries, spec *Spec) (err error
 	return s.ready(ctx)
 }
 
-// secure makes a certificate for a node by `sluice cert`, and has the connections of s trust it.
+// secure makes a certificate for a node by `sluice cert`, which the connections of s trust.
 func (s *System) secure(ctx context.Context, b *Binaries) (cert, key string, err error) {
 	dir, err := os.MkdirTemp(b.scratch, "certs-")
 	if err != nil {
@@ -148,7 +142,7 @@ func (s *System) startSluice(b *Binaries, spec *Spec) error {
 	return nil
 }
 
-// node says how to start a node of sluice with its four addresses (gRPC, HTTP, peer, gossip), whose cache has room for keys.
+// node returns the process of a node of sluice with its four addresses (gRPC, HTTP, peer, gossip) and cache room for keys.
 func (b *Binaries) node(name string, at, join []string, keys int, flags ...string) process.Spec {
 	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn", "--max-entries", room(keys)}
 	for i, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
@@ -162,7 +156,7 @@ func (b *Binaries) node(name string, at, join []string, keys int, flags ...strin
 
 func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 
-// room is the size of a cache for keys: nodes do not hold equally many.
+// room is the size of a cache for keys: nodes do not own equally many.
 func room(keys int) string { return strconv.Itoa(keys + keys/5 + 1000) }
 
 func (s *System) startGubernator(b *Binaries, spec *Spec) error {
@@ -181,8 +175,7 @@ func (s *System) startGubernator(b *Binaries, spec *Spec) error {
 	return nil
 }
 
-// startRateLimit starts one envoyproxy/ratelimit and the Redis that it counts in, which
-// writes nothing to disk.
+// startRateLimit starts one envoyproxy/ratelimit and its Redis, which writes nothing to disk.
 func (s *System) startRateLimit(ctx context.Context, b *Binaries) error {
 	redis, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -214,7 +207,7 @@ func (s *System) startRateLimit(ctx context.Context, b *Binaries) error {
 	}})
 }
 
-// rateLimitRules writes the two domains in its grammar and returns the folder to start in.
+// rateLimitRules writes the two domains in its format and returns the folder to start in.
 func (b *Binaries) rateLimitRules() (string, error) {
 	root := filepath.Join(b.scratch, "ratelimit")
 	config := filepath.Join(root, "config")
@@ -238,8 +231,7 @@ func port(addr string) string {
 
 const host = "127.0.0.1"
 
-// ports hands out ports below those that systems use for outgoing connections,
-// so that nobody takes one before the server that it is for.
+// ports allocates ports below those of outgoing connections, so that none is in use when its server starts.
 var ports = struct {
 	sync.Mutex
 	next int
@@ -247,7 +239,7 @@ var ports = struct {
 
 const lastPort = 32_000
 
-// addrs returns n addresses at which nobody listens by TCP or UDP.
+// addrs returns n addresses whose TCP and UDP ports are free.
 func addrs(n int) ([]string, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -277,21 +269,19 @@ func free(addr string) bool {
 
 // Binaries are the programs to start.
 type Binaries struct {
-	// Revision is the commit it was built from, with a + if files had changed.
-	Revision string
-	// Rules is the folder with the rule files of this module.
-	Rules string
+	Revision string // the commit of sluice, with a + if files had changed
+	Rules    string // the folder of this module's rule files
 
 	sluice string
-	// peers is the folder of the other programs, scratch that of the files that servers read and write.
-	peers, scratch string
+	peers  string // the folder of the other programs
+	// scratch is the folder of the servers' files.
+	scratch string
 }
 
 //go:embed rules
 var rules embed.FS
 
-// Build compiles the peers into dir, from the module in the working directory;
-// sluice is the path of a binary that exists.
+// Build compiles the peers into dir, from the module in the working directory; sluice is the path of an existing binary.
 func Build(ctx context.Context, sluice, dir string) (*Binaries, error) {
 	info, err := buildinfo.ReadFile(sluice)
 	if err != nil {
@@ -319,7 +309,7 @@ func Build(ctx context.Context, sluice, dir string) (*Binaries, error) {
 	return b, nil
 }
 
-// peer is the path of a program that is compared with sluice.
+// peer is the path of another program.
 func (b *Binaries) peer(name string) string { return filepath.Join(b.peers, name) }
 
 // Close removes the files that servers read and wrote.

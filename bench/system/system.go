@@ -1,10 +1,10 @@
-// Package system builds and starts what is compared: the bare echo, clusters of
-// sluice and gubernator, and envoyproxy/ratelimit with Redis, each node a process
-// of its own on 127.0.0.1. It decides how they are configured and when they are
-// ready, and opens the ways to ask them; what they are asked is left to its callers.
+// Package system builds and starts the compared systems: the bare echo, clusters of sluice and gubernator, and
+// envoyproxy/ratelimit with Redis, each node a process on 127.0.0.1. It decides how they are configured and when they
+// are ready, and opens load.Targets.
 package system
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,29 +14,22 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/stream"
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 	"github.com/sluice-project/sluice/internal/load/api"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 )
 
-// System is running nodes and the ways to ask them. Make it with Binaries.Start, end it with Stop.
+// System is running nodes and their Targets. Make it with Binaries.Start, end it with Stop.
 type System struct {
-	// Name says what it is, for example "sluice ×3".
-	Name string
-	// Processes are all that it runs, nodes and stores.
-	Processes []*process.Process
-	// HTTP are the addresses of sluice's HTTP ports.
-	HTTP []string
+	Name      string             // for example "sluice ×3"
+	Processes []*process.Process // nodes and stores
+	HTTP      []string           // the addresses of sluice's HTTP ports
 
-	// api is the API of Target's calls, config how it is opened.
-	api    string
-	config api.Config
-	// conns are for what is no load, one to each node.
-	conns   []*grpc.ClientConn
+	api     string // of unary calls
+	config  api.Config
+	conns   []*grpc.ClientConn // one to each node, beside the load
 	targets map[way]target
 }
 
@@ -46,28 +39,26 @@ type target interface {
 	io.Closer
 }
 
-// way is an API and the domain that it is asked about.
+// way is an API and the domain of its checks.
 type way struct{ api, domain string }
 
 // The APIs of sluice that Target has beside the unary one.
 const (
-	// Frames: the checks of all callers gather in frames, see package stream. The echo has it too.
-	Frames = "frames"
-	// SDK: the Go client, which chooses the nodes by itself and remembers no denials: each check is to be asked.
-	SDK = "sdk"
+	Frames = "frames" // CheckStream: single checks of all callers in common frames of the Go client; the echo has it too
+	SDK    = "sdk"    // the Go client, which chooses the nodes, without a denial cache
 )
 
-// Nodes is how many nodes can be asked.
+// Nodes is the number of nodes.
 func (s *System) Nodes() int { return len(s.config.Addrs) }
 
-// Target asks the nodes about checks of a domain by an API: unary calls of the system's own if it is empty. Equal calls return the same target.
-// Stop closes it.
-func (s *System) Target(ctx context.Context, api, domain string) (load.Target, error) {
+// Target sends checks of a domain by an API: unary calls of the system's own if it is empty. Equal arguments return the same
+// target. Stop closes it.
+func (s *System) Target(api, domain string) (load.Target, error) {
 	w := way{api, domain}
 	if t := s.targets[w]; t != nil {
 		return t, nil
 	}
-	t, err := s.open(ctx, w)
+	t, err := s.open(w)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
@@ -75,35 +66,59 @@ func (s *System) Target(ctx context.Context, api, domain string) (load.Target, e
 	return t, nil
 }
 
-func (s *System) open(ctx context.Context, w way) (target, error) {
-	if w.api == Frames {
-		return stream.New(ctx, s.conns, w.domain)
+// frames sends single checks by the Go client, and batches, which the client makes atomic, by a stream for each caller.
+type frames struct {
+	target        // by stream
+	single target // by the Go client
+}
+
+// NewCaller implements load.Target.
+func (f *frames) NewCaller(checks int) load.Caller {
+	if checks == 1 {
+		return f.single.NewCaller(1)
 	}
-	if w.api == "" {
-		w.api = s.api
-	}
-	kind, err := api.Find(w.api)
-	if err != nil {
-		return nil, err
-	}
+	return f.target.NewCaller(checks)
+}
+
+// Close implements io.Closer.
+func (f *frames) Close() error { return errors.Join(f.single.Close(), f.target.Close()) }
+
+func (s *System) open(w way) (target, error) {
 	c := s.config
 	c.Domain = w.domain
-	switch w.api {
+	name := cmp.Or(w.api, s.api)
+	switch name {
+	case Frames:
+		streams, err := s.open(way{"stream", w.domain})
+		if err != nil {
+			return nil, err
+		}
+		c.ClientOptions = []client.Option{client.WithDenyCache(0), client.WithoutRouting()}
+		single, err := openKind(SDK, c)
+		return &frames{streams, single}, err
 	case SDK:
 		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
 	case "gubernator":
-		// As the rules of the others: a limit that is not reached, or one that denies all but the first check.
+		// As the rules of the others: a limit that is never reached, or one that denies all but the first check.
 		c.Limits = []api.Limit{{Count: 1_000_000_000, Period: 365 * 24 * time.Hour}}
 		if w.domain == "denied" {
 			c.Limits[0].Count = 1
 		}
+	}
+	return openKind(name, c)
+}
+
+func openKind(name string, c api.Config) (target, error) {
+	kind, err := api.Find(name)
+	if err != nil {
+		return nil, err
 	}
 	return kind.Open(c, 1)
 }
 
 // Stop ends all processes and waits for them.
 func (s *System) Stop() {
-	// What is under way fails with its process, so an error says nothing new.
+	// Calls in flight fail with their process, so errors are expected.
 	for _, t := range s.targets {
 		_ = t.Close()
 	}
@@ -141,7 +156,7 @@ func (s *System) ready(ctx context.Context) error {
 			return err
 		}
 	}
-	target, err := s.Target(ctx, "", "allowed")
+	target, err := s.Target("", "allowed")
 	if err != nil {
 		return err
 	}
@@ -200,18 +215,16 @@ func (s *System) listens(ctx context.Context, addr string) error {
 	})
 }
 
-// Collector takes what nodes send of their traces, and does nothing with it: it is there so that
-// sending costs them what it costs. Close it.
+// Collector receives the traces of nodes and discards them, to measure the cost of sending. Close it.
 type Collector struct {
-	// URL is what --otlp-endpoint is to be.
-	URL string
+	URL string // for --otlp-endpoint
 
 	server *grpc.Server
 	served chan error
 	taken  atomic.Int64
 }
 
-// NewCollector returns one on this machine.
+// NewCollector returns a Collector on this machine.
 func NewCollector() (*Collector, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -223,7 +236,7 @@ func NewCollector() (*Collector, error) {
 	return c, nil
 }
 
-// Taken returns how many messages have come.
+// Taken returns the number of received messages.
 func (c *Collector) Taken() int64 { return c.taken.Load() }
 
 // Close ends it.
@@ -232,7 +245,7 @@ func (c *Collector) Close() error {
 	return <-c.served
 }
 
-// take answers any call by an empty message, which means that all was taken.
+// take answers any call with an empty message, which means success.
 func (c *Collector) take(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err
@@ -241,10 +254,8 @@ func (c *Collector) take(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(nil)
 }
 
-// unread is a codec that looks into no message and writes empty ones.
+// unread is a codec that decodes no message and writes empty ones.
 type unread struct{}
-
-var _ encoding.CodecV2 = unread{}
 
 func (unread) Marshal(any) (mem.BufferSlice, error) { return nil, nil }
 

@@ -44,7 +44,7 @@ type Server struct {
 // guard is a validated Server and its Gate.
 type guard struct {
 	Server
-	asking *admit.Gate
+	limiter *admit.Gate
 }
 
 func (s Server) guard() (*guard, error) {
@@ -123,7 +123,7 @@ func (g *guard) admit(ctx context.Context, method string) error {
 			return nil
 		}
 	}
-	d, err := g.asking.Ask(ctx, check)
+	d, err := g.limiter.Check(ctx, check)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()

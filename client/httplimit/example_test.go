@@ -104,7 +104,7 @@ func ExampleRouteOf() {
 	// [{user anna} {route /orders/{id}}]
 }
 
-// Users are counted by their key, and whoever has none by address. Who asks too often is not told so.
+// Users are counted by their key, and requests without one by address. Denied clients are not told so.
 func ExampleFirst() {
 	limit, err := httplimit.Handler(three{}, httplimit.Config{
 		Domain:    "shop",

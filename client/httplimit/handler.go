@@ -77,15 +77,15 @@ func Handler(checker Checker, c Config) (func(http.Handler) http.Handler, error)
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	asking := admit.New(checker, c.MaxWait)
-	return func(next http.Handler) http.Handler { return &gate{Config: c, asking: asking, next: next} }, nil
+	limiter := admit.New(checker, c.MaxWait)
+	return func(next http.Handler) http.Handler { return &gate{Config: c, limiter: limiter, next: next} }, nil
 }
 
 // gate checks limits and calls next.
 type gate struct {
 	Config
-	asking *admit.Gate
-	next   http.Handler
+	limiter *admit.Gate
+	next    http.Handler
 }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	d, err := g.asking.Ask(r.Context(), checks...)
+	d, err := g.limiter.Check(r.Context(), checks...)
 	switch {
 	case err != nil && r.Context().Err() != nil:
 		// The client has gone. The handler is not called: closing the connection must not bypass the limit.

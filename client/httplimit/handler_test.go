@@ -114,7 +114,7 @@ func TestAnswers(t *testing.T) {
 		{"never", never, Config{}, 429, false, "", map[string]string{"Retry-After": ""}},
 		{"the rule's answer", rule, Config{}, 503, false, "busy", map[string]string{"X-Why": "limit", "Retry-After": "6", "Content-Type": "text/plain; charset=utf-8"}},
 		{"the rule's status", status, Config{}, 418, false, "", nil},
-		{"nobody counted", open, Config{}, 200, true, "", map[string]string{"RateLimit": "", "X-RateLimit-Limit": ""}},
+		{"no counter", open, Config{}, 200, true, "", map[string]string{"RateLimit": "", "X-RateLimit-Limit": ""}},
 		{"shadowban", denied, Config{Shadowban: true, ShadowBody: "thanks"}, 200, false, "thanks", map[string]string{"Retry-After": "", "RateLimit": ""}},
 		{"before a shadowban", allowed, Config{Shadowban: true}, 200, true, "", map[string]string{"RateLimit": "", "RateLimit-Policy": "", "X-RateLimit-Remaining": ""}},
 		{"no headers", allowed, Config{NoHeaders: true}, 200, true, "", map[string]string{"RateLimit": "", "RateLimit-Policy": "", "X-RateLimit-Limit": ""}},
@@ -270,7 +270,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestBody: more than the cap is rejected, announced or not, before anybody is asked.
+// TestBody: more than the cap is rejected, announced or not, before the check.
 func TestBody(t *testing.T) {
 	f := always(allowed)
 	if w, called := serve(t, f, Config{MaxBody: 3}, request("anna")); called || w.Code != 413 || len(f.asked) != 0 {
@@ -348,7 +348,7 @@ func sprint(entries []client.Entry) string {
 	return "[" + strings.Join(parts, " ") + "]"
 }
 
-// TestForged: values that whoever asks can make up at will do not make a counter each.
+// TestForged: values that clients can invent do not make a counter each.
 func TestForged(t *testing.T) {
 	r := httptest.NewRequest("BREW", "/", nil)
 	if e, _ := Method()(r); e[0].Value != "OTHER" {

@@ -33,7 +33,7 @@ func TestHeaders(t *testing.T) {
 			"RateLimit-Policy": `"say \"hi\" \\ na%C3%AFve";q=999999999999999;w=60`, "RateLimit": `"say \"hi\" \\ na%C3%AFve";r=0`,
 			"X-RateLimit-Limit": "9223372036854775807", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1",
 		}},
-		{"nobody looked", client.Decision{Source: client.SourceClosed, RetryAfter: time.Second}, map[string]string{"Retry-After": "1", "X-RateLimit-Retry-After": "1"}},
+		{"no counter", client.Decision{Source: client.SourceClosed, RetryAfter: time.Second}, map[string]string{"Retry-After": "1", "X-RateLimit-Retry-After": "1"}},
 		{"nothing limits", client.Decision{Allowed: true, Source: client.SourceUnmatched, Limit: math.MaxInt64, Remaining: math.MaxInt64}, nil},
 	} {
 		h := http.Header{}
@@ -49,7 +49,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestHeadersApart: whoever adds to one header changes no other.
+// TestHeadersApart: adding to one header changes no other.
 func TestHeadersApart(t *testing.T) {
 	h := map[string][]string{}
 	(&gate{}).describe(h, &denied)

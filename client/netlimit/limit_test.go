@@ -188,7 +188,7 @@ func TestListenerFull(t *testing.T) {
 			}
 		}
 		if taken() {
-			t.Error("a fifth connection was taken, though nobody accepts")
+			t.Error("a fifth connection was taken, without a call of Accept")
 		}
 		c, err := l.Accept()
 		if err != nil {

@@ -70,14 +70,14 @@ func (c *caller) ask(keys []int32, from chooser) {
 	for _, k := range keys {
 		c.pending = append(c.pending, pending{key: k})
 	}
-	c.nodes.again()
+	c.nodes.newRound()
 	a := attempt{first: c.run.now(), kind: "no node", message: "there was no address to ask"}
 	a.sent, a.answered = a.first, a.first
 	deadline := a.first + int64(c.run.cfg.AnswerWithin)
 	for {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
-			c.nodes.again()
+			c.nodes.newRound()
 			wait := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
 			pause.For(context.Background(), min(wait, time.Duration(deadline-c.run.now())))
 		} else {

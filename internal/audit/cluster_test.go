@@ -111,7 +111,7 @@ func (c *cluster) dial() grpc.DialOption {
 		if n := c.node(addr); n != nil {
 			return n.listen.DialContext(ctx)
 		}
-		return nil, fmt.Errorf("nobody listens at %s", addr)
+		return nil, fmt.Errorf("no node listens at %s", addr)
 	})
 }
 

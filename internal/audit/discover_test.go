@@ -47,7 +47,7 @@ func TestDiscovery(t *testing.T) {
 
 		cl.node("n3").kill()
 		time.Sleep(1500 * time.Millisecond)
-		see("when nobody answers", "n3")
+		see("when no node answers", "n3")
 
 		cl.start("n1")
 		time.Sleep(1500 * time.Millisecond)
@@ -55,7 +55,7 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-func TestDiscoverNobody(t *testing.T) {
+func TestDiscoverNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := newCluster(t, 1)
 		began := time.Now()

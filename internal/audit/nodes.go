@@ -77,8 +77,8 @@ func (n *nodes) pick(now int64) string {
 	return choice
 }
 
-// again begins another round.
-func (n *nodes) again() { n.tried = n.tried[:0] }
+// newRound begins another round.
+func (n *nodes) newRound() { n.tried = n.tried[:0] }
 
 // at returns the node at addr, with a new connection for a new address.
 func (n *nodes) at(addr string) (*node, error) {

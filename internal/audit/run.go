@@ -98,7 +98,7 @@ func (c *caller) probe(ctx context.Context) error {
 	for {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
-			c.nodes.again()
+			c.nodes.newRound()
 			if !pause.For(ctx, 50*time.Millisecond) {
 				return fmt.Errorf("%w: %w", ErrNoNode, last)
 			}
@@ -112,7 +112,7 @@ func (c *caller) probe(ctx context.Context) error {
 			switch status.Code(err) {
 			case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 			default:
-				c.nodes.again()
+				c.nodes.newRound()
 				return nil
 			}
 		}

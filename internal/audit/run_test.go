@@ -66,7 +66,7 @@ func slow(_ context.Context, _ *sluicev1.CheckRequest, decide func() *sluicev1.C
 	return r, nil
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoNodeAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := newCluster(t, 1)
 		began := time.Now()

@@ -49,19 +49,6 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Validate names the first invalid field.
-func (c Config) Validate() error {
-	for _, one := range []struct {
-		field string
-		value int
-	}{{"Connection", c.Connection}, {"Process", c.Process}, {"Unknown", c.Unknown}, {"UnknownCalls", c.UnknownCalls}, {"Deadline", int(c.Deadline)}} {
-		if one.value < 1 {
-			return fmt.Errorf("inflow: %s: %d; want more than 0", one.field, one.value)
-		}
-	}
-	return nil
-}
-
 // leastShare is the least share of a connection, in bytes: a small message.
 const leastShare = 16 << 10
 
@@ -114,10 +101,15 @@ type Budget struct {
 	methods map[string]bool
 }
 
-// New returns a Budget.
+// New returns a Budget. The error names the first invalid field of c.
 func New(c Config) (*Budget, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
+	for _, one := range []struct {
+		field string
+		value int
+	}{{"Connection", c.Connection}, {"Process", c.Process}, {"Unknown", c.Unknown}, {"UnknownCalls", c.UnknownCalls}, {"Deadline", int(c.Deadline)}} {
+		if one.value < 1 {
+			return nil, fmt.Errorf("inflow: %s: %d; want more than 0", one.field, one.value)
+		}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

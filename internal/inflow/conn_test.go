@@ -192,7 +192,7 @@ func TestBounds(t *testing.T) {
 		one.Close()
 		other.Close()
 		if b.Stats().Held != 0 {
-			t.Errorf("%d are held of nobody", b.Stats().Held)
+			t.Errorf("%d are held without a connection", b.Stats().Held)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestWholeMessages(t *testing.T) {
 		if !first.over || second.over || time.Since(began) != wholePatience {
 			t.Errorf("a complete message that no handler takes, after %v: %+v", time.Since(began), b.Stats())
 		}
-		one.data(7, 50<<10, true) // nobody's
+		one.data(7, 50<<10, true) // of no call
 		third := opened(one, 9)
 		began = time.Now()
 		one.data(9, 90<<10, true)

@@ -45,7 +45,6 @@ type Config struct {
 	Right                                                       time.Duration // cluster.Config.Right, no flag
 	Rejoin                                                      time.Duration // gossip.Config.RejoinInterval, no flag
 	Replicas                                                    int
-	Zone                                                        string
 
 	MaxEntries        int
 	WhenFull, DataDir string

@@ -45,10 +45,10 @@ const (
 	refundTime = time.Second
 )
 
-// Ask retries until all checks are admitted, and then waits for the Delay of a leaky queue. When that would take longer
+// Check retries until all checks are admitted, and then waits for the Delay of a leaky queue. When that would take longer
 // than the Gate's bound or ctx's deadline, it denies at once, with a RetryAfter, and gives a place in a queue back. The
 // decision is the most restrictive one of all checks. The error is the Checker's, or that of ctx.
-func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision, error) {
+func (g *Gate) Check(ctx context.Context, checks ...client.Check) (client.Decision, error) {
 	d, err := g.once(ctx, checks)
 	if err != nil || d.Allowed && d.Delay <= 0 || g.most <= 0 && !d.Allowed {
 		return d, err

@@ -62,8 +62,8 @@ func denied(after time.Duration) client.Decision { return client.Decision{RetryA
 
 var allowed = client.Decision{Allowed: true}
 
-// TestAsk: a denial is waited for as long as it may be, and no longer.
-func TestAsk(t *testing.T) {
+// TestCheck: a denial is waited for as long as it may be, and no longer.
+func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		checker  *answers
@@ -80,13 +80,13 @@ func TestAsk(t *testing.T) {
 		{"never", &answers{list: []client.Decision{denied(client.Never)}}, 3 * time.Second, false, 0, 0, 1},
 		// A denial that tells no time must not be asked about without end: 1, 2, 4 … ms.
 		{"of no duration", &answers{list: []client.Decision{denied(0)}}, time.Second, false, 511 * time.Millisecond, time.Second, 10},
-		// The bound is on the time that passes, also while nobody answers.
+		// The bound is on the time that passes, also without an answer.
 		{"slow answers", &answers{list: []client.Decision{denied(time.Millisecond)}, took: 700 * time.Millisecond}, time.Second, false, 1400 * time.Millisecond, 2500 * time.Millisecond, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				d, err := New(c.checker, c.most).Ask(t.Context(), client.Check{})
+				d, err := New(c.checker, c.most).Check(t.Context(), client.Check{})
 				took := time.Since(began)
 				if err != nil || d.Allowed != c.allowed || took < c.from || took > c.to || c.checker.asked > c.asked {
 					t.Errorf("%v, %v after %v, asked %d times", d.Allowed, err, took, c.checker.asked)
@@ -96,13 +96,13 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestDeadline: nobody waits for what would come after the end of the request.
+// TestDeadline: no request waits beyond its deadline.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		d, err := New(&answers{list: []client.Decision{denied(2 * time.Second)}}, time.Minute).Ask(ctx, client.Check{})
+		d, err := New(&answers{list: []client.Decision{denied(2 * time.Second)}}, time.Minute).Check(ctx, client.Check{})
 		if err != nil || d.Allowed || time.Since(began) != 0 {
 			t.Errorf("%v, %v after %v", d.Allowed, err, time.Since(began))
 		}
@@ -117,7 +117,7 @@ func TestGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		began := time.Now()
-		if _, err := New(q, time.Minute).Ask(ctx, client.Check{}); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second {
+		if _, err := New(q, time.Minute).Check(ctx, client.Check{}); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		if q.refunds != 1 {
@@ -126,13 +126,13 @@ func TestGone(t *testing.T) {
 		a := &answers{list: []client.Decision{denied(2 * time.Second)}}
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := New(a, time.Minute).Ask(ctx, client.Check{}); !errors.Is(err, context.Canceled) {
+		if _, err := New(a, time.Minute).Check(ctx, client.Check{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-// TestQueue: under twice the rate, whoever would wait too long leaves the queue to the others, so
+// TestQueue: under twice the rate, requests that would wait too long leave the queue to others, so
 // that the rate is used up however short the bound is.
 func TestQueue(t *testing.T) {
 	for _, most := range []time.Duration{0, 25 * time.Millisecond} {
@@ -142,7 +142,7 @@ func TestQueue(t *testing.T) {
 			admitted := make(chan bool, 200)
 			for range 200 { // 5 ms apart, 1 s in all
 				go func() {
-					d, err := g.Ask(t.Context(), client.Check{})
+					d, err := g.Check(t.Context(), client.Check{})
 					if err != nil {
 						t.Error(err)
 					}

@@ -34,7 +34,7 @@ func (m *Model) Over(asked int64, admitted []Span) int64 {
 	case bucket.SlidingLog:
 		return max(overAny(long, m.n, m.p), overFlow(long, m.n, m.n, m.p))
 	case bucket.SlidingWindow:
-		// Sub-windows are numbered by the clock of whoever holds the key.
+		// Sub-windows are numbered by the clock of the owner.
 		return max(overAny(long, m.n, m.p-m.apart()), overFlow(long, addSat(m.n, m.flowing(m.apart())), m.n, m.p))
 	case bucket.SlidingCounter:
 		return max(m.overAligned(spans), m.overWeighted(spans), m.overTwo(long, m.apart()))

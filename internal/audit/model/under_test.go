@@ -35,7 +35,7 @@ func TestUnder(t *testing.T) {
 		{"fixed: two free at the second denial", minute(bucket.FixedWindow), Clocks{}, at(1, 2, 3, 62), at(4, 62.5), 1, 1},
 		{"fixed: the third may be just before", minute(bucket.FixedWindow), Clocks{}, join(at(1, 2), between(3, 9, 1)), between(4, 5, 1), 0, 0},
 		{"fixed: the third comes later", minute(bucket.FixedWindow), Clocks{}, at(1, 2, 6), between(4, 5, 1), 1, 0},
-		{"fixed: nobody knows of the third", minute(bucket.FixedWindow), Clocks{}, join(at(1, 2), unknown(3)), at(4), 0, 0},
+		{"fixed: the third is ambiguous", minute(bucket.FixedWindow), Clocks{}, join(at(1, 2), unknown(3)), at(4), 0, 0},
 		{"fixed: an unknown one may come much later", minute(bucket.FixedWindow), Clocks{}, join(at(1000, 1001), unknown(3)), at(1002), 0, 0},
 		{"fixed: the first may still count", minute(bucket.FixedWindow), Clocks{Error: 5 * time.Second}, at(1, 62, 63), at(64), 0, 0},
 		{"fixed: it cannot", minute(bucket.FixedWindow), Clocks{Error: time.Second}, at(1, 62, 63), at(64), 1, 0},
