@@ -166,7 +166,11 @@ func (n *Node) SetView(v member.View) {
 func (n *Node) Deliver(e message.Envelope) {
 	switch m := e.Body.(type) {
 	case *message.Room:
-		n.heardRoom(e.To, m)
+		if e.To.Boot == n.cfg.Boot {
+			for _, k := range m.Keys {
+				n.denials.Forget(n.cfg.Clock(), k)
+			}
+		}
 	case *message.Report, *message.Account:
 		enqueue(n.eventually.inbox, e, &n.eventually.dropped)
 	default:
