@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/internal/message"
 )
 
 // patience is how long partitions may be without a replica before a warning: after every change of members some are, briefly.
@@ -15,14 +14,11 @@ const patience = int64(5 * time.Second)
 // chronicle logs changes in the state of this node, each once it is stable, so that an operator gets few lines.
 type chronicle struct {
 	started       bool
-	right         bool
-	set           message.Set
-	dissolved     uint64
+	last          State
 	logged        handoff.Stats // of the lines so far
-	last          handoff.Stats
-	unprotectedAt int64 // since when there are partitions without a replica; 0 if none
+	unprotectedAt int64         // since when there are partitions without a replica; 0 if none
 	warned        bool
-	rightLostAt   int64
+	quorumLostAt  int64
 	clock         ClockStats // of the lines so far
 	unheard       []string
 	unheardAt     int64 // of the last line on unheard, 0 for never
@@ -42,13 +38,11 @@ type moment struct {
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
-	if m.Set.ID != c.set.ID || m.Set.Version != c.set.Version {
+	if m.Set.ID != c.last.Set.ID || m.Set.Version != c.last.Set.Version {
 		log.Info("voter set", "version", m.Set.Version, "members", m.Set.Members)
-		c.set = m.Set
 	}
-	if m.Dissolved != c.dissolved {
+	if m.Dissolved != c.last.Dissolved {
 		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.Set.Members)
-		c.dissolved = m.Dissolved
 	}
 	if !m.leaving { // it is no voter any more, and needs no quorum
 		c.tellQuorum(log, m)
@@ -58,7 +52,7 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 	c.tellReplicas(log, m)
 	c.tellClock(log, m.Clock)
 	c.fallback.tell(log, m)
-	c.last = m.Partitions
+	c.last = m.State
 }
 
 // tellClock logs when windows begin to follow another clock, and when the voters' clocks begin or cease to agree.
@@ -80,17 +74,16 @@ func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
 
 func (c *chronicle) tellQuorum(log *slog.Logger, m moment) {
 	switch {
-	case m.Right == c.right:
+	case m.Right == c.last.Right:
 	case !m.Right:
-		c.rightLostAt = m.now
+		c.quorumLostAt = m.now
 		log.Warn("quorum lost, on_partition answers", "reason", m.reason)
 	case !c.started:
 		c.started = true
 		log.Info("quorum", "voters", len(m.Set.Members))
 	default:
-		log.Info("quorum regained", "after", time.Duration(m.now-c.rightLostAt))
+		log.Info("quorum regained", "after", time.Duration(m.now-c.quorumLostAt))
 	}
-	c.right = m.Right
 }
 
 // unheardEvery is how often the log has a line about members that are not heard.
@@ -116,11 +109,11 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 // tellPartitions logs claims and losses when their counts no longer change.
 func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 	s, logged := &m.Partitions, &c.logged
-	if s.Claims != logged.Claims && s.Claims == c.last.Claims && s.Claiming == 0 {
+	if s.Claims != logged.Claims && s.Claims == c.last.Partitions.Claims && s.Claiming == 0 {
 		log.Info("partitions claimed", "count", s.Claims-logged.Claims, "without_state", s.Fresh-logged.Fresh, "holding", s.Holding)
 		logged.Claims, logged.Fresh = s.Claims, s.Fresh
 	}
-	if s.Losses != logged.Losses && s.Losses == c.last.Losses && s.Claiming == 0 {
+	if s.Losses != logged.Losses && s.Losses == c.last.Partitions.Losses && s.Claiming == 0 {
 		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny "+
 			"treat all as spent that may have been, until the old owner or replica is back, or `sluice members accept-loss`",
 			"count", s.Losses-logged.Losses, "of", m.partitions, "holding", s.Holding)
@@ -130,7 +123,7 @@ func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 		log.Info("no counters of this node's partitions are lost any more", "state_came_back", s.LossesBack-logged.LossesBack)
 		logged.Lost, logged.LossesBack = 0, s.LossesBack
 	}
-	if s.SteppedDown != logged.SteppedDown && s.SteppedDown == c.last.SteppedDown {
+	if s.SteppedDown != logged.SteppedDown && s.SteppedDown == c.last.Partitions.SteppedDown {
 		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-logged.SteppedDown, "holding", s.Holding)
 		logged.SteppedDown = s.SteppedDown
 	}

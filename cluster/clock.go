@@ -24,15 +24,10 @@ type ClockStats struct {
 // corrector aligns windows to the voters' clocks.
 type corrector struct {
 	node *Node
-	most int64         // the skew (ns) up to which a node goes by its own clock
 	wake chan struct{} // the correction of stats has changed
 	// Of the runner's goroutine.
 	compared int64
 	stats    ClockStats
-}
-
-func newCorrector(n *Node) *corrector {
-	return &corrector{node: n, most: int64(n.cfg.MaxClockSkew), wake: make(chan struct{}, 1)}
 }
 
 // compare compares this node's clock with the voters', every period.
@@ -41,8 +36,9 @@ func (c *corrector) compare(r *runner, now int64) {
 		return
 	}
 	c.compared = now
-	found := r.quorum.Clocks(now, c.most)
-	ahead := correction(found, int64(c.stats.Correction), c.most)
+	most := int64(c.node.cfg.MaxClockSkew)
+	found := r.quorum.Clocks(now, most)
+	ahead := correction(found, int64(c.stats.Correction), most)
 	c.stats = ClockStats{found.Known, found.Agree, time.Duration(found.Ahead), time.Duration(ahead)}
 	if ahead != c.node.ahead.Swap(ahead) {
 		signal(c.wake)
@@ -65,15 +61,6 @@ func correction(found quorum.Clocks, ahead, most int64) int64 {
 		return -found.Ahead
 	}
 	return 0
-}
-
-// aheadOf returns how far the clock of a member is ahead of the voters', see Standing.
-func (c *corrector) aheadOf(now int64, r *quorum.Machine, name string) *time.Duration {
-	ahead, known := r.Ahead(now, name)
-	if !known {
-		return nil
-	}
-	return new(time.Duration(ahead) + c.stats.Ahead)
 }
 
 // run corrects the tables, beside the runner: a table may be large.

@@ -88,7 +88,7 @@ type turn struct {
 	stuck map[bucket.Key]error
 }
 
-func (n *Node) newTurn() turn { return turn{node: n, until: n.right.Load(), now: n.cfg.Clock()} }
+func (n *Node) newTurn() turn { return turn{node: n, until: n.quorumUntil.Load(), now: n.cfg.Clock()} }
 
 // quorum reports whether the node has quorum, without which it decides nothing.
 func (t *turn) quorum() bool { return t.now < t.until }
@@ -101,7 +101,7 @@ func (t *turn) look(ctx context.Context) {
 	at := t.node.cfg.Clock()
 	t.late = t.late || ctx.Err() != nil || at-t.now >= int64(t.node.cfg.CheckTimeout)
 	if at < t.until { // renewed before it ended: there is no gap
-		t.until = max(t.until, t.node.right.Load())
+		t.until = max(t.until, t.node.quorumUntil.Load())
 	}
 }
 
@@ -308,8 +308,15 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	if relays != nil {
 		n.relay(r, relays, records, replies)
 	}
-	if changes != nil {
-		n.confirmServed(changes, replies)
+	if changes == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
+	defer cancel()
+	for _, c := range changes {
+		if !n.confirmed(ctx, c) {
+			replies[c.index] = check.Reply{}
+		}
 	}
 }
 
@@ -339,17 +346,6 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 		seq = 0
 	}
 	return seq
-}
-
-// confirmServed waits until replicas have the changes, and drops the replies to those that are not confirmed in time.
-func (n *Node) confirmServed(changes []change, replies []check.Reply) {
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
-	defer cancel()
-	for _, c := range changes {
-		if !n.confirmed(ctx, c) {
-			replies[c.index] = check.Reply{}
-		}
-	}
 }
 
 // decidable reports whether a record of another node, perhaps of another version, has all that a table needs.

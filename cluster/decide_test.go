@@ -252,7 +252,7 @@ func TestRightEnds(t *testing.T) {
 				},
 			} {
 				before := a.table.Stats().Inserted
-				a.right.Store(now.Load() + 1 + left)
+				a.quorumUntil.Store(now.Load() + 1 + left)
 				decided := ask()
 				// The fast way and Serve read when they decide, and again when they have;
 				// the others once before to see where checks go, and what others hold may be

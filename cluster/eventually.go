@@ -75,15 +75,6 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 	return ok
 }
 
-// deliver queues a Report or an Account, or drops it: the next one includes it.
-func (v *eventually) deliver(e message.Envelope) {
-	select {
-	case v.inbox <- e:
-	default:
-		v.dropped.Add(1)
-	}
-}
-
 // run takes control messages until ctx ends.
 func (v *eventually) run(ctx context.Context) {
 	for {
@@ -163,8 +154,8 @@ func (v *eventually) send(r *routing, to int, m *message.Report) {
 func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *message.Account {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	right, now := v.node.right.Load(), v.node.cfg.Clock()
-	if now >= right {
+	until, now := v.node.quorumUntil.Load(), v.node.cfg.Clock()
+	if now >= until {
 		return nil
 	}
 	a := &message.Account{Sent: m.Sent, Clock: now + v.node.ahead.Load()}
@@ -184,7 +175,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 	if from.Boot != v.node.cfg.Boot {
 		v.received.Add(uint64(len(m.Lines)))
 	}
-	if len(a.Lines) == 0 || v.node.cfg.Clock() >= right {
+	if len(a.Lines) == 0 || v.node.cfg.Clock() >= until {
 		return nil
 	}
 	return a

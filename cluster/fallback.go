@@ -151,8 +151,8 @@ func (n *Node) lostUntil(since int64) int64 {
 	return end
 }
 
-// AcceptLoss makes this node treat lost counters as unspent. It returns for how many partitions of this node that ended the
-// loss, and the names of the other members in view, which the caller has to tell. It fails when ctx ends or the node does not run.
+// AcceptLoss makes this node, and all others that it sees, treat lost counters as unspent. It returns for how many partitions of
+// this node that ended the loss, and the names of the others. It fails when ctx ends or the node does not run.
 func (n *Node) AcceptLoss(ctx context.Context) (partitions int, others []string, err error) {
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {

@@ -275,14 +275,3 @@ func (r *runner) sendInvalidations() {
 		r.node.Tell(&message.Room{Keys: keys})
 	}
 }
-
-// heardRoom takes the invalidations of an owner.
-func (n *Node) heardRoom(to message.Peer, m *message.Room) {
-	if to.Boot != n.cfg.Boot {
-		return
-	}
-	now := n.cfg.Clock()
-	for _, k := range m.Keys {
-		n.denials.Forget(now, k)
-	}
-}

@@ -175,7 +175,7 @@ func (n *Node) Rest(ctx context.Context) error {
 	return r.ask(ctx, func(int64) {
 		r.resting = true
 		r.quorum.Rest()
-		n.right.Store(math.MinInt64)
+		n.quorumUntil.Store(math.MinInt64)
 		for p := range n.cfg.Ring.Partitions {
 			n.table.Seal(p)
 		}

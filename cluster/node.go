@@ -58,10 +58,10 @@ type Node struct {
 	lostLimits      lostLimits
 
 	// What the runner publishes: the routing, until when there is quorum, that replicas may have confirmed more, and counts.
-	routing   atomic.Pointer[routing]
-	right     atomic.Int64
-	confirms  bell
-	published atomic.Pointer[State]
+	routing     atomic.Pointer[routing]
+	quorumUntil atomic.Int64
+	confirms    bell
+	published   atomic.Pointer[State]
 
 	ahead     atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	runner    *runner
@@ -92,7 +92,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		n.settles.call()
 	}
 	n.eventually = newEventually(n)
-	n.right.Store(math.MinInt64)
+	n.quorumUntil.Store(math.MinInt64)
 	n.shares.When.Start(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
@@ -104,11 +104,11 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 func newRunner(n *Node) (*runner, error) {
 	now := n.cfg.Clock()
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
+	recorded := n.cfg.Recorded
 	voting := quorum.Config{
 		Self: self, Timeout: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect,
 		Disk: n.cfg.Store != nil,
 	}
-	recorded := n.cfg.Recorded
 	if recorded != nil {
 		voting.Record = recorded.Record
 	}
@@ -120,7 +120,7 @@ func newRunner(n *Node) (*runner, error) {
 		inbox: make(chan message.Envelope, inboxSize), asks: make(chan func(int64)),
 		kick: make(chan struct{}, 1), ended: make(chan struct{}), stored: make(chan stored, 1),
 	}
-	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
+	r.views.wake, r.corrector = make(chan struct{}, 1), &corrector{node: n, wake: make(chan struct{}, 1)}
 	owning := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
 		Dropping: func(partition int) { n.shares.Keep(n.cfg.Clock(), partition) },
@@ -161,19 +161,28 @@ func (n *Node) SetView(v member.View) {
 	signal(views.wake)
 }
 
-// Deliver takes a message of another node. It never blocks: when the queue is full, the message is dropped and counted.
+// Deliver takes a message of another node. It never blocks: when the queue is full, the message is dropped and counted. The next
+// report of eventual mode includes a dropped one.
 func (n *Node) Deliver(e message.Envelope) {
 	switch m := e.Body.(type) {
 	case *message.Room:
-		n.heardRoom(e.To, m)
-	case *message.Report, *message.Account:
-		n.eventually.deliver(e)
-	default:
-		select {
-		case n.runner.inbox <- e:
-		default:
-			n.runner.dropped.Add(1)
+		if e.To.Boot == n.cfg.Boot {
+			for _, k := range m.Keys {
+				n.denials.Forget(n.cfg.Clock(), k)
+			}
 		}
+	case *message.Report, *message.Account:
+		enqueue(n.eventually.inbox, e, &n.eventually.dropped)
+	default:
+		enqueue(n.runner.inbox, e, &n.runner.dropped)
+	}
+}
+
+func enqueue(to chan<- message.Envelope, e message.Envelope, dropped *atomic.Uint64) {
+	select {
+	case to <- e:
+	default:
+		dropped.Add(1)
 	}
 }
 
@@ -200,7 +209,7 @@ func (n *Node) Others() map[message.Peer]string {
 func (n *Node) reroute(r *routing) { close(n.routing.Swap(r).superseded) }
 
 // mayDecide reports whether this process has quorum to decide at now.
-func (n *Node) mayDecide(now int64) bool { return now < n.right.Load() }
+func (n *Node) mayDecide(now int64) bool { return now < n.quorumUntil.Load() }
 
 // Ring returns the ring table in force, with the assigned owners.
 func (n *Node) Ring() *ring.Table { return n.routing.Load().table }

@@ -18,7 +18,7 @@ func stopped(n *Node, reading int) { stoppedUntil(n, reading, func() {}) }
 // stoppedUntil is stopped, and calls renewed at that reading.
 func stoppedUntil(n *Node, reading int, renewed func()) {
 	clock := n.cfg.Clock
-	n.right.Store(clock() + int64(600*time.Millisecond))
+	n.quorumUntil.Store(clock() + int64(600*time.Millisecond))
 	read := 0
 	n.cfg.Clock = func() int64 {
 		now := clock()
@@ -60,7 +60,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 		t.Run("canceled, "+name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				a := newTestCluster(t, "a").nodes["a"]
-				a.right.Store(math.MaxInt64)
+				a.quorumUntil.Store(math.MaxInt64)
 				list := requests(a, sync)
 				ctx, cancel := context.WithCancel(t.Context())
 				clock, read := a.cfg.Clock, 0
@@ -90,7 +90,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	t.Run("too slow", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			a := newTestCluster(t, "a").nodes["a"]
-			a.right.Store(math.MaxInt64)
+			a.quorumUntil.Store(math.MaxInt64)
 			list, slow := requests(a, false), int64(0)
 			clock := a.cfg.Clock
 			a.cfg.Clock = func() int64 {
@@ -105,7 +105,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	t.Run("asked by another node", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			a := newTestCluster(t, "a").nodes["a"]
-			a.right.Store(math.MaxInt64)
+			a.quorumUntil.Store(math.MaxInt64)
 			records, replies, slow := make([]check.Record, n), make([]check.Reply, n), int64(0)
 			for i, r := range requests(a, false) {
 				records[i].Request = r.Request
@@ -138,10 +138,10 @@ func TestRenewedMeanwhile(t *testing.T) {
 			list = append(list, request(a, "a", i, hourly(10)))
 		}
 		clock, slow := a.cfg.Clock, int64(0)
-		a.right.Store(clock() + int64(250*time.Millisecond))
+		a.quorumUntil.Store(clock() + int64(250*time.Millisecond))
 		a.cfg.Clock = func() int64 {
 			slow += int64(100 * time.Millisecond)
-			a.right.Store(clock() + slow + int64(250*time.Millisecond))
+			a.quorumUntil.Store(clock() + slow + int64(250*time.Millisecond))
 			return clock() + slow
 		}
 		answers := decide(t.Context(), a, list...)
@@ -190,7 +190,7 @@ func TestOversleptRenewed(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "a", 1, hourly(10))
-		renewed := func() { a.right.Store(math.MaxInt64) }
+		renewed := func() { a.quorumUntil.Store(math.MaxInt64) }
 		stoppedUntil(a, 2, renewed)
 		decide(t.Context(), a, r)
 		if n := spent(a, r); n != 2 {

@@ -54,11 +54,17 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			holds[r.handoff.Owner(p)]++
 		}
 		for _, m := range r.scene.nodes {
-			o.Members = append(o.Members, Standing{
-				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name),
-				Lives: r.quorum.Lives(now, m.peer()), Silent: silence(now, r.quorum.Heard(m.peer())), Holds: holds[m.peer()],
-				Ahead: r.corrector.aheadOf(now, r.quorum, m.name),
-			})
+			s := Standing{
+				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name), Lives: r.quorum.Lives(now, m.peer()),
+				Silent: -1, Holds: holds[m.peer()],
+			}
+			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
+				s.Silent = time.Duration(max(0, now-heard))
+			}
+			if ahead, known := r.quorum.Ahead(now, m.name); known {
+				s.Ahead = new(time.Duration(ahead) + o.Clock.Ahead)
+			}
+			o.Members = append(o.Members, s)
 		}
 		for _, name := range o.Set.Members {
 			if r.scene.of(name) == nil {
@@ -67,13 +73,6 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 	})
 	return o, err
-}
-
-func silence(now, heard int64) time.Duration {
-	if heard == math.MinInt64 {
-		return -1
-	}
-	return time.Duration(max(0, now-heard))
 }
 
 // report publishes the state of both machines, and logs changes.

@@ -125,7 +125,13 @@ func (p *placer) run(ctx context.Context) {
 			next := place(p.config, s, p.last)
 			if next.err == nil {
 				p.last = next
-				p.retain(next.addrs())
+				var addrs []string // of the other members, also those that do not live
+				for i, n := range s.nodes {
+					if i != s.self && n.addr != "" {
+						addrs = append(addrs, n.addr)
+					}
+				}
+				p.retain(addrs)
 			}
 			select {
 			case <-ctx.Done():
@@ -133,17 +139,6 @@ func (p *placer) run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// addrs returns the addresses of the other members, also those that do not live.
-func (p *placement) addrs() []string {
-	var addrs []string
-	for i, n := range p.scene.nodes {
-		if i != p.scene.self && n.addr != "" {
-			addrs = append(addrs, n.addr)
-		}
-	}
-	return addrs
 }
 
 // signal wakes the receiver of a channel of capacity 1.

@@ -26,7 +26,7 @@ func TestPublishedBeforeSent(t *testing.T) {
 				}
 				sent.Add(1)
 				r := n.runner
-				if n.right.Load() != r.quorum.QuorumUntil() || r.routes != r.handoff.Routes() {
+				if n.quorumUntil.Load() != r.quorum.QuorumUntil() || r.routes != r.handoff.Routes() {
 					early.Add(1)
 				}
 			}

@@ -81,7 +81,10 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 	place := int32(noNode)
 	for p := range r.owners {
 		if h := owner(p); h != last {
-			last, place = h, r.living(h)
+			last, place = h, noNode
+			if i := r.find(h.Name); i != noNode && r.nodes[i].boot == h.Boot && r.nodes[i].lives {
+				place = int32(i)
+			}
 		}
 		if place == noNode && last != (message.Peer{}) {
 			if r.unheard == nil {
@@ -96,15 +99,6 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 			}
 		}
 	}
-}
-
-// living returns the index of p in nodes if that very process lives, else noNode.
-func (r *routing) living(p message.Peer) int32 {
-	i := r.find(p.Name)
-	if i == noNode || r.nodes[i].boot != p.Boot || !r.nodes[i].lives {
-		return noNode
-	}
-	return int32(i)
 }
 
 func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.owners)) }

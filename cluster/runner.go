@@ -114,7 +114,7 @@ func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
 // run takes turns until ctx ends. This process then has no quorum any more.
 func (r *runner) run(ctx context.Context) {
 	defer close(r.ended)
-	defer r.node.right.Store(math.MinInt64)
+	defer r.node.quorumUntil.Store(math.MinInt64)
 	r.interval = newInterval(r.node.cfg.Clock())
 	defer r.interval.tick.Stop()
 	defer func() {
@@ -125,36 +125,35 @@ func (r *runner) run(ctx context.Context) {
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
 	for {
+		active := true // more goes on than heartbeats
 		select {
 		case <-ctx.Done():
 			return
 		case e := <-r.inbox:
 			r.stepAll(e)
+			active = false // unless stepAll says otherwise
 		case s := <-r.stored:
-			r.activate()
 			r.takeStored(s)
 		case f := <-r.asks:
-			r.activate()
 			r.takeView() // the caller may have set it just before
 			f(r.node.cfg.Clock())
 		case <-r.node.table.Activated():
-			r.activate() // changes go out with the next tick
+			r.interval.activate(r.node.cfg.Clock()) // changes go out with the next tick
 			continue
 		case <-r.kick:
-			r.activate()
 		case <-due.C:
+			active = false
 		case <-r.views.wake:
-			r.activate()
 			r.takeView()
 		case p := <-r.placer.done:
-			r.activate()
 			r.takePlacement(p)
 		case <-r.interval.tick.C:
+			active = false
 			r.moved = true // a replica may have been dropped
 		}
 		r.turn()
-		if len(r.waits) > 0 {
-			r.activate()
+		if active || len(r.waits) > 0 {
+			r.interval.activate(r.node.cfg.Clock())
 		}
 		r.interval.turned(r.node.cfg.Clock(), r.quorum.Due())
 		if at := r.handoff.Due(); at != math.MaxInt64 {
@@ -162,9 +161,6 @@ func (r *runner) run(ctx context.Context) {
 		}
 	}
 }
-
-// activate notes that more goes on than heartbeats.
-func (r *runner) activate() { r.interval.activate(r.node.cfg.Clock()) }
 
 // stepAll gives e and the messages queued behind it to both machines, each with the current time: the process may have been
 // stopped between any two.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -33,7 +34,7 @@ func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot
 		return snapshot.Totals{}, err
 	}
 	defer w.Abort()
-	c := copier{table: n.table, clock: n.cfg.Clock, state: n.state, copies: set.Has(n.cfg.Name)}
+	c := copier{table: n.table, clock: n.cfg.Clock, state: n.state, replicas: set.Has(n.cfg.Name)}
 	for p := range n.cfg.Ring.Partitions {
 		if err := c.partition(ctx, w, p); err != nil {
 			return snapshot.Totals{}, err
@@ -43,8 +44,10 @@ func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot
 	return w.Totals(), err
 }
 
-// createSnapshot returns a writer for a snapshot with the current voter set.
-func (n *Node) createSnapshot(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (w *snapshot.Writer, set message.Set, err error) {
+// createSnapshot returns a writer for a snapshot with the current voter set, and that set.
+func (n *Node) createSnapshot(
+	ctx context.Context, create func(message.Set) (*snapshot.Writer, error),
+) (w *snapshot.Writer, set message.Set, err error) {
 	if err = n.runner.ask(ctx, func(int64) { set = n.runner.quorum.Set() }); err == nil {
 		w, err = create(set)
 	}
@@ -88,12 +91,12 @@ func (n *Node) state(ctx context.Context, p int) (s handoff.State, ok bool, err 
 
 // copier reads the table for a snapshot, one partition at a time.
 type copier struct {
-	table  *bucket.Table
-	clock  func() int64
-	state  func(ctx context.Context, p int) (handoff.State, bool, error)
-	copies bool // are wanted
-	keys   []bucket.Key
-	images []bucket.Image // of the partition; room for later ones behind them
+	table    *bucket.Table
+	clock    func() int64
+	state    func(ctx context.Context, p int) (handoff.State, bool, error)
+	replicas bool // are wanted
+	keys     []bucket.Key
+	images   []bucket.Image // of the partition; room for later ones behind them
 }
 
 // partition writes what this node has of p. An initial sync that begins meanwhile would leave out counters, so nothing is
@@ -101,7 +104,7 @@ type copier struct {
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
 	for range tries {
 		before, ok, err := c.state(ctx, p)
-		if err != nil || !ok || !before.Complete || !before.Held && !c.copies {
+		if err != nil || !ok || !before.Complete || !before.Held && !c.replicas {
 			return err
 		}
 		now, at := c.clock(), time.Now()
@@ -128,25 +131,16 @@ func (c *copier) read(now int64, p int) {
 	c.keys = c.table.Keys(p, c.keys[:0])
 	c.images = c.images[:0]
 	for rest := c.keys; len(rest) > 0; {
-		im := c.image()
+		k := len(c.images)
+		c.images = slices.Grow(c.images, 1)[:k+1]
+		im := &c.images[k]
+		*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
 		for len(rest) > 0 && len(im.Data) < imageBytes && len(im.Limits) < imageLimits {
-			k := min(exported, len(rest))
-			c.table.Export(now, p, rest[:k], im)
-			rest = rest[k:]
+			n := min(exported, len(rest))
+			c.table.Export(now, p, rest[:n], im)
+			rest = rest[n:]
 		}
 	}
-}
-
-// image returns an empty image, the last of c.images.
-func (c *copier) image() *bucket.Image {
-	k := len(c.images)
-	if k == cap(c.images) {
-		c.images = append(c.images, bucket.Image{})
-	}
-	c.images = c.images[:k+1]
-	im := &c.images[k]
-	*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
-	return im
 }
 
 func (c *copier) write(w *snapshot.Writer, s snapshot.Section) error {

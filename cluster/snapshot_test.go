@@ -152,7 +152,7 @@ func TestSyncedAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen := 0
-			p := copier{table: table, clock: steadyClock(), copies: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
+			p := copier{table: table, clock: steadyClock(), replicas: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
 				s, ok := state[c.seen[seen]]
 				seen++
 				return s, ok, nil

@@ -72,7 +72,7 @@ func (r *runner) show(now int64) {
 // watch notices which members are no longer heard, and which are again.
 func (r *runner) watch(now int64) {
 	when := &r.node.shares.When
-	if when.Turn(now, r.node.right.Load()) {
+	if when.Turn(now, r.node.quorumUntil.Load()) {
 		r.node.shares.Forget()
 	}
 	if when.Settling() {
@@ -150,7 +150,7 @@ func (r *runner) takePlacement(p *placement) {
 // publish publishes quorum, and the routing if it has changed.
 func (r *runner) publish() {
 	if !r.resting {
-		r.node.right.Store(r.quorum.QuorumUntil())
+		r.node.quorumUntil.Store(r.quorum.QuorumUntil())
 	}
 	if set := r.quorum.Set(); set.ID != r.set.ID || set.Version != r.set.Version {
 		r.set, r.stale = set, true

@@ -11,30 +11,18 @@ import (
 // Waits says in plain words what this node waits for before it can have quorum and claim partitions, one item each; none if it
 // can. fails returns why the last message to the peer port at an address did not arrive, "" if it did or that is not known.
 func (n *Node) Waits(ctx context.Context, fails func(addr string) string) (waits []string, err error) {
-	r := n.runner
-	err = r.ask(ctx, func(now int64) {
-		switch set := r.quorum.Set(); {
-		case n.mayDecide(now):
-			if !r.quorum.Promises(now) {
-				waits = []string{"waiting until the promises of an earlier run of this node have run out"}
-			}
-		case set.Zero():
-			waits = r.waitsForSet(now, fails)
-		default:
-			waits = append([]string{r.whyNot(now)}, r.unheardVoters(now, set, fails)...)
-		}
-	})
+	err = n.runner.ask(ctx, func(now int64) { waits = n.runner.waitsFor(now, fails) })
 	return waits, err
 }
 
 // Unreached returns what Waits does or, if that is nothing, the members that gossip shows and that are not heard over the peer
 // ports.
 func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (all []string, err error) {
-	if all, err = n.Waits(ctx, fails); err != nil || len(all) > 0 {
-		return all, err
-	}
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
+		if all = r.waitsFor(now, fails); len(all) > 0 {
+			return
+		}
 		for i, m := range r.scene.nodes {
 			if i != r.scene.self && !r.lives(now, m.peer()) {
 				all = append(all, r.unheard(now, m.peer(), fails))
@@ -44,7 +32,19 @@ func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (a
 	return all, err
 }
 
-// waitsForSet is Waits for a node that knows no voter set.
+func (r *runner) waitsFor(now int64, fails func(string) string) []string {
+	switch set := r.quorum.Set(); {
+	case !r.node.mayDecide(now) && set.Zero():
+		return r.waitsForSet(now, fails)
+	case !r.node.mayDecide(now):
+		return append([]string{r.whyNot(now)}, r.unheardVoters(now, set, fails)...)
+	case !r.quorum.Promises(now):
+		return []string{"waiting until the promises of an earlier run of this node have run out"}
+	}
+	return nil
+}
+
+// waitsForSet is waitsFor a node that knows no voter set.
 func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []string) {
 	w := r.quorum.Waiting(now)
 	say := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
@@ -52,7 +52,8 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 	switch {
 	case len(w.Know) > 0:
 		for _, p := range w.Know {
-			say("%s knows a voter set that has no quorum: start its other voters, or `sluice members bootstrap` if they are gone for good", p.Name)
+			say("%s knows a voter set that has no quorum: "+
+				"start its other voters, or `sluice members bootstrap` if they are gone for good", p.Name)
 		}
 	case w.Missed:
 		say("waiting for gossip with nodes that know an earlier run of this one")

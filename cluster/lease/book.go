@@ -20,12 +20,12 @@ const (
 	Denied
 )
 
-// Who says for which party a Book is asked.
-type Who uint8
+// Party is the party for which a Book is asked.
+type Party uint8
 
 const (
 	// Leaseholder: another node owns the key.
-	Leaseholder Who = iota
+	Leaseholder Party = iota
 	// Owner: this node owns the key and others lease of it, so it must lease too, however hot the key is here.
 	Owner
 	// Again: as Owner, for the same check once more.
@@ -120,7 +120,7 @@ func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
 
 // Take tries to answer r, a check with a cost above 0, at now, and writes its decision to d, which must be zero. If asks,
 // the caller must send ask, and report the outcome by Granted or Failed.
-func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
+func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	s := b.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,13 +131,13 @@ func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (
 		l = nil
 	}
 	if l == nil {
-		if l = b.openLocked(s, now, k, r, who != Leaseholder); l == nil {
+		if l = b.openLocked(s, now, k, r, by != Leaseholder); l == nil {
 			return Ask, "", ask, false
 		}
 	}
-	l.own = who != Leaseholder
+	l.own = by != Leaseholder
 	life := life(r.Limits)
-	if who != Again {
+	if by != Again {
 		l.count(now, r.Cost)
 	}
 	v = l.take(now, r.Cost, &s.mu.counts)

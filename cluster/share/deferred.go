@@ -215,7 +215,8 @@ func FromTable(at int64, table *bucket.Table, shard int) (list []Charge) {
 	return list
 }
 
-// Restore takes over the deferred charges of an earlier run with that many voters. They count against shares until they are charged.
+// Restore takes over the deferred charges of an earlier run with that many voters. They count against shares until they are
+// charged.
 func (s *Shares) Restore(list []Charge, voters int) {
 	for _, c := range list {
 		s.admitted.Do(c.at, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: c.Cost, Verb: bucket.Charge})

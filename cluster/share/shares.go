@@ -83,8 +83,8 @@ type Receipt struct {
 	given, admitted bucket.Receipt
 }
 
-// Answer answers r from this node's share of its limits, and records what it admits as a deferred charge, which must be sent then.
-// A charge is described in rc, if that is not nil.
+// Answer answers r from this node's share of its limits, and records what it admits as a deferred charge, which must be sent
+// then. A charge is described in rc, if that is not nil.
 func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
 	s.holdFor(at.Voters)
 	defer s.mu.RUnlock()
