@@ -248,8 +248,8 @@ func (t *topCount) pace(now time.Duration, every uint32) {
 // A name is a byte of flags, and then sized texts: the domain, the rule, and keys and values in turn. Nodes exchange names in
 // this form.
 const (
-	nameWhole = 1
-	nameCut   = 2
+	nameComplete = 1
+	nameCut      = 2
 	// maxName bounds a name, and maxText its domain, its rule and each key, in bytes. The rest is cut.
 	maxName = 512
 	maxText = 128
@@ -267,21 +267,21 @@ type named struct {
 // AppendName implements heavy.Namer.
 func (n *named) AppendName(dst []byte) []byte {
 	first := len(dst)
-	dst = append(dst, nameWhole)
+	dst = append(dst, nameComplete)
 	rule := ""
 	if n.rule != nil {
 		rule = n.rule.Name
 	}
-	whole := true
+	complete := true
 	text := func(s string) {
-		whole = whole && len(s) <= maxText
+		complete = complete && len(s) <= maxText
 		dst = appendText(dst, s)
 	}
 	text(n.check.Domain)
 	text(rule)
 	for i, e := range n.check.Descriptor {
 		if len(dst)-first+len(e.Key)+len(e.Value) > maxName {
-			whole = false
+			complete = false
 			break
 		}
 		text(e.Key)
@@ -289,11 +289,11 @@ func (n *named) AppendName(dst []byte) []byte {
 		at := len(dst) + 2
 		dst = n.hasher.AppendShown(append(dst, 0, 0), n.set, n.rule, n.check.Domain, i, e)
 		if len(dst)-at > maxName {
-			dst, whole = dst[:at+maxName], false
+			dst, complete = dst[:at+maxName], false
 		}
 		binary.BigEndian.PutUint16(dst[at-2:], uint16(len(dst)-at))
 	}
-	if !whole {
+	if !complete {
 		dst[first] = nameCut
 	}
 	return dst
@@ -312,7 +312,7 @@ func isOfDomain(name []byte, domain string) bool {
 
 // readName reads a name, perhaps one of another node.
 func readName(name []byte) (k TopKey, ok bool) {
-	if len(name) == 0 || name[0] != nameWhole && name[0] != nameCut {
+	if len(name) == 0 || name[0] != nameComplete && name[0] != nameCut {
 		return k, false
 	}
 	k.Cut = name[0] == nameCut

@@ -102,7 +102,7 @@ func (p *parser) readFile(root *yaml.Node) {
 	}
 	// A file that is being written may be seen empty.
 	if p.Count() == before && p.policy.callers == 0 && p.policy.anonymous == nil {
-		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so everybody would be rejected")
+		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so all calls would be rejected")
 	}
 }
 
@@ -135,7 +135,7 @@ func (p *parser) readCaller(n *yaml.Node, path string, anonymous []grant) {
 		}
 	}
 	if fields["tokens"].Value == nil && fields["certificates"].Value == nil {
-		p.Fault(n, path, "has neither tokens nor certificates, so nobody could be this caller; for everybody, there is anonymous")
+		p.Fault(n, path, "has neither tokens nor certificates, so no call could authenticate as this caller; anonymous is for unauthenticated calls")
 	}
 	p.readTokens(fields["tokens"], path+".tokens", caller)
 	p.readCertificates(fields["certificates"], path+".certificates", caller)
@@ -172,7 +172,7 @@ func (p *parser) readTokens(f yamldoc.Field, path string, caller *Caller) {
 		d, ok := parseDigest(n.Value)
 		switch {
 		case n.Kind == yaml.ScalarNode && strings.HasPrefix(n.Value, tokenPrefix):
-			p.Fault(n, path, "is a token itself, and everybody who has read the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
+			p.Fault(n, path, "is a token itself, and every reader of the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
 		case n.Kind != yaml.ScalarNode || !ok:
 			p.Fault(n, path, "must be %s and 64 hexadecimal digits, as `sluice token` prints it", digestPrefix)
 		case !p.once(d, n.Line):
@@ -252,7 +252,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 		for i, n := range p.items(f, path+".domains", `list names of domains; "*" is all`) {
 			if g, ok := p.readDomain(n, fmt.Sprintf("%s.domains[%d]", path, i)); ok {
 				if v.has(Admin) && !(g.prefix && g.domain == "") {
-					p.Fault(n, path+".verbs", `admin is about the whole cluster: grant it apart, in the domains ["*"]`)
+					p.Fault(n, path+".verbs", `admin is about the whole cluster: grant it separately, in the domains ["*"]`)
 				}
 				g.verbs = v
 				out = append(out, g)
