@@ -123,7 +123,9 @@ func (s *Limiter) TopHere(q TopQuery) NodeTop {
 	if q.By == ByLimited {
 		w = s.top.limited
 	}
-	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool { return q.Domain == "" || isOfDomain(name, q.Domain) })}
+	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool {
+		return q.Domain == "" || isOfDomain(name, q.Domain)
+	})}
 }
 
 // joinTops adds up the counts of nodes.
@@ -199,7 +201,7 @@ func newTopCount() *topCount {
 	return t
 }
 
-// observe counts the checks of b, which is settled.
+// observe counts the checks of b, which is settled, or a sample of them with the weight of all.
 func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	t := s.top
 	if t == nil {
@@ -214,19 +216,13 @@ func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unmatched {
 			continue
 		}
-		s.countTop(now, set, b, i, every)
-	}
-}
-
-// countTop counts check i with a weight of every.
-func (s *Limiter) countTop(now time.Duration, set *rules.Set, b *Batch, i int, every uint32) {
-	t, r, c := s.top, &b.Results[i], &b.Checks[i]
-	t.pace(now, every)
-	b.named = named{c, r.Rule, set, s.config.Hasher}
-	key := s.counterKey(b, c, r.Rule)
-	t.frequent.Add(now, key, uint64(every), &b.named)
-	if r.Shadowed || !r.Allowed && !r.givenBack {
-		t.limited.Add(now, key, uint64(every), &b.named)
+		t.pace(now, every)
+		b.named = named{c, r.Rule, set, s.config.Hasher}
+		key := s.counterKey(b, c, r.Rule)
+		t.frequent.Add(now, key, uint64(every), &b.named)
+		if r.Shadowed || !r.Allowed && !r.givenBack {
+			t.limited.Add(now, key, uint64(every), &b.named)
+		}
 	}
 }
 
