@@ -184,13 +184,10 @@ func (b *Batch) start(n int) {
 	clear(b.asked.Requests)
 	clear(b.asked.Answers)
 	b.Results = resize(b.Results, n)
-	b.asked.Requests = b.asked.Requests[:0]
-	b.asked.Answers = b.asked.Answers[:0]
-	b.asked.AllOrNothing, b.asked.Trace = false, nil
+	b.asked = check.Batch{Requests: b.asked.Requests[:0], Answers: b.asked.Answers[:0]}
 	b.named = named{}
-	b.places = b.places[:0]
 	clear(b.replaced)
-	b.replaced = b.replaced[:0]
+	b.places, b.replaced = b.places[:0], b.replaced[:0]
 }
 
 // ask queues r as the request of check i.

@@ -203,7 +203,7 @@ func (b *Batch) settle(invalid bool) {
 	}
 }
 
-// deniedFor returns how long the denial r of c holds whatever other checks do.
+// deniedFor returns how long the denial r of c holds regardless of other checks.
 func deniedFor(c *Check, r *Result) time.Duration {
 	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
 		return 0

@@ -17,16 +17,16 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	if len(book.pools) == 0 {
 		return
 	}
-	whole := b.asked.AllOrNothing && len(b.asked.Requests) > 1
-	if whole {
-		s.askWhole(ctx, book, b)
+	atomic := b.asked.AllOrNothing && len(b.asked.Requests) > 1
+	if atomic {
+		s.decideWithPools(ctx, book, b)
 		b.asked.AllOrNothing = false
 	}
 	// In an all-or-nothing batch reads and shadows are left, whose denials fail no batch; in any other all denials.
 	b.turned = b.turned[:0]
 	for j, i := range b.places {
 		verb := b.asked.Requests[j].Verb
-		if b.deniedOwn(j) && !b.Results[i].asked && (!whole || verb == bucket.Read || b.Results[i].shadow()) {
+		if b.deniedOwn(j) && !b.Results[i].asked && (!atomic || verb == bucket.Read || b.Results[i].shadow()) {
 			b.turned = append(b.turned, turn{i, verb})
 		}
 	}
@@ -83,9 +83,9 @@ func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 	return q
 }
 
-// askWhole decides an all-or-nothing batch that failed again, with the pools instead of the limits that denied: so a pool's
+// decideWithPools decides an all-or-nothing batch that failed again, with the pools instead of the limits that denied: so a pool's
 // charge is given back with the rest when another check fails the batch. A batch that fails for another reason too stays.
-func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
+func (s *Limiter) decideWithPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for range maxRounds {
 		if !s.turnToPools(book, b) {
 			break
@@ -106,7 +106,7 @@ func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 			}
 		}
 	}
-	b.retryWhole()
+	b.setRetry()
 }
 
 // turnToPools replaces the requests that failed the batch by those to the pools. It returns false, and changes nothing, if
@@ -131,9 +131,9 @@ func (s *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 	return len(b.turned) > 0
 }
 
-// retryWhole gives the admitted checks of a failed batch the retry time of those that failed it: the Decider knew the pools'
+// setRetry gives the admitted checks of a failed batch the retry time of those that failed it: the Decider knew the pools'
 // denials, and not that the own limits may admit earlier.
-func (b *Batch) retryWhole() {
+func (b *Batch) setRetry() {
 	retry, failed := bucket.Never, false
 	for j, i := range b.places {
 		r := &b.Results[i]

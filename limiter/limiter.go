@@ -51,7 +51,7 @@ type Service interface {
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
 }
 
-// Config is what a Limiter is made of. Decider, Cluster and Hasher are required.
+// Config configures a Limiter. Decider, Cluster and Hasher are required.
 type Config struct {
 	// Decider decides checks that are matched and hashed.
 	Decider check.Decider

@@ -65,26 +65,19 @@ func membersOf(o Overview) Members {
 		m.Ring = fmt.Sprintf("%016x", o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()
 	}
-	shown := make(map[string]bool)
 	if o.View != nil {
 		m.Self = o.View.Self
 		for _, one := range o.View.Members {
-			shown[one.Name] = true
 			m.Members = append(m.Members, Member{Member: one})
 		}
 	}
 	for _, name := range o.Set.Members {
-		if !shown[name] {
+		if !slices.ContainsFunc(m.Members, func(one Member) bool { return one.Name == name }) {
 			m.Members = append(m.Members, Member{Member: member.Member{Name: name}, Missing: true})
 		}
 	}
 	slices.SortFunc(m.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 
-	type process struct{ name, boot string }
-	standings := make(map[process]Standing, len(o.Standings))
-	for _, s := range o.Standings {
-		standings[process{s.Name, s.Boot}] = s
-	}
 	for i := range m.Members {
 		one := &m.Members[i]
 		_, one.Counted = slices.BinarySearch(o.Set.Members, one.Name)
@@ -92,9 +85,10 @@ func membersOf(o Overview) Members {
 			one.Partitions = o.Ring.Owned(one.Name)
 		}
 		one.Silent = -1
-		// The standing of an earlier process of that name does not count.
-		if s, ok := standings[process{one.Name, one.Boot}]; ok {
-			one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
+		for _, s := range o.Standings { // not of an earlier process of that name
+			if s.Name == one.Name && s.Boot == one.Boot {
+				one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
+			}
 		}
 		if one.Name == m.Self && !one.Missing {
 			one.Lives, one.Silent = true, 0

@@ -36,12 +36,9 @@ type poolStep struct {
 	step  int
 }
 
-// loadReport is the newest report of one reporter.
+// loadReport is the newest report of one reporter, and when this node received it.
 type loadReport struct {
-	reporter string
-	load     float64
-	// stamp orders the reports of one reporter; heard is when this node received it.
-	stamp int64
+	LoadReport
 	heard time.Duration
 }
 
@@ -95,8 +92,8 @@ func (s *poolState) settleLocked(now time.Duration) *poolStep {
 		s.mu.reports = slices.DeleteFunc(s.mu.reports, func(r loadReport) bool { return now-r.heard >= pool.Expires })
 		p.load = pool.Unreported
 		for i, r := range s.mu.reports {
-			if i == 0 || r.load > p.load {
-				p.load = r.load
+			if i == 0 || r.Load > p.load {
+				p.load = r.Load
 			}
 			p.until = min(p.until, r.heard+pool.Expires)
 		}
@@ -106,21 +103,20 @@ func (s *poolState) settleLocked(now time.Duration) *poolStep {
 	return p
 }
 
-// report takes r, heard at now, unless a newer one of the same reporter is known.
-func (s *poolState) report(r loadReport, now time.Duration) {
+// report takes r, received at now, unless a newer one of the same reporter is known.
+func (s *poolState) report(r LoadReport, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.heard = now
-	known := slices.IndexFunc(s.mu.reports, func(o loadReport) bool { return o.reporter == r.reporter })
+	known := slices.IndexFunc(s.mu.reports, func(o loadReport) bool { return o.Reporter == r.Reporter })
 	switch {
-	case known >= 0 && s.mu.reports[known].stamp >= r.stamp:
+	case known >= 0 && s.mu.reports[known].Stamp >= r.Stamp:
 		return
 	case known >= 0:
 		s.mu.reports = slices.Delete(s.mu.reports, known, known+1)
 	case len(s.mu.reports) >= maxReporters:
 		s.mu.reports = slices.Delete(s.mu.reports, 0, 1) // they are in the order in which they were heard
 	}
-	s.mu.reports = append(s.mu.reports, r)
+	s.mu.reports = append(s.mu.reports, loadReport{r, now})
 	s.settleLocked(now)
 }
 
@@ -199,5 +195,5 @@ func (s *Limiter) TakeLoad(r LoadReport) {
 	if pool == nil || !pool.FollowsLoad || !(r.Load >= 0 && r.Load <= 1) || len(r.Reporter) > MaxText {
 		return
 	}
-	book.pools[pool].report(loadReport{reporter: r.Reporter, load: r.Load, stamp: r.Stamp}, s.config.Clock())
+	book.pools[pool].report(r, s.config.Clock())
 }

@@ -123,7 +123,9 @@ func (s *Limiter) TopHere(q TopQuery) NodeTop {
 	if q.By == ByLimited {
 		w = s.top.limited
 	}
-	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool { return q.Domain == "" || isOfDomain(name, q.Domain) })}
+	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool {
+		return q.Domain == "" || isOfDomain(name, q.Domain)
+	})}
 }
 
 // joinTops adds up the counts of nodes.
@@ -199,7 +201,7 @@ func newTopCount() *topCount {
 	return t
 }
 
-// observe counts the checks of b, which is settled.
+// observe counts the checks of b, which is settled, or a sample of them with the weight of all.
 func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	t := s.top
 	if t == nil {
@@ -214,19 +216,13 @@ func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unmatched {
 			continue
 		}
-		s.countTop(now, set, b, i, every)
-	}
-}
-
-// countTop counts check i with a weight of every.
-func (s *Limiter) countTop(now time.Duration, set *rules.Set, b *Batch, i int, every uint32) {
-	t, r, c := s.top, &b.Results[i], &b.Checks[i]
-	t.pace(now, every)
-	b.named = named{c, r.Rule, set, s.config.Hasher}
-	key := s.counterKey(b, c, r.Rule)
-	t.frequent.Add(now, key, uint64(every), &b.named)
-	if r.Shadowed || !r.Allowed && !r.givenBack {
-		t.limited.Add(now, key, uint64(every), &b.named)
+		t.pace(now, every)
+		b.named = named{c, r.Rule, set, s.config.Hasher}
+		key := s.counterKey(b, c, r.Rule)
+		t.frequent.Add(now, key, uint64(every), &b.named)
+		if r.Shadowed || !r.Allowed && !r.givenBack {
+			t.limited.Add(now, key, uint64(every), &b.named)
+		}
 	}
 }
 
@@ -248,8 +244,8 @@ func (t *topCount) pace(now time.Duration, every uint32) {
 // A name is a byte of flags, and then sized texts: the domain, the rule, and keys and values in turn. Nodes exchange names in
 // this form.
 const (
-	nameWhole = 1
-	nameCut   = 2
+	nameComplete = 1
+	nameCut      = 2
 	// maxName bounds a name, and maxText its domain, its rule and each key, in bytes. The rest is cut.
 	maxName = 512
 	maxText = 128
@@ -267,21 +263,21 @@ type named struct {
 // AppendName implements heavy.Namer.
 func (n *named) AppendName(dst []byte) []byte {
 	first := len(dst)
-	dst = append(dst, nameWhole)
+	dst = append(dst, nameComplete)
 	rule := ""
 	if n.rule != nil {
 		rule = n.rule.Name
 	}
-	whole := true
+	complete := true
 	text := func(s string) {
-		whole = whole && len(s) <= maxText
+		complete = complete && len(s) <= maxText
 		dst = appendText(dst, s)
 	}
 	text(n.check.Domain)
 	text(rule)
 	for i, e := range n.check.Descriptor {
 		if len(dst)-first+len(e.Key)+len(e.Value) > maxName {
-			whole = false
+			complete = false
 			break
 		}
 		text(e.Key)
@@ -289,11 +285,11 @@ func (n *named) AppendName(dst []byte) []byte {
 		at := len(dst) + 2
 		dst = n.hasher.AppendShown(append(dst, 0, 0), n.set, n.rule, n.check.Domain, i, e)
 		if len(dst)-at > maxName {
-			dst, whole = dst[:at+maxName], false
+			dst, complete = dst[:at+maxName], false
 		}
 		binary.BigEndian.PutUint16(dst[at-2:], uint16(len(dst)-at))
 	}
-	if !whole {
+	if !complete {
 		dst[first] = nameCut
 	}
 	return dst
@@ -312,7 +308,7 @@ func isOfDomain(name []byte, domain string) bool {
 
 // readName reads a name, perhaps one of another node.
 func readName(name []byte) (k TopKey, ok bool) {
-	if len(name) == 0 || name[0] != nameWhole && name[0] != nameCut {
+	if len(name) == 0 || name[0] != nameComplete && name[0] != nameCut {
 		return k, false
 	}
 	k.Cut = name[0] == nameCut

@@ -102,7 +102,7 @@ func TestTwin(t *testing.T) {
 func TestForgetByHand(t *testing.T) {
 	t.Parallel()
 	nodes := together(t, 2)
-	if _, err := nodes[0].service.Forget(t.Context(), "n2"); err == nil || !strings.Contains(err.Error(), "it lives") {
+	if _, err := nodes[0].service.Forget(t.Context(), "n2"); err == nil || !strings.Contains(err.Error(), "it is alive") {
 		t.Error(err)
 	}
 	// What it says is cut off from here on, as if it had crashed.

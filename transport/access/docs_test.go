@@ -22,7 +22,7 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Callers() != 3 || !p.Anonymous().May(Check, "public") {
+	if p.Callers() != 3 || !p.anonymous.May(Check, "public") {
 		t.Errorf("the example has %d callers", p.Callers())
 	}
 	for v := range verbCount {

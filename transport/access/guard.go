@@ -142,7 +142,7 @@ func (g *Guard) Enter(d limiter.API, id *Identity) (Pass, *limiter.Error) {
 func (g *Guard) enter(d limiter.API, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
 	p := Pass{guard: g, api: d, addr: id.addr, remote: id.remote, policy: policy}
 	var why reason
-	if p.caller, why = policy.whoIs(id); p.caller == nil {
+	if p.caller, why = policy.callerOf(id); p.caller == nil {
 		g.rejected(&p, why, 0, "")
 		return Pass{}, errs[why]
 	}
@@ -157,12 +157,12 @@ func (g *Guard) Knows(id *Identity) bool {
 	if g.Open() {
 		return true
 	}
-	caller, _ := g.policy.Load().whoIs(id)
+	caller, _ := g.policy.Load().callerOf(id)
 	return caller != nil
 }
 
-// whoIs returns the caller of id, or nil and the reason.
-func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
+// callerOf returns the caller of id, or nil and the reason.
+func (p *Policy) callerOf(id *Identity) (*Caller, reason) {
 	switch {
 	case id.shown == malformedToken:
 		return nil, malformed

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// MaxFileBytes is the largest callers file, 1 MiB.
+// MaxFileBytes is the largest ACL file, 1 MiB.
 const MaxFileBytes = yamldoc.MaxBytes
 
-// Error is one fault in a callers file.
+// Error is one error in an ACL file.
 type Error struct {
 	File string
 	// Line counts from 1.
@@ -34,11 +34,11 @@ func (e *Error) Error() string {
 	return at + e.Reason
 }
 
-// secrets are what faults do not repeat: tokens, or pieces of them.
+// secrets matches tokens and pieces of them, which errors must not repeat.
 var secrets = regexp.MustCompile(tokenPrefix + `[A-Za-z0-9_-]*`)
 
-// Parse reads a callers file. The error joins an *Error for each fault; file is its name in them. No fault
-// repeats a token that was put into the file by mistake.
+// Parse reads an ACL; file is its name in errors. The error joins all *Error. None repeats a token that was put into the file
+// by mistake.
 func Parse(file string, data []byte) (*Policy, error) {
 	root, r := yamldoc.Open(data)
 	p := &parser{
@@ -66,11 +66,11 @@ func hide(s string) string { return secrets.ReplaceAllString(s, tokenPrefix+"…
 type parser struct {
 	*yamldoc.Reader
 	policy *Policy
-	// lines says where a name, a digest or a name of a certificate stands.
+	// lines has the line of each name, digest and name of a certificate.
 	lines map[any]int
 }
 
-// fields returns the fields of a mapping, of which there may be those that known names.
+// fields returns the fields of a mapping, which may have those of known.
 func (p *parser) fields(n *yaml.Node, path string, known ...string) map[string]yamldoc.Field {
 	out := make(map[string]yamldoc.Field)
 	for _, f := range p.Fields(n, path) {
@@ -88,26 +88,26 @@ func (p *parser) fields(n *yaml.Node, path string, known ...string) map[string]y
 func (p *parser) readFile(root *yaml.Node) {
 	before := p.Count()
 	fields := p.fields(root, "", "callers", "anonymous")
-	var everybody []grant
+	var anonymous []grant
 	if f, ok := fields["anonymous"]; ok {
-		everybody = p.readGrants(f.Value, "anonymous")
+		anonymous = p.readGrants(f.Value, "anonymous")
 	}
-	if len(everybody) > 0 {
-		p.policy.anonymous = newCaller("", everybody)
+	if len(anonymous) > 0 {
+		p.policy.anonymous = newCaller("", anonymous)
 	}
 	if f, ok := fields["callers"]; ok {
 		for i, n := range p.Items(f.Value, "callers") {
-			p.readCaller(n, fmt.Sprintf("callers[%d]", i), everybody)
+			p.readCaller(n, fmt.Sprintf("callers[%d]", i), anonymous)
 		}
 	}
 	// A file that is being written may be seen empty.
 	if p.Count() == before && p.policy.callers == 0 && p.policy.anonymous == nil {
-		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so everybody would be rejected")
+		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so all calls would be rejected")
 	}
 }
 
-// readCaller reads one caller, who may do what everybody may too.
-func (p *parser) readCaller(n *yaml.Node, path string, everybody []grant) {
+// readCaller reads one caller, which has the grants of anonymous ones too.
+func (p *parser) readCaller(n *yaml.Node, path string, anonymous []grant) {
 	fields := p.fields(n, path, "name", "tokens", "certificates", "grants", "max_keys")
 	if n.Kind != yaml.MappingNode {
 		if yamldoc.IsNull(n) {
@@ -122,7 +122,7 @@ func (p *parser) readCaller(n *yaml.Node, path string, everybody []grant) {
 	} else if name, ok = p.String(f.Value, path+".name"); ok {
 		p.checkName(f, path+".name", name)
 	}
-	grants := slices.Clone(everybody)
+	grants := slices.Clone(anonymous)
 	if f, ok := fields["grants"]; !ok {
 		p.Fault(n, path+".grants", "is missing: say what the caller may do")
 	} else {
@@ -134,10 +134,8 @@ func (p *parser) readCaller(n *yaml.Node, path string, everybody []grant) {
 			p.policy.maxKeys[caller.Account()] = caller.MaxKeys
 		}
 	}
-	_, tokens := fields["tokens"]
-	_, certificates := fields["certificates"]
-	if !tokens && !certificates {
-		p.Fault(n, path, "has neither tokens nor certificates, so nobody could be this caller; for everybody, there is anonymous")
+	if fields["tokens"].Value == nil && fields["certificates"].Value == nil {
+		p.Fault(n, path, "has neither tokens nor certificates, so no call could authenticate as this caller; anonymous is for unauthenticated calls")
 	}
 	p.readTokens(fields["tokens"], path+".tokens", caller)
 	p.readCertificates(fields["certificates"], path+".certificates", caller)
@@ -155,7 +153,7 @@ func (p *parser) checkName(f yamldoc.Field, path, name string) {
 	}
 }
 
-// once notes that what stands at line, and reports whether it is there for the first time.
+// once notes the line of what, and reports whether this is its first.
 func (p *parser) once(what any, line int) bool {
 	if _, ok := p.lines[what]; ok {
 		return false
@@ -170,11 +168,11 @@ func (p *parser) readTokens(f yamldoc.Field, path string, caller *Caller) {
 	}
 	for i, n := range p.items(f, path, "list digests of tokens, or leave it out") {
 		path := fmt.Sprintf("%s[%d]", path, i)
-		// Whatever is wrong with it, it is not repeated: it may be a token.
+		// An error does not repeat it: it may be a token.
 		d, ok := parseDigest(n.Value)
 		switch {
 		case n.Kind == yaml.ScalarNode && strings.HasPrefix(n.Value, tokenPrefix):
-			p.Fault(n, path, "is a token itself, and everybody who has read the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
+			p.Fault(n, path, "is a token itself, and every reader of the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
 		case n.Kind != yaml.ScalarNode || !ok:
 			p.Fault(n, path, "must be %s and 64 hexadecimal digits, as `sluice token` prints it", digestPrefix)
 		case !p.once(d, n.Line):
@@ -254,7 +252,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 		for i, n := range p.items(f, path+".domains", `list names of domains; "*" is all`) {
 			if g, ok := p.readDomain(n, fmt.Sprintf("%s.domains[%d]", path, i)); ok {
 				if v.has(Admin) && !(g.prefix && g.domain == "") {
-					p.Fault(n, path+".verbs", `admin is about the whole cluster: grant it apart, in the domains ["*"]`)
+					p.Fault(n, path+".verbs", `admin is about the whole cluster: grant it separately, in the domains ["*"]`)
 				}
 				g.verbs = v
 				out = append(out, g)
@@ -264,7 +262,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 	return out
 }
 
-// readDomain reads the name of a domain, or what names begin with and a star.
+// readDomain reads the name of a domain, or a prefix of names and a star.
 func (p *parser) readDomain(n *yaml.Node, path string) (g grant, ok bool) {
 	s, ok := p.String(n, path)
 	if !ok || s == "" {

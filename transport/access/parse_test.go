@@ -12,8 +12,8 @@ func TestFaults(t *testing.T) {
 	secret, digest := token(t, 7)
 	const good = "    grants: [{domains: [d], verbs: [check]}]\n"
 	for _, c := range []struct{ name, file, want string }{
-		{"empty", "", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be rejected"},
-		{"nothing said", "callers:\n", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be rejected"},
+		{"empty", "", "f.yaml:1: names no caller and has no grants for anonymous ones, so all calls would be rejected"},
+		{"nothing said", "callers:\n", "f.yaml:1: names no caller and has no grants for anonymous ones, so all calls would be rejected"},
 		{"no YAML", "callers: [", "f.yaml:1: not YAML: did not find expected node content"},
 		{"a list", "- name: x\n", "f.yaml:1: must be a mapping (key: value), not a list"},
 		{"unknown key", "caller: []\n", `f.yaml:1: caller: unknown key "caller"; want one of callers, anonymous`},
@@ -21,12 +21,12 @@ func TestFaults(t *testing.T) {
 		{"no name", "callers:\n  - tokens: [" + digest.String() + "]\n" + good, "f.yaml:2: callers[0].name: is missing: logs and messages call the caller by it"},
 		{"a name of two words", "callers:\n  - name: a b\n    certificates: [cn:x]\n" + good, "f.yaml:2: callers[0].name: must be 1 to 64 printable ASCII characters without spaces and quotes"},
 		{"a name twice", "callers:\n  - name: a\n    certificates: [cn:x]\n" + good + "  - name: a\n    certificates: [cn:y]\n" + good, "f.yaml:5: callers[1].name: there is a caller of this name already, at line 2"},
-		{"nobody", "callers:\n  - name: a\n" + good, "f.yaml:2: callers[0]: has neither tokens nor certificates, so nobody could be this caller; for everybody, there is anonymous"},
+		{"nobody", "callers:\n  - name: a\n" + good, "f.yaml:2: callers[0]: has neither tokens nor certificates, so no call could authenticate as this caller; anonymous is for unauthenticated calls"},
 		{"no grants", "callers:\n  - name: a\n    certificates: [cn:x]\n", "f.yaml:2: callers[0].grants: is missing: say what the caller may do"},
 		{"empty grants", "callers:\n  - name: a\n    certificates: [cn:x]\n    grants: []\n", "f.yaml:4: callers[0].grants: is empty; give at least one grant"},
 		{"null caller", "callers:\n  -\n", "f.yaml:2: callers[0]: is empty; give it a name, tokens or certificates, and grants"},
 		{"empty tokens", "callers:\n  - name: a\n    tokens: []\n" + good, "f.yaml:3: callers[0].tokens: is empty; list digests of tokens, or leave it out"},
-		{"a token itself", "callers:\n  - name: a\n    tokens: [" + secret + "]\n" + good, "f.yaml:3: callers[0].tokens[0]: is a token itself, and everybody who has read the file knows it now: make a new one with `sluice token`, and put the digest that it prints here"},
+		{"a token itself", "callers:\n  - name: a\n    tokens: [" + secret + "]\n" + good, "f.yaml:3: callers[0].tokens[0]: is a token itself, and every reader of the file knows it now: make a new one with `sluice token`, and put the digest that it prints here"},
 		{"a password", "callers:\n  - name: a\n    tokens: [hunter2]\n" + good, "f.yaml:3: callers[0].tokens[0]: must be sha256: and 64 hexadecimal digits, as `sluice token` prints it"},
 		{"a short digest", "callers:\n  - name: a\n    tokens: [sha256:abcd]\n" + good, "f.yaml:3: callers[0].tokens[0]: must be sha256: and 64 hexadecimal digits, as `sluice token` prints it"},
 		{"a token twice", "callers:\n  - name: a\n    tokens:\n      - " + digest.String() + "\n" + good + "  - name: b\n    tokens:\n      - " + digest.String() + "\n" + good, "f.yaml:8: callers[1].tokens[0]: the same token stands at line 4 already"},
@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 		{"empty domain", "anonymous:\n  - {domains: [''], verbs: [read]}\n", `f.yaml:2: anonymous[0].domains[0]: is empty; "*" is all domains`},
 		{"a star within", "anonymous:\n  - {domains: ['a*b'], verbs: [read]}\n", `f.yaml:2: anonymous[0].domains[0]: "a*b" has a star that is not its end; only what domains begin with can be given`},
 		{"a long domain", "anonymous:\n  - {domains: [" + strings.Repeat("d", 1025) + "], verbs: [read]}\n", "f.yaml:2: anonymous[0].domains[0]: has 1025 bytes, and a check cannot carry more than 1024"},
-		{"an admin of some domains", "anonymous:\n  - {domains: ['d*'], verbs: [read, admin]}\n", `f.yaml:2: anonymous[0].verbs: admin is about the whole cluster: grant it apart, in the domains ["*"]`},
+		{"an admin of some domains", "anonymous:\n  - {domains: ['d*'], verbs: [read, admin]}\n", `f.yaml:2: anonymous[0].verbs: admin is about the whole cluster: grant it separately, in the domains ["*"]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Parse("f.yaml", []byte(c.file))
@@ -81,7 +81,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse("f.yaml", data)
 		switch {
-		case err == nil && p.Callers() == 0 && p.Anonymous() == nil:
+		case err == nil && p.Callers() == 0 && p.anonymous == nil:
 			t.Error("a policy that lets nobody in")
 		case err != nil && p != nil:
 			t.Error("a policy and faults")
@@ -89,10 +89,10 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		// Nothing but the digests of the file opens it.
-		if _, never := token(t, 0xfe); p.Token(never) != nil {
+		if _, never := token(t, 0xfe); p.tokens[never] != nil {
 			t.Error("a token that is not in the file")
 		}
-		if a := p.Anonymous(); a != nil && a.May(Admin, "") && !strings.Contains(string(data), "*") {
+		if a := p.anonymous; a != nil && a.May(Admin, "") && !strings.Contains(string(data), "*") {
 			t.Error("an anonymous admin without a star")
 		}
 	})

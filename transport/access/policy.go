@@ -53,12 +53,6 @@ func (p *Policy) Callers() int { return p.callers }
 // MaxKeys returns the bounds of callers' counters by Caller.Account.
 func (p *Policy) MaxKeys() map[string]int64 { return p.maxKeys }
 
-// Token returns the caller of the token with this digest, or nil.
-func (p *Policy) Token(d Digest) *Caller { return p.tokens[d] }
-
-// Anonymous returns the caller without credentials, nil if it has no grants.
-func (p *Policy) Anonymous() *Caller { return p.anonymous }
-
 // Certificate returns the caller of a verified certificate, or nil: by a URI, else a DNS name, else its common name; of
 // several, by the first that the ACL has.
 func (p *Policy) Certificate(c *x509.Certificate) *Caller {

@@ -57,7 +57,7 @@ anonymous:
 	if got := p.Callers(); got != 2 {
 		t.Errorf("%d callers, want 2", got)
 	}
-	callers := map[string]*Caller{"shop": p.Token(shop), "ops": p.Token(ops), "": p.Anonymous()}
+	callers := map[string]*Caller{"shop": p.tokens[shop], "ops": p.tokens[ops], "": p.anonymous}
 	for _, c := range []struct {
 		caller, domain, want string
 	}{

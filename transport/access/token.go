@@ -15,12 +15,9 @@ import (
 	"github.com/dchest/siphash"
 )
 
-// A token is tokenPrefix and 32 random bytes in URL-safe base64 without padding: 256 bits that nobody chooses. An API takes
-// nothing else for one, so that a short or guessable word in the file opens no API; and scanners of source
-// code can find those that were left there.
-//
-// The file has the SHA-256 of each. What makes passwords expensive to check, as bcrypt does, is for words that can be
-// guessed by trying; 256 random bits cannot, and every call would pay for it.
+// A token is tokenPrefix and 32 random bytes in URL-safe base64 without padding. Nothing else is a token, so that a guessable
+// word in the file opens no API; and scanners find tokens in source code. The file has the SHA-256 of each: 256 random bits
+// need no slow hash like bcrypt, which every call would pay for.
 const (
 	tokenPrefix = "sluice_"
 	tokenRandom = 32
@@ -30,8 +27,8 @@ const (
 // digestPrefix stands before a digest in the file.
 const digestPrefix = "sha256:"
 
-// Digest is the SHA-256 of a token, which is all that is known of it here. Callers are looked up by it: how long that
-// takes tells of the digest at most, and nobody finds a token by its digest.
+// Digest is the SHA-256 of a token. Callers are looked up by it: the time that this takes reveals the digest at most, not the
+// token.
 type Digest [sha256.Size]byte
 
 // String is the digest as the file has it.
@@ -84,23 +81,22 @@ func bearer(values []string) (d Digest, ok bool) {
 	return DigestOf(strings.Trim(v[len(scheme):], " "))
 }
 
-// quickScheme and a token are the only spelling of a header that is remembered, so that a token takes one place.
+// quickScheme and a token is the only form of a header that is remembered, so that a token takes one slot.
 const (
 	quickScheme = "Bearer "
 	quickSize   = len(quickScheme) + tokenSize
 	quickProbes = 8
 )
 
-// quick remembers whose token a header has, so that a call costs no SHA-256, which takes longer than all else here. It
-// belongs to one Policy and is gone with it. Not the header is kept but its SipHash of 128 bits under a key that
-// nobody knows and that changes with each policy: who has no token finds none that is taken for one, however often
-// he tries. It has room for all tokens of the policy, and one that finds none near its place is looked up as at first.
+// quick has the callers of headers, so that a call costs no SHA-256, the slowest part. It belongs to one Policy. It keeps the
+// header's SipHash of 128 bits under a random key of the policy, which a caller without a token cannot collide with. It has
+// room for all tokens of the policy; one without a free slot near its place takes the slow way.
 type quick struct {
 	k0, k1 uint64
 	slots  []atomic.Pointer[header]
 }
 
-// header is one that lets a caller in.
+// header is the hash of a header, and its caller.
 type header struct {
 	tag    [2]uint64
 	caller *Caller
@@ -114,7 +110,7 @@ func (q *quick) open(tokens int) {
 	q.slots = make([]atomic.Pointer[header], 1<<bits.Len(uint(2*tokens)))
 }
 
-// find returns the caller of a header that add was told of, else nil.
+// find returns the caller of an added header, else nil.
 func (q *quick) find(values []string) *Caller {
 	if len(values) != 1 || len(values[0]) != quickSize {
 		return nil
@@ -132,7 +128,7 @@ func (q *quick) find(values []string) *Caller {
 	return nil
 }
 
-// add remembers that the header lets c in.
+// add remembers c as the caller of the header.
 func (q *quick) add(values []string, c *Caller) {
 	if len(values) != 1 || len(values[0]) != quickSize || !strings.HasPrefix(values[0], quickScheme) {
 		return

@@ -3,7 +3,7 @@
 //
 //	GET  /v1/watch          the cluster live, as server-sent events     read in all domains
 //	GET  /v1/rules          the rules in force                          read in all domains
-//	POST /v1/inspect        what a descriptor is held to                read in its domain
+//	POST /v1/inspect        the rule and counter of a descriptor         read in its domain
 //	POST /v1/inspect/reset  forgets its counter                         reset in its domain
 //	POST /console/code      a one-time login address                    operators
 //	POST /console/login     a session for its code, or for a token      all
@@ -91,7 +91,7 @@ func mountPage(mux *http.ServeMux) {
 	})
 }
 
-// Config is what the API is made of.
+// Config configures the API.
 type Config struct {
 	// Limiter, Hub and Rules, which returns the rules in force or nil, are required.
 	Limiter limiter.Service

@@ -116,14 +116,7 @@ func limitText(l bucket.Limit) string {
 	return text
 }
 
+var zeros = strings.NewReplacer("h0m0s", "h", "m0s", "m")
+
 // durationText is d without zeros at its end: 1m and not 1m0s.
-func durationText(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
+func durationText(d time.Duration) string { return zeros.Replace(d.String()) }

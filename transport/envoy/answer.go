@@ -61,8 +61,8 @@ func errorOf(e *limiter.Error, field string) error {
 	return status.Error(cmp.Or(codeOf[e.Code], codes.Internal), message)
 }
 
-// told is the status of one descriptor and all that it points to.
-type told struct {
+// descriptorStatus is the status of one descriptor and all that it points to.
+type descriptorStatus struct {
 	status ratelimitv3.RateLimitResponse_DescriptorStatus
 	limit  ratelimitv3.RateLimitResponse_RateLimit
 	reset  durationpb.Duration
@@ -70,7 +70,7 @@ type told struct {
 
 // answer returns Envoy's response to req, whose decided checks b has.
 func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
-	memory := make([]told, len(b.Results))
+	memory := make([]descriptorStatus, len(b.Results))
 	res := &ratelimitv3.RateLimitResponse{
 		OverallCode: ratelimitv3.RateLimitResponse_OK,
 		Statuses:    make([]*ratelimitv3.RateLimitResponse_DescriptorStatus, len(b.Results)),
@@ -93,7 +93,7 @@ func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied
 }
 
 // fill fills the empty t from r.
-func (t *told) fill(r *limiter.Result) {
+func (t *descriptorStatus) fill(r *limiter.Result) {
 	s := &t.status
 	switch {
 	case r.Err != nil:

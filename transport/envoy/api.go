@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Config is what an API is made of.
+// Config configures an API.
 type Config struct {
 	// Limiter decides checks. Required.
 	Limiter limiter.Service
@@ -92,7 +92,7 @@ func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitReq
 		b.Traceparent = transport.Traceparent(ctx)
 	}
 	d.ask(b, req)
-	// What the error says of the whole call stands in each result too.
+	// An error of the call is in each result too.
 	if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -146,7 +146,7 @@ func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.Rat
 	for _, i := range places {
 		add(back, req, i)
 	}
-	// What the error says of the whole call stands in each result too.
+	// An error of the call is in each result too.
 	_ = d.config.Limiter.Check(ctx, back)
 	for j, i := range places {
 		b.Results[i] = back.Results[j]

@@ -23,7 +23,7 @@ import (
 // Prefix begins the paths of the API. The domain follows.
 const Prefix = "/v1/authorize/"
 
-// Config is what an API is made of.
+// Config configures an API.
 type Config struct {
 	// Limiter decides checks. Required.
 	Limiter limiter.Service

@@ -96,14 +96,14 @@ func (q *asked) client() (string, *limiter.Error) {
 // method returns the original request's method.
 func (q *asked) method() (string, *limiter.Error) {
 	name := q.rules.Original.Method
-	told, below, fault := q.original(name, "method")
+	value, below, fault := q.original(name, "method")
 	if fault != nil || below {
 		return q.call.Method, fault
 	}
-	if !isMethod(told) {
+	if !isMethod(value) {
 		return "", invalid(name, "not a method")
 	}
-	return told, nil
+	return value, nil
 }
 
 // isMethod reports whether s is a token of RFC 9110 of a sensible length.
@@ -116,24 +116,24 @@ func isMethod(s string) bool {
 
 // host returns the original request's host, "" where it has none.
 func (q *asked) host() (string, *limiter.Error) {
-	told, below, fault := q.original(q.rules.Original.Host, "host")
+	value, below, fault := q.original(q.rules.Original.Host, "host")
 	if below {
-		told = q.call.Host
+		value = q.call.Host
 	}
-	return hostOf(told), fault
+	return hostOf(value), fault
 }
 
 // uri returns the original request's path.
 func (q *asked) uri() (string, *limiter.Error) {
 	name := q.rules.Original.URI
-	told, below, fault := q.original(name, "path")
+	value, below, fault := q.original(name, "path")
 	if fault != nil {
 		return "", fault
 	}
 	if below {
-		name, told = "path", q.path
+		name, value = "path", q.path
 	}
-	path, err := pathOf(told)
+	path, err := pathOf(value)
 	if err != nil {
 		return "", invalid(name, err.Error())
 	}
@@ -143,7 +143,7 @@ func (q *asked) uri() (string, *limiter.Error) {
 // original returns the part of the original request that a header has, or below, if the call itself has it. A missing part
 // is an error and not an entry without a value: every request has it, so the proxy is misconfigured, and its requests would
 // pass unlimited.
-func (q *asked) original(header, part string) (told string, below bool, fault *limiter.Error) {
+func (q *asked) original(header, part string) (value string, below bool, fault *limiter.Error) {
 	if q.path != "" {
 		// Otherwise an extra slash after the domain would give all requests one path.
 		if uri := q.rules.Original.URI; q.trusted && len(q.call.Header.Values(uri)) > 0 {

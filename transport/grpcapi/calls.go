@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"google.golang.org/grpc"
@@ -18,8 +17,11 @@ func serviceDesc() *grpc.ServiceDesc {
 	d := sluicev1.SluiceService_ServiceDesc
 	d.Methods = slices.Clone(d.Methods)
 	for i := range d.Methods {
-		if d.Methods[i].MethodName == "Check" {
-			d.Methods[i].Handler = handleCheck
+		switch d.Methods[i].MethodName {
+		case "Check":
+			d.Methods[i].Handler = handler(sluicev1.SluiceService_Check_FullMethodName, (*Server).checkOnce)
+		case "Reset":
+			d.Methods[i].Handler = handler(sluicev1.SluiceService_Reset_FullMethodName, (*Server).reset)
 		}
 	}
 	d.Streams = slices.Clone(d.Streams)
@@ -31,18 +33,19 @@ func serviceDesc() *grpc.ServiceDesc {
 	return &d
 }
 
-// handleCheck is a grpc.MethodHandler.
-func handleCheck(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	q := new(question)
-	if err := decode(q); err != nil {
-		return nil, err
+// handler returns a handler of method that decodes to question: a ResetRequest is a CheckRequest of checks alone.
+func handler(method string, call func(*Server, context.Context, *question) (any, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		q := new(question)
+		if err := decode(q); err != nil {
+			return nil, err
+		}
+		handle := func(ctx context.Context, q any) (any, error) { return call(srv.(*Server), ctx, q.(*question)) }
+		if interceptor == nil {
+			return handle(ctx, q)
+		}
+		return interceptor(ctx, q, &grpc.UnaryServerInfo{Server: srv, FullMethod: method}, handle)
 	}
-	handle := func(ctx context.Context, q any) (any, error) { return srv.(*Server).checkOnce(ctx, q.(*question)) }
-	if interceptor == nil {
-		return handle(ctx, q)
-	}
-	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: sluicev1.SluiceService_Check_FullMethodName}
-	return interceptor(ctx, q, info, handle)
 }
 
 // enter admits a call of the unary API. Errors are statuses.
@@ -121,19 +124,18 @@ func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 	return &answer{batch: q.batch, id: q.id}, nil
 }
 
-// Reset implements sluicev1.SluiceServiceServer.
-func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluicev1.ResetResponse, error) {
+// reset serves Reset.
+func (s *Server) reset(ctx context.Context, q *question) (any, error) {
+	b := q.batch
+	defer b.Release()
 	pass, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if e := limiter.CountFault(len(req.GetChecks())); e != nil {
-		return nil, statusOf(e)
+	if q.fault != nil {
+		return nil, statusOf(q.fault)
 	}
-	b := limiter.NewBatch()
-	defer b.Release()
 	s.label(ctx, b)
-	fill(b, req.GetChecks())
 	for i := range b.Checks {
 		b.Checks[i].Verb = bucket.Reset
 	}
@@ -155,27 +157,6 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 		res.Decisions[i] = d
 	}
 	return res, nil
-}
-
-// fill adds checks to b. A value of the wire that a limiter.Check cannot hold becomes the check's Fault.
-func fill(b *limiter.Batch, checks []*sluicev1.Check) {
-	for _, p := range checks {
-		c := b.Add()
-		c.Domain = p.GetDomain()
-		entries := p.GetDescriptor_()
-		// One too many is enough for it to be rejected.
-		for _, e := range entries[:min(len(entries), limiter.MaxEntries+1)] {
-			c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
-		}
-		if p != nil && p.Cost != nil {
-			c.Cost = *p.Cost
-		}
-		setVerb(c, int32(p.GetVerb()))
-		limits := p.GetLimits()
-		for i, l := range limits[:min(len(limits), bucket.MaxLimits+1)] {
-			addLimit(c, i, l)
-		}
-	}
 }
 
 // ReportLoad implements sluicev1.SluiceServiceServer.

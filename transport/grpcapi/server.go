@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/reflection"
 )
 
-// Config is what a Server is made of.
+// Config configures a Server.
 type Config struct {
 	// Limiter decides checks. Required.
 	Limiter limiter.Service

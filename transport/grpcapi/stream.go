@@ -41,7 +41,7 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	select {
 	case err = <-ended:
 	case <-stalled:
-		// What waits to be sent ends with the stream, once this has returned.
+		// Sends that wait end with the stream, once this has returned.
 		return errUnread
 	case <-s.leaving.Done():
 		// The reader stays in Recv until this handler has returned.

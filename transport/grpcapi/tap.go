@@ -33,7 +33,7 @@ var errBusy = func() error {
 	return with.Err()
 }()
 
-// Method says how calls of a method are let in.
+// Method says how calls of a method are admitted.
 type Method struct {
 	// API is the one that rejections are counted for.
 	API limiter.API
@@ -43,7 +43,7 @@ type Method struct {
 	Shed bool
 }
 
-// methodOf returns how calls of the method with that full name are let in.
+// methodOf returns the Method with that full name.
 func (s *Server) methodOf(name string) Method {
 	switch name {
 	case sluicev1.SluiceService_Check_FullMethodName:

@@ -236,3 +236,24 @@ func BenchmarkEncode(b *testing.B) {
 		data.Free()
 	}
 }
+
+// fill adds checks, decoded by the generated type, to b. A value of the wire that a limiter.Check cannot hold becomes the check's Fault.
+func fill(b *limiter.Batch, checks []*sluicev1.Check) {
+	for _, p := range checks {
+		c := b.Add()
+		c.Domain = p.GetDomain()
+		entries := p.GetDescriptor_()
+		// One too many is enough for it to be rejected.
+		for _, e := range entries[:min(len(entries), limiter.MaxEntries+1)] {
+			c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		if p != nil && p.Cost != nil {
+			c.Cost = *p.Cost
+		}
+		setVerb(c, int32(p.GetVerb()))
+		limits := p.GetLimits()
+		for i, l := range limits[:min(len(limits), bucket.MaxLimits+1)] {
+			addLimit(c, i, l)
+		}
+	}
+}

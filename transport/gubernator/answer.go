@@ -1,6 +1,7 @@
 package gubernator
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -36,20 +37,16 @@ func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.
 	}
 	r, c := &b.Results[t.last], &b.Checks[t.last]
 	a.Limit, a.Remaining = t.request.GetLimit(), r.Remaining
-	switch {
-	case c.Verb == bucket.Check && !r.Allowed:
-		a.Status = gubernatorv1.Status_OVER_LIMIT
-	// A request that spends nothing reports whether something remains.
-	case (c.Verb == bucket.Read || c.Verb == bucket.Refund) && r.Remaining == 0:
+	over := c.Verb == bucket.Check && !r.Allowed
+	if c.Verb == bucket.Read || c.Verb == bucket.Refund { // it reports whether something remains
+		over = r.Remaining == 0
+	}
+	if over {
 		a.Status = gubernatorv1.Status_OVER_LIMIT
 	}
-	l := &c.Limits[0]
-	switch {
-	case leaky(t.request):
+	if l := &c.Limits[0]; leaky(t.request) {
 		a.ResetTime = milliseconds(now, untilNext(r, l))
-	case c.Verb == bucket.Reset:
-		a.ResetTime = 0
-	default:
+	} else if c.Verb != bucket.Reset {
 		a.ResetTime = windowEnd(r, l, now)
 	}
 	if r.Source == check.Forwarded {
@@ -59,13 +56,10 @@ func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.
 
 // windowEnd returns when the window of limit l ends, or one that began now would, in Unix milliseconds.
 func windowEnd(r *limiter.Result, l *bucket.Limit, now time.Time) int64 {
-	open := r.ResetAfter > 0
 	switch {
-	case l.Align != bucket.AlignCalendar && open:
-		return milliseconds(now, r.ResetAfter)
 	case l.Align != bucket.AlignCalendar:
-		return milliseconds(now, l.Period)
-	case open:
+		return milliseconds(now, cmp.Or(r.ResetAfter, l.Period))
+	case r.ResetAfter > 0:
 		// Units end on a full second. The decision is a little old.
 		return now.Add(r.ResetAfter).Round(time.Second).UnixMilli()
 	}

@@ -23,7 +23,7 @@ import (
 // maxRequests is the most requests of one GetRateLimits: gubernator's own bound.
 const maxRequests = 1000
 
-// Config is what an API is made of.
+// Config configures an API.
 type Config struct {
 	// Limiter decides checks. Required.
 	Limiter limiter.Service

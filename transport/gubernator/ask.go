@@ -18,7 +18,7 @@ const (
 	maxName = limiter.MaxText - len(domainPrefix)
 
 	keyUnique = "unique_key"
-	// keyAlgorithm leads the descriptor of leaky buckets, so that a changed algorithm starts anew.
+	// keyAlgorithm leads the descriptor of leaky buckets, so that another algorithm has another counter.
 	keyAlgorithm = "algorithm"
 	leakyValue   = "leaky_bucket"
 )

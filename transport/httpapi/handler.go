@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// Config is what the API is made of.
+// Config configures the API.
 type Config struct {
 	// Limiter decides checks. Required.
 	Limiter limiter.Service

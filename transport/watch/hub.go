@@ -32,7 +32,7 @@ var (
 	ErrSlow    = errors.New("events were not taken fast enough")
 )
 
-// Config is what a Hub gathers from. All are required.
+// Config has the sources of a Hub. All are required.
 type Config struct {
 	Members func(context.Context) limiter.Members
 	// Here returns this node's report, Others those that come in time.
@@ -41,7 +41,7 @@ type Config struct {
 	Top    func(context.Context, limiter.TopQuery) (limiter.Top, error)
 }
 
-// Hub gives watchers events. It must be run with Run, and closed before what it gathers from ends. It is safe for
+// Hub gives watchers events. It must be run with Run, and closed before its sources end. It is safe for
 // concurrent use.
 type Hub struct {
 	cfg  Config
