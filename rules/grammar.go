@@ -269,15 +269,13 @@ func ParseDuration(s string) (time.Duration, error) {
 	}
 	var total time.Duration
 	for rest := s; rest != ""; {
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
-		if digits == 0 {
+		unit := strings.TrimLeft(rest, "0123456789.")
+		number := strings.TrimSuffix(rest, unit)
+		if number == "" {
 			return bad("a number is missing")
 		}
-		letters := strings.IndexAny(rest[digits:], "0123456789.")
-		if letters < 0 {
-			letters = len(rest) - digits
-		}
-		part, err := parsePart(rest[:digits], rest[digits:digits+letters])
+		rest = strings.TrimLeftFunc(unit, func(c rune) bool { return !strings.ContainsRune("0123456789.", c) })
+		part, err := parsePart(number, strings.TrimSuffix(unit, rest))
 		if err != nil {
 			return bad(err.Error())
 		}
@@ -285,7 +283,6 @@ func ParseDuration(s string) (time.Duration, error) {
 			return bad("it is too long")
 		}
 		total += part
-		rest = rest[digits+letters:]
 	}
 	return total, nil
 }

@@ -92,7 +92,7 @@ func isImpure(i Import) (reason string, bad bool) {
 		return "", false
 	}
 	for _, rule := range impure {
-		if covers(rule.path, i.Path) {
+		if within(i.Path, rule.path) {
 			return rule.why, true
 		}
 	}
