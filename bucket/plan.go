@@ -238,9 +238,9 @@ func (x uint128) add(n uint64) uint128 {
 
 // sub returns x − y, or 0 if y is larger.
 func (x uint128) sub(y uint128) uint128 {
-	lo, borrow := bits.Sub64(x.lo, y.lo, 0)
-	hi, borrow := bits.Sub64(x.hi, y.hi, borrow)
-	if borrow != 0 {
+	lo, carry := bits.Sub64(x.lo, y.lo, 0)
+	hi, carry := bits.Sub64(x.hi, y.hi, carry)
+	if carry != 0 {
 		return uint128{}
 	}
 	return uint128{hi, lo}

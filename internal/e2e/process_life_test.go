@@ -81,7 +81,7 @@ func TestGarbageOnThePorts(t *testing.T) {
 		udp.Write(noise[:size])
 	}
 	waitAgreed(t, nodes, quiet)
-	nodes[0].waitLog("no gossip", quiet)
+	nodes[0].waitLog("is not gossip", quiet)
 	for _, n := range nodes {
 		resp, err := n.api().Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("noise")}})
 		if err != nil || !resp.Decisions[0].Allowed {
