@@ -26,7 +26,7 @@ const (
 	labelGossip      = "sluice gossip key v1"
 )
 
-// Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the cluster secret, so that only its holders can
+// Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the cluster secret, so that only nodes with the secret can
 // choose descriptors that collide or land on one node. It also hashes private values, under a key of their own. It is a value,
 // safe for concurrent use.
 type Hasher struct {

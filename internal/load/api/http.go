@@ -218,7 +218,7 @@ func openAuthorize(c Config) (API, error) {
 }
 
 // NewCaller implements load.Target.
-func (a *authorize) NewCaller(int) load.Caller { return a }
+func (c *authorize) NewCaller(int) load.Caller { return c }
 
 // Call implements load.Caller.
 func (c *authorize) Call(ctx context.Context, node int, keys []string, seen *load.Counts) error {
