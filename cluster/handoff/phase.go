@@ -13,9 +13,9 @@ type phase uint8
 const (
 	// absent: no counters of the partition are here.
 	absent phase = iota
-	// syncing: a copy is incomplete, from an initial sync or a claim's fetch.
+	// syncing: the counters are incomplete, from an initial sync or a claim's fetch.
 	syncing
-	// replica: a complete copy, which the owner may keep up to date.
+	// replica: complete counters, which the owner may keep up to date.
 	replica
 	// divergent: a complete state with decisions made here that may be in no other history. It is merged into the owner's.
 	divergent
@@ -36,24 +36,24 @@ var transitions = []struct {
 	from, to phase
 	cause    string
 }{
-	{absent, syncing, "the first part of an initial sync, or of the state that a claim fetches"},
-	{absent, replica, "a snapshot is restored, or a fetched state replaces the own one"},
+	{absent, syncing, "the first part of an initial sync arrives, or of the state that a takeover fetches"},
+	{absent, replica, "a snapshot is restored, or a fetched state replaces the local one"},
 	{absent, divergent, "a snapshot of an owner is restored"},
-	{absent, owning, "a claim is won and nobody has a state"},
-	{syncing, replica, "the last part has come and the checksum is right"},
-	{syncing, absent, "the sync begins anew, is damaged, or its voter set is dissolved"},
-	{syncing, owning, "a claim is won and nobody has a complete state"},
-	{replica, absent, "the owner needs it no longer, a new sync begins, or it is damaged"},
+	{absent, owning, "a takeover completes and no process has a state"},
+	{syncing, replica, "the last part has arrived and the checksum matches"},
+	{syncing, absent, "the sync restarts, is damaged, or the voter set is dissolved"},
+	{syncing, owning, "a takeover completes and no process has a complete state"},
+	{replica, absent, "the owner drops it, a new sync begins, or it is damaged"},
 	{replica, divergent, "the owner lacks its counters, or the voter set is dissolved"},
-	{replica, owning, "a close is taken, or a claim is won"},
+	{replica, owning, "a close is accepted, or a takeover completes"},
 	{divergent, replica, "the owner's history contains it"},
 	{divergent, absent, "the owner has merged it"},
-	{divergent, owning, "a close is taken, or a claim is won"},
+	{divergent, owning, "a close is accepted, or a takeover completes"},
 	{owning, handingOver, "the next owner has all counters and the close is sent"},
 	{owning, divergent, "a higher epoch is known, quorum has lapsed, or the voter set is dissolved"},
-	{handingOver, replica, "the next owner has taken the close, or owns the partition by the same claim"},
+	{handingOver, replica, "the next owner has accepted the close, or owns the partition by the same takeover"},
 	{handingOver, owning, "the next owner has rejected the close"},
-	{handingOver, divergent, "a claim of another process is known, quorum has lapsed, or the voter set is dissolved"},
+	{handingOver, divergent, "a takeover by another process is known, quorum has lapsed, or the voter set is dissolved"},
 }
 
 var allowed = func() (a [phases][phases]bool) {
