@@ -129,7 +129,7 @@ func TestCommandsShowTokens(t *testing.T) {
 		append([]string{"bench", "--addr", web, "--api", "authorize", "--domain", "auth"}, bench...),
 	} {
 		t.Run(strings.Join(args[:min(len(args), 5)], " "), func(t *testing.T) {
-			if code, out, stderr := cli(args...); code == 0 || !strings.Contains(out+stderr, "who calls") {
+			if code, out, stderr := cli(args...); code == 0 || !strings.Contains(out+stderr, "requires authentication") {
 				t.Errorf("without a token: %d %s %s", code, out, stderr)
 			}
 			var code int
