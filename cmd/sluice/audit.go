@@ -43,8 +43,8 @@ func newAudit() *cobra.Command {
 	var f auditFlags
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Hammer a running cluster and say whether it keeps its limits",
-		Long: `Hammer a running cluster and say whether it keeps its limits.
+		Short: "Load a running cluster with checks and report whether it keeps its limits",
+		Long: `Load a running cluster with checks and report whether it keeps its limits.
 
 Callers check random keys at random nodes. A call that a node fails (it cannot be
 reached, leaves, is lost or too slow) is sent to another one. In the end each key's
@@ -64,7 +64,7 @@ To audit rules (for example with replication: sync, which limits of a check cann
 say), use --inline-limits=false, name the --domain and the --descriptor-key of the
 rule, and repeat its limit in the flags or in --spec.
 
-The last line is the verdict. A key that never reaches its limit shows nothing, so use
+The last line is the verdict. A key that never reaches its limit proves nothing, so use
 --until-exhausted, or have many more checks than --keys times --limit.
 
   PASS          at least nine in ten keys of each limit reached it, and nothing is wrong

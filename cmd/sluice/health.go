@@ -30,8 +30,8 @@ func newHealth() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Say whether a node is ready",
-		Long: `Say whether a node takes traffic, and if not, why. It is for health checks of
+		Short: "Report whether a node is ready",
+		Long: `Report whether a node is ready for traffic, and if not, why. It is for health checks of
 containers and for probes that run a command.
 
 Without --addr, it is the node of this machine as the environment and the --config file

@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "sluice",
-		Short:             "A distributed rate limiter: a cluster of equal peers and nothing else",
+		Short:             "A distributed rate limiter: a cluster of equal nodes without an external store",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Args:              onlyCommands,

@@ -18,7 +18,7 @@ func newRules() *cobra.Command {
 	var options rules.Options
 	cmd := &cobra.Command{
 		Use:   "rules",
-		Short: "Look at rule files without running a node",
+		Short: "Validate, test and explain rule files without a node",
 		Args:  onlyCommands,
 		RunE:  helpOnly,
 	}
@@ -111,8 +111,8 @@ func newRulesExplain(options *rules.Options) *cobra.Command {
 	var domain string
 	cmd := &cobra.Command{
 		Use:   "explain PATH --domain DOMAIN KEY=VALUE...",
-		Short: "Say which rule applies to a descriptor, and why",
-		Long: `Say which rule applies to a descriptor, and why.
+		Short: "Explain which rule applies to a descriptor",
+		Long: `Explain which rule applies to a descriptor, and why.
 
 Exit codes: 0 a rule applies, 1 an error in a file, 2 wrong usage, 4 not limited: no rule matches.`,
 		Example: "  sluice rules explain examples/rules --domain auth auth_type=login user=me",

@@ -29,9 +29,9 @@ func newBootstrap() *cobra.Command {
 		Long: `Make a node that has no quorum, and can join no cluster, found a new one, with itself
 as the only voter. Other nodes then join it.
 
-It is the way out after a total loss: when so many voters are gone for good, with their
-data directories, that the rest will never be a majority, and --bootstrap-expect nodes
-without a voter set do not come together. Counters that no living node has begin anew. If
+Use it after a total loss: so many voters are gone for good, with their data
+directories, that the rest will never be a majority, and there are fewer than --bootstrap-expect
+nodes without a voter set. Counters that no living node has begin at zero. If
 other nodes of the old cluster are alive, there are two clusters, each with the full
 limits. Without --yes it asks first.
 
@@ -84,14 +84,14 @@ func newAcceptLoss() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "accept-loss",
-		Short: "Take counters that are lost for unspent",
-		Long: `Take counters that were lost in takeovers without state for unspent: rules with
+		Short: "Treat lost counters as unspent",
+		Long: `Treat counters that were lost in takeovers without state as unspent: rules with
 on_lost_state: deny admit their keys again, each up to its full limit.
 
-It is for when the nodes that had the counters are gone for good, and their keys cannot be
-denied until the windows end. "sluice members" shows what is lost, and which rules deny
-for how much longer. The node tells all others that it sees; one that it does not see, or
-that owns more such partitions later, has to be told again. Without --yes it asks first.
+Use it when the nodes that had the counters are gone for good and their keys must not be
+denied until the windows end. "sluice members" shows the lost partitions, the rules that deny,
+and for how much longer. The node forwards the command to all nodes that it sees. Repeat it for a node that
+it does not see, or that takes over more such partitions later. Without --yes it asks first.
 
 The node answers its operators, on its own machine, or with --callers those with the verb
 admin.

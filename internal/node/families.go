@@ -24,16 +24,16 @@ func (s *snapshot) families() []family {
 
 // serving adds readiness, rules and followed files.
 func (m *scrape) serving(s *snapshot) {
-	m.gauges("sluice_build_info", "Always 1; the label says which version runs.", "version")
+	m.gauges("sluice_build_info", "Always 1; the label is the version of the node.", "version")
 	m.sample(1, s.version)
 	m.gauge("sluice_ready", "1 when this node takes traffic.", flag(s.ready))
-	m.gauge("sluice_rules_generation", "Sets of rules that came into force since the start; 0 without --rules.", float64(s.rules.Generation))
+	m.gauge("sluice_rules_generation", "Times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
 	m.gauge("sluice_rules_stale", "1 while the rule files are invalid and older rules are in force.", flag(s.rules.LastError != nil))
 	m.gauge("sluice_rules", "Rules in force.", float64(len(s.service.Rules)))
 	m.gauge("sluice_rules_loaded_timestamp_seconds", "When the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
 	m.counter("sluice_rules_failures_total", "Different errors found in rule files.", s.rules.Failures)
 
-	m.gauge("sluice_rules_skipped_files", "Files beside the rules with other names, which are not read; 101 for more than 100.", float64(len(s.rules.Skipped)))
+	m.gauge("sluice_rules_skipped_files", "Files beside the rules that are not read because of their names; 101 for more than 100.", float64(len(s.rules.Skipped)))
 	m.gauges("sluice_secrets_stale", "1 while files with certificates, keys or callers are invalid and older ones are in force.", "files")
 	for _, f := range s.secrets {
 		m.sample(flag(f.status.LastError != nil), f.label)
@@ -47,14 +47,14 @@ func (m *scrape) serving(s *snapshot) {
 	for _, f := range certificates {
 		m.sample(f.left, f.label)
 	}
-	m.counters("sluice_tls_handshakes_failed_total", "Connections that ended in the TLS handshake: no certificate or a wrong one, or no TLS.", "port")
+	m.counters("sluice_tls_handshakes_failed_total", "Failed TLS handshakes: a missing or invalid certificate, or a client without TLS.", "port")
 	m.by("grpc", s.failedGRPC, "http", s.failedHTTP, "peer", s.failedPeer)
 	m.counters("sluice_secrets_failures_total", "Different errors found in files with certificates, keys or callers.", "files")
 	for _, f := range s.secrets {
 		m.sample(float64(f.status.Failures), f.label)
 	}
 
-	m.counters("sluice_callers_rejected_total", "Calls, and single checks of calls, that their caller has no permission for, by API and reason.", "api", "reason")
+	m.counters("sluice_callers_rejected_total", "Rejected calls, and single checks of calls, for which the caller has no permission, by API and reason.", "api", "reason")
 	for _, r := range s.rejected {
 		m.sample(float64(r.Count), r.API, r.Reason)
 	}
@@ -63,7 +63,7 @@ func (m *scrape) serving(s *snapshot) {
 // deciding adds decisions of the APIs.
 func (m *scrape) deciding(s *snapshot) {
 	m.counter("sluice_calls_total", "Calls of Check and Reset through any API.", s.service.Calls)
-	m.durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by the API that it came in by.", "api")
+	m.durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by API.", "api")
 	for _, d := range s.service.APIs {
 		m.times(d.Snapshot, d.API.String())
 	}
@@ -79,7 +79,7 @@ func (m *scrape) deciding(s *snapshot) {
 	}
 	m.counters("sluice_rule_checks_total", "Checks by rule and result.", "domain", "rule", "result")
 	m.rules(s.service.Rules)
-	m.counters("sluice_descriptor_checks_total", "Checks of rules with detailed_metric or value_to_metric, by the values of the checks and result. The first values since the rules changed have a name; the rest of a domain is other.", "domain", "descriptor", "result")
+	m.counters("sluice_descriptor_checks_total", "Checks of rules with detailed_metric or value_to_metric, by value and result. The first values since the last change of the rules have a label of their own; the others of a domain share the label other.", "domain", "descriptor", "result")
 	m.rules(s.service.Descriptors)
 
 	m.counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and result.", "domain", "pool", "result")
@@ -87,11 +87,11 @@ func (m *scrape) deciding(s *snapshot) {
 		m.sample(float64(p.Admitted), p.Domain, p.Name, "elastic")
 		m.sample(float64(p.Denied), p.Domain, p.Name, "denied")
 	}
-	m.gauges("sluice_pool_load", "The load that counts for a pool on this node, 0 to 1.", "domain", "pool")
+	m.gauges("sluice_pool_load", "Load in force for a pool on this node, 0 to 1.", "domain", "pool")
 	for _, p := range s.service.Pools {
 		m.sample(p.Load, p.Domain, p.Name)
 	}
-	m.gauges("sluice_pool_reporters", "Reporters whose load counts for a pool on this node.", "domain", "pool")
+	m.gauges("sluice_pool_reporters", "Reporters with an unexpired load report for a pool on this node.", "domain", "pool")
 	for _, p := range s.service.Pools {
 		m.sample(float64(p.Reporters), p.Domain, p.Name)
 	}
@@ -107,14 +107,14 @@ func (m *scrape) answering(s *snapshot) {
 	m.counters("sluice_partition_answers_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
 		"this node is in the minority of a network partition.", "answer")
 	m.by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
-	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the keys' owners later.", c.Settled)
-	m.gauge("sluice_shares_deferred", "Keys with a share that is still to be charged to the owner.", float64(c.Deferred))
-	m.counter("sluice_shares_forgotten_total", "Keys whose deferred charge was dropped, because there were too many.", c.DeferredForgotten)
-	m.counter("sluice_shares_unknown_total", "Shares of keys without a remembered answer of the owner: a part of the limit, or nothing, by unknown_share.",
+	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.Settled)
+	m.gauge("sluice_shares_deferred", "Keys with a deferred charge: units admitted as a share and not charged to the owner yet.", float64(c.Deferred))
+	m.counter("sluice_shares_forgotten_total", "Keys whose deferred charge was dropped because there were too many deferred charges.", c.DeferredForgotten)
+	m.counter("sluice_shares_unknown_total", "Shares of keys without a remembered response of the owner: a share of the limit, or nothing, by unknown_share.",
 		c.SharesUnknown)
 	m.counter("sluice_forwards_total", "Checks sent to other nodes, retries included.", c.Forwards)
-	m.counter("sluice_forwards_relayed_total", "Records that this node has forwarded to their owners for nodes that cannot reach these.", c.Relayed)
-	m.counter("sluice_forwards_combined_total", "Checks sent to other nodes in the record of an equal one.", s.pool.Merged)
+	m.counter("sluice_forwards_relayed_total", "Records that this node has relayed to their owners for nodes that cannot reach the owners.", c.Relayed)
+	m.counter("sluice_forwards_combined_total", "Checks sent to other nodes in the record of an equal check.", s.pool.Merged)
 	m.counter("sluice_lease_granted_units_total", "Units of hot keys that this node has granted as their owner, to itself included.", c.Granted)
 	m.gauge("sluice_lease_granting_keys", "Keys owned here with live leases.", float64(c.Granting))
 	m.counter("sluice_lease_leased_units_total", "Units that this node has leased: spent, returned, expired and live ones.",
@@ -123,44 +123,44 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_lease_returned_units_total", "Leased units that this node has returned unspent.", c.Leases.Returned)
 	m.counter("sluice_lease_expired_units_total", "Leased units that were unspent when their lease expired.", c.Leases.Expired)
 	m.gauge("sluice_lease_live_units", "Leased units that this node may still spend.", float64(c.Leases.Live))
-	m.gauge("sluice_lease_keys", "Keys that are hot here.", float64(c.Leases.Keys))
-	m.counter("sluice_lease_denied_total", "Checks that found a lease used up, and its owner without more just before.", c.Leases.Denied)
+	m.gauge("sluice_lease_keys", "Hot keys on this node.", float64(c.Leases.Keys))
+	m.counter("sluice_lease_denied_total", "Checks denied because the lease was used up and the owner had granted no more units just before.", c.Leases.Denied)
 	m.gauge("sluice_eventual_keys", "Keys that this node decides by itself, under consistency: eventual.", float64(c.Eventual.Keys))
 	m.gauge("sluice_eventual_reported_keys", "Keys owned here for which other nodes report their own admissions.", float64(c.Eventual.Reported))
-	m.gauge("sluice_eventual_lag_seconds", "Age of the oldest report without an answer.", c.Eventual.Lag.Seconds())
-	m.counter("sluice_eventual_sent_total", "Sums of one key each reported to other nodes.", c.Eventual.Sent)
-	m.counter("sluice_eventual_received_total", "Sums of one key each reported by other nodes.", c.Eventual.Received)
-	m.counter("sluice_eventual_dropped_total", "Reports and answers dropped because a queue was full; the next ones include them.", c.Eventual.Dropped)
-	m.counter("sluice_eventual_charged_units_total", "Reported units that other nodes have admitted of keys owned here.",
+	m.gauge("sluice_eventual_lag_seconds", "Age of the oldest report without a response.", c.Eventual.Lag.Seconds())
+	m.counter("sluice_eventual_sent_total", "Reports sent to other nodes, each of the units of one key.", c.Eventual.Sent)
+	m.counter("sluice_eventual_received_total", "Reports received from other nodes, each of the units of one key.", c.Eventual.Received)
+	m.counter("sluice_eventual_dropped_total", "Reports and responses dropped because a queue was full; the next ones include their units.", c.Eventual.Dropped)
+	m.counter("sluice_eventual_charged_units_total", "Units of keys owned here that other nodes have admitted and reported.",
 		c.Eventual.Charged)
-	m.counter("sluice_eventual_excess_units_total", "Those of them beyond the keys' limits.", c.Eventual.Over)
-	m.counter("sluice_eventual_overflow_total", "Checks that were left to the owner, because this node decides too many other keys.", c.Eventual.Full)
-	m.durations("sluice_forward_duration_seconds", "Time until another node's answer to a call of this one, of one or many records.")
+	m.counter("sluice_eventual_excess_units_total", "Reported units beyond the limits of keys owned here.", c.Eventual.Over)
+	m.counter("sluice_eventual_overflow_total", "Checks of eventual rules forwarded to the owner because this node decides too many other keys.", c.Eventual.Full)
+	m.durations("sluice_forward_duration_seconds", "Time until another node responds to a call of one or many records from this node.")
 	m.times(c.Forwarding)
 	m.counter("sluice_forward_retries_total", "Attempts to find an owner that began after a wait.", c.Retries)
-	m.counter("sluice_forward_redirects_total", "Answers of other nodes that they do not own the key.", c.Redirected)
-	m.counter("sluice_forward_laters_total", "Answers of owners that they cannot decide just now, for example during a handoff.", c.Later)
-	m.counter("sluice_forward_ambiguous_total", "Checks sent without an answer; a retry of theirs may be charged twice.", c.Ambiguous)
+	m.counter("sluice_forward_redirects_total", "Responses of other nodes that they do not own the key.", c.Redirected)
+	m.counter("sluice_forward_laters_total", "Responses of owners that they cannot decide at the moment, for example during a handoff.", c.Later)
+	m.counter("sluice_forward_ambiguous_total", "Checks sent without a response; a retry of such a check may be charged twice.", c.Ambiguous)
 	m.counter("sluice_served_total", "Checks of other nodes decided here.", c.Served)
 	m.counter("sluice_served_not_owner_total", "Checks of other nodes for keys that are not owned here.", c.NotOwner)
-	m.counter("sluice_served_later_total", "Checks of other nodes that could not be decided here just then.", c.ToldLater)
+	m.counter("sluice_served_later_total", "Checks of other nodes that this owner could not decide at the moment.", c.ToldLater)
 	m.counter("sluice_give_backs_total", "Charges of failed atomic batches that were refunded.", c.GaveBack)
-	m.counter("sluice_give_backs_lost_total", "Such charges that could not be refunded.", c.GiveBacksLost+c.HeldDropped)
+	m.counter("sluice_give_backs_lost_total", "Charges of failed atomic batches that could not be refunded.", c.GiveBacksLost+c.HeldDropped)
 }
 
 // waiting adds connections, queues and overload.
 func (m *scrape) waiting(s *snapshot) {
-	m.gauge("sluice_peer_connections", "Peers connected to.", float64(s.pool.Peers))
+	m.gauge("sluice_peer_connections", "Peers that this node is connected to.", float64(s.pool.Peers))
 	m.gauge("sluice_peer_queue_records", "Checks that wait to be sent to peers.", float64(s.pool.Waiting))
 	m.counter("sluice_peer_frames_total", "Frames sent to peers.", s.pool.Frames)
-	m.counter("sluice_peer_records_total", "Checks in those frames.", s.pool.Records)
+	m.counter("sluice_peer_records_total", "Checks in the frames sent to peers.", s.pool.Records)
 	m.counter("sluice_peer_overloaded_total", "Calls rejected because a peer's queue was full.", s.pool.Overloaded)
 	m.counter("sluice_peer_dial_failures_total", "Attempts to connect to a peer that failed.", s.pool.Failed)
 	m.counter("sluice_peer_broken_total", "Connections to peers that were lost.", s.pool.Broken)
 	m.counter("sluice_peer_rejected_total", "Incoming peer streams with another protocol, placement or secret.", s.server.Rejected)
-	m.counter("sluice_peer_malformed_total", "Incoming peer streams ended because of a frame that was not understood.", s.server.Malformed)
+	m.counter("sluice_peer_malformed_total", "Incoming peer streams closed because of a malformed frame.", s.server.Malformed)
 
-	m.gauges("sluice_connections", "Connections to this node's ports now, by port.", "port")
+	m.gauges("sluice_connections", "Open connections, by port.", "port")
 	for _, p := range s.ports {
 		m.sample(float64(p.Open), p.port)
 	}
@@ -173,7 +173,7 @@ func (m *scrape) waiting(s *snapshot) {
 		m.sample(float64(p.Failed), p.port, "error")
 	}
 
-	m.gauges("sluice_unfinished_bytes", "Bytes of messages that are not complete, by port; on the peer port of streams without a hello.", "port")
+	m.gauges("sluice_unfinished_bytes", "Bytes of incomplete messages, by port; on the peer port only of streams without a hello.", "port")
 	m.sample(float64(s.unread.Held), "grpc")
 	m.sample(float64(s.server.Unread.Held), "peer")
 	m.counters("sluice_unfinished_calls_ended_total", "Calls ended because their message was not complete: after 10 s (deadline), too long for an unauthenticated "+
@@ -189,22 +189,22 @@ func (m *scrape) waiting(s *snapshot) {
 
 	m.gauge("sluice_calls_in_progress", "Calls with checks that are being decided.", float64(s.load.Calls))
 	m.gauge("sluice_wait_seconds", "Recent p90 of the waits of goroutines for a processor.", s.load.Wait.Seconds())
-	m.gauge("sluice_waiting_goroutines", "Goroutines that wait for a processor now.", float64(s.load.Waiting))
-	m.gauge("sluice_rejecting", "The part of calls with checks that is rejected now because work waits too long, 0 to 1.", s.load.Rejecting)
+	m.gauge("sluice_waiting_goroutines", "Goroutines that are waiting for a processor.", float64(s.load.Waiting))
+	m.gauge("sluice_rejecting", "Share of calls with checks that is rejected at the moment because work waits too long, 0 to 1.", s.load.Rejecting)
 	m.counters("sluice_calls_rejected_total", "Calls with checks that were rejected: too many in progress (full), or work waited too long (slow).", "reason")
 	m.by("full", s.load.Full, "slow", s.load.Slow)
-	m.gauge("sluice_console_watchers", "Clients that watch the cluster through this node now.", float64(s.watchers))
+	m.gauge("sluice_console_watchers", "Clients of the console's live stream on this node.", float64(s.watchers))
 }
 
 // holding adds counters.
 func (m *scrape) holding(s *snapshot) {
 	m.gauge("sluice_counters", "Counters held.", float64(s.table.Entries))
-	m.gauge("sluice_counter_bytes", "Approximate memory of the counters held and of their limits.", float64(s.table.Bytes))
-	m.counter("sluice_counters_inserted_total", "Counters made.", s.table.Inserted)
+	m.gauge("sluice_counter_bytes", "Approximate memory of counters and their limits.", float64(s.table.Bytes))
+	m.counter("sluice_counters_inserted_total", "Counters created.", s.table.Inserted)
 	m.counter("sluice_counters_expired_total", "Counters removed because they had expired.", s.table.Expired+s.table.EvictedExpired)
-	m.counter("sluice_counters_evicted_live_total", "Counters evicted although they still counted: "+
+	m.counter("sluice_counters_evicted_live_total", "Counters evicted before they expired: "+
 		"each gave its key a fresh quota. Raise --memory-limit when this grows.", s.table.EvictedLive)
-	m.counters("sluice_evicted_live_total", "The same by domain: those that rules name, up to 256 others that have counters, and (other) for the rest.", "domain")
+	m.counters("sluice_evicted_live_total", "Counters evicted before they expired, by domain: domains of the rules, up to 256 other domains with counters, and (other) for the rest.", "domain")
 	for _, d := range s.domains {
 		m.sample(float64(d.EvictedLive), d.Name)
 	}
@@ -214,7 +214,7 @@ func (m *scrape) holding(s *snapshot) {
 	}
 	m.counter("sluice_denied_full_total", "Checks of new keys that were denied because there was no room for a counter: see --when-full and max_keys.",
 		s.table.DeniedFull)
-	m.gauge("sluice_limit_sets", "Sets of limits that counters refer to, of rules and of checks that bring their own; at 65,536 no new ones are taken.",
+	m.gauge("sluice_limit_sets", "Sets of limits that counters refer to, from rules and from inline limits; at 65,536 new inline limits are rejected.",
 		float64(s.table.Sets))
 }
 
@@ -224,28 +224,28 @@ func (m *scrape) knowing(s *snapshot) {
 	m.gauge("sluice_members", "Members in this node's view, itself included.", float64(s.gossip.Members))
 	m.gauge("sluice_members_lost", "Members that vanished without leaving and are still tried.", float64(s.gossip.Lost))
 	m.counter("sluice_members_rejected_total", "Gossip from nodes with another placement or format.", s.gossip.Rejected)
-	m.counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip, or are encrypted with none of this node's keys.",
+	m.counter("sluice_gossip_malformed_total", "Messages on the gossip port that are malformed, or that none of this node's keys decrypts.",
 		s.gossip.Malformed)
 	m.counter("sluice_gossip_tcp_only_probes_total", "Probes of other nodes that were answered over TCP and not over UDP.", s.gossip.TCPOnly)
-	m.gauges("sluice_gossip_keys", "Keys that gossip is encrypted with; the label names the one for what is sent.", "primary")
+	m.gauges("sluice_gossip_keys", "Gossip keys in force; the label names the key that encrypts outgoing messages.", "primary")
 	if s.gossip.Keys > 0 {
 		m.sample(float64(s.gossip.Keys), s.gossip.Primary)
 	}
 	m.gauge("sluice_members_unproven", "Processes in encrypted gossip that have not answered this node's challenge yet.",
 		float64(s.gossip.Unproven))
-	m.counter("sluice_gossip_streams_rejected_total", "Streams to the gossip port that were closed: too many, too long, or announcing more than gossip has.",
+	m.counter("sluice_gossip_streams_rejected_total", "Streams to the gossip port that were closed: too many, too long, or announcing a larger message than gossip sends.",
 		s.gossip.RejectedStreams)
 	m.counter("sluice_joins_total", "Attempts to reach join targets and lost members.", s.gossip.Joins)
-	m.counter("sluice_joins_failed_total", "Those without an answer.", s.gossip.JoinsFailed)
+	m.counter("sluice_joins_failed_total", "Attempts to reach join targets and lost members without a response.", s.gossip.JoinsFailed)
 	m.gauge("sluice_gossip_health", "memberlist's score of this node: 0 is healthy, higher means missed answers.", float64(s.gossip.Health))
 	m.counter("sluice_messages_total", "Control messages sent to other nodes.", s.pool.Posted)
 	m.counter("sluice_messages_dropped_total", "Control messages dropped before sending, for a full queue or a missing connection, and on "+
 		"arrival for a full queue. Necessary ones are sent again.", s.pool.Dropped+c.Dropped)
 
 	m.gauge("sluice_right", "1 while this node has quorum: a majority of voters has acknowledged it recently.", flag(c.Right))
-	m.gauge("sluice_set_members", "Voters: the members that majorities are counted in.", float64(len(c.Set.Members)))
+	m.gauge("sluice_set_members", "Number of voters, the members of which majorities are counted.", float64(len(c.Set.Members)))
 	m.gauge("sluice_set_version", "Version of the voter set.", float64(c.Set.Version))
-	m.gauge("sluice_peers_unheard", "Members in gossip that are not reachable over the peer port.", float64(c.Unreachable))
+	m.gauge("sluice_peers_unheard", "Members in gossip that this node does not hear over the peer port.", float64(c.Unreachable))
 	m.counter("sluice_voter_set_write_errors_total", "Writes of the voter set to --data-dir that failed; until one succeeds the node has no quorum.",
 		c.StoresFailed)
 	m.counter("sluice_sets_dissolved_total", "Voter sets that this node gave up for that of another cluster.", c.Dissolved)
@@ -257,7 +257,7 @@ func (m *scrape) moving(s *snapshot) {
 	p := &s.cluster.Partitions
 	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Holding))
 	m.gauge("sluice_partitions_closing", "Partitions that are being handed over.", float64(p.Closing))
-	m.gauge("sluice_partitions_claiming", "Partitions without an owner that this node is claiming.", float64(p.Claiming))
+	m.gauge("sluice_partitions_claiming", "Partitions without an owner that this node is taking over.", float64(p.Claiming))
 	m.gauge("sluice_partitions_unprotected", "Partitions owned here without a complete replica at a reachable node.",
 		float64(p.Unprotected))
 	m.gauge("sluice_partitions_below_replicas", "Partitions owned here with fewer complete replicas at reachable nodes than --replicas, or than other serving nodes.",
@@ -267,25 +267,25 @@ func (m *scrape) moving(s *snapshot) {
 	m.counters("sluice_handoffs_total", "Partitions handed over to another node, and received from one.", "direction")
 	m.by("given", p.HandedOver, "taken", p.Received)
 	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.TakenBack)
-	m.counter("sluice_claims_total", "Partitions claimed because they had no living owner.", p.Claims)
-	m.counter("sluice_claims_fresh_total", "Those without state at any node, as at the first start: their counters began anew.", p.Fresh)
-	m.counter("sluice_claims_lost_state_total", "Partitions claimed without their state, as far as known: their counters are lost until it comes back.",
+	m.counter("sluice_claims_total", "Partitions taken over because they had no living owner.", p.Claims)
+	m.counter("sluice_claims_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
+	m.counter("sluice_claims_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",
 		p.Losses)
 	m.gauge("sluice_partitions_lost_state", "Partitions owned here whose counters are lost: rules with on_lost_state: deny deny units that may have been spent.",
 		float64(p.Lost))
 	m.counter("sluice_lost_state_denied_total", "Checks of keys owned here that were denied because their counters are lost.", c.DeniedLost)
 	m.counter("sluice_stepped_down_total", "Partitions that this node lost to a later owner, after a network partition or a pause.", p.SteppedDown)
-	m.counter("sluice_merged_total", "States of such partitions that their owners have merged.", p.Merged)
-	m.counter("sluice_freezes_total", "Times that a partition waited for its next owner to open it.", p.Freezes)
-	m.seconds("sluice_freeze_seconds_total", "Total time of these waits.", float64(p.FrozenNanos)/1e9)
-	m.gauge("sluice_freeze_seconds_max", "The longest of these waits since the start.", float64(p.FrozenMax)/1e9)
-	m.counter("sluice_initial_syncs_total", "Initial syncs of partitions begun to other nodes.", p.InitialSyncs)
-	m.counter("sluice_parts_rejected_total", "Transfer batches of them that the other node rejected.", p.Rejected)
+	m.counter("sluice_merged_total", "Divergent states that the owners of the partitions have merged.", p.Merged)
+	m.counter("sluice_freezes_total", "Times that a partition waited for its next owner during a handoff.", p.Freezes)
+	m.seconds("sluice_freeze_seconds_total", "Total time that partitions waited for their next owner.", float64(p.FrozenNanos)/1e9)
+	m.gauge("sluice_freeze_seconds_max", "Longest time that a partition waited for its next owner since the start.", float64(p.FrozenMax)/1e9)
+	m.counter("sluice_initial_syncs_total", "Initial syncs of partitions begun from this node to others.", p.InitialSyncs)
+	m.counter("sluice_parts_rejected_total", "Transfer batches that the receiving node rejected.", p.Rejected)
 	m.counter("sluice_initial_syncs_damaged_total", "Initial syncs from other nodes that were unreadable or incomplete.", p.Damaged)
-	m.counter("sluice_counters_too_large_total", "Times that a counter was left out of replication and handoffs because it fits into no message: it has no replica.",
+	m.counter("sluice_counters_too_large_total", "Times that a counter was left out of replication and handoffs because it is larger than a message: it has no replica.",
 		p.TooLarge)
 	m.counter("sluice_copied_counters_total", "Counters sent to other nodes in replication and handoffs.", p.Counters)
-	m.counter("sluice_copied_bytes_total", "Bytes of these counters.", p.Bytes)
+	m.counter("sluice_copied_bytes_total", "Bytes of the counters sent to other nodes in replication and handoffs.", p.Bytes)
 }
 
 // keeping adds snapshots, traces, clocks and the ring.
@@ -293,11 +293,11 @@ func (m *scrape) keeping(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_snapshot_timestamp_seconds", "Start of the last snapshot in --data-dir, in Unix time; 0 if there is none since this node's start.",
 		unix(s.keeper.at))
-	m.gauge("sluice_snapshot_duration_seconds", "Duration of writing it.", float64(int64(s.keeper.took))/1e9)
-	m.gauge("sluice_snapshot_bytes", "Its size.", float64(s.keeper.totals.Bytes))
-	m.gauge("sluice_snapshot_counters", "Counters in it.", float64(s.keeper.totals.Counters))
+	m.gauge("sluice_snapshot_duration_seconds", "Time to write the last snapshot.", float64(int64(s.keeper.took))/1e9)
+	m.gauge("sluice_snapshot_bytes", "Size of the last snapshot.", float64(s.keeper.totals.Bytes))
+	m.gauge("sluice_snapshot_counters", "Counters in the last snapshot.", float64(s.keeper.totals.Counters))
 	m.counter("sluice_snapshots_total", "Snapshots written.", s.keeper.written)
-	m.counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the one before stays.", s.keeper.failed)
+	m.counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the previous snapshot stays.", s.keeper.failed)
 	m.counter("sluice_snapshots_rejected_total", "Unusable snapshots found at the start and set aside.", s.keeper.rejected)
 	m.gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.", float64(s.keeper.restored))
 
@@ -307,7 +307,7 @@ func (m *scrape) keeping(s *snapshot) {
 
 	m.gauge("sluice_clock_skew_seconds", "How far this node's clock is ahead of the median of the voters whose clocks agree; 0 while no majority does.",
 		c.Clock.Ahead.Seconds())
-	m.gauge("sluice_clock_correction_seconds", "How far this node aligns new windows ahead of its clock, because that is off by more than --max-clock-skew.",
+	m.gauge("sluice_clock_correction_seconds", "How far this node aligns new windows ahead of its clock, because the clock is off by more than --max-clock-skew.",
 		c.Clock.Correction.Seconds())
 	m.gauge("sluice_clocks_disagree", "1 while no majority of the voters has clocks that agree within --max-clock-skew.",
 		flag(c.Clock.Known && !c.Clock.Agree))

@@ -143,7 +143,7 @@ function drawTraffic(s) {
   }
   $("t-p50").textContent = s.latency.calls ? duration(s.latency.p50) : "–";
   $("t-p99").textContent = s.latency.calls ? duration(s.latency.p99) : "–";
-  $("foot").textContent = s.missing.length ? "Without an answer just now: " + s.missing.join(", ") + "." : "";
+  $("foot").textContent = s.missing.length ? "No response from: " + s.missing.join(", ") + "." : "";
 }
 
 function inWords(series) {
@@ -169,7 +169,7 @@ function drawMembers(s) {
   const parts = [
     `${many(s.members.length, "member")}, ${deciding} of them may decide`,
     s.voter_set ? `voter set of ${s.voter_set.members.length}, version ${s.voter_set.version}` : "no voter set is known",
-    `${many(s.partitions, "partition")}, ${moving + sum("claims") ? `${moving} handed over and ${sum("claims")} claimed just now` : "none on the move"}`,
+    `${many(s.partitions, "partition")}, ${moving + sum("claims") ? `${moving} being handed over and ${sum("claims")} being taken over` : "none moving"}`,
   ];
   const hashes = new Set(s.members.filter((m) => m.own).map((m) => m.own.rules));
   if (hashes.size > 1) parts.push("nodes have different rules");
@@ -183,16 +183,16 @@ function memberRow(m, s) {
   const state = [m.state];
   if (!m.counted) state.push(el("span", { class: "sub" }, "not counted in the voter set"));
   if (!m.lives) state.push(el("span", { class: "sub" }, m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));
-  const decides = !o ? [el("span", { class: "empty" }, "does not answer")]
+  const decides = !o ? [el("span", { class: "empty" }, "does not respond")]
     : o.may_decide ? [el("span", { class: "yes" }, "yes")] : [el("span", { class: "no" }, "no"), el("span", { class: "sub" }, o.reason || "")];
   const bar = el("i");
   bar.style.width = Math.min(100, (100 * m.holds) / Math.max(1, m.partitions || s.partitions)) + "%";
   const hands = [];
   if (o) {
     const h = o.holdings;
-    if (h.handing_over) hands.push(`${h.handing_over} handed over`);
-    if (h.claims) hands.push(`${h.claims} being claimed`);
-    if (h.unprotected) hands.push(`${h.unprotected} without a copy`);
+    if (h.handing_over) hands.push(`${h.handing_over} being handed over`);
+    if (h.claims) hands.push(`${h.claims} being taken over`);
+    if (h.unprotected) hands.push(`${h.unprotected} without a replica`);
     if (h.below_replicas > h.unprotected) hands.push(`${h.below_replicas} below their number of replicas`);
     if (h.divergent) hands.push(`${h.divergent} to be merged`);
   }
@@ -200,8 +200,8 @@ function memberRow(m, s) {
     el("th", { scope: "row" }, m.name, m.name === s.self ? el("span", { class: "sub" }, "this page's node") : null),
     cell("State", {}, ...state),
     cell("May decide", {}, ...decides),
-    cell("Partitions held", {}, `${m.holds.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, el("span", { class: "held", "aria-hidden": "true" }, bar), o ? el("span", { class: "sub" }, `copies of ${o.holdings.copies.toLocaleString("en")}`) : null),
-    cell("Hand-offs", {}, hands.length ? hands.join(", ") : el("span", { class: "empty" }, o ? "none" : "–")),
+    cell("Partitions owned", {}, `${m.holds.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, el("span", { class: "held", "aria-hidden": "true" }, bar), o ? el("span", { class: "sub" }, `replicas of ${o.holdings.copies.toLocaleString("en")}`) : null),
+    cell("Handoffs", {}, hands.length ? hands.join(", ") : el("span", { class: "empty" }, o ? "none" : "–")),
     cell("Checks a second", { class: "num" }, o ? rate(o.checks) : "–"),
     cell("Version", {}, m.version || "–"));
 }
@@ -223,7 +223,7 @@ function drawRules(s) {
     return [ruleKey(r), JSON.stringify([r, h && kinds.map((k) => h[k])]), () => ruleRow(r, h)];
   }));
   const left = shown.length - most;
-  const text = !s.by_rule.length ? "This cluster has no rules." : !shown.length ? "No rule is called so." : left > 0 ? `${many(left, "more rule")}: narrow them down above.` : "";
+  const text = !s.by_rule.length ? "This cluster has no rules." : !shown.length ? "No rule matches the filter." : left > 0 ? `${many(left, "more rule")}: narrow them down above.` : "";
   $("rule-none").textContent = text;
   $("rule-none").hidden = !text;
 }
@@ -278,8 +278,8 @@ function ruleFacts(r) {
 // ---- keys ----
 
 function onTop(t) {
-  $("keys-lead").textContent = t.off ? "This node counts no keys by name: start it with --top-keys=local or on."
-    : `Of the last ${duration(Math.round(t.covers))}.` + (t.missing.length ? ` Without ${list(t.missing)}.` : "");
+  $("keys-lead").textContent = t.off ? "This node does not count top keys: start it with --top-keys=local or on."
+    : `Over the last ${duration(Math.round(t.covers))}.` + (t.missing.length ? ` No response from ${list(t.missing)}.` : "");
   for (const [id, keys] of [["limited-rows", t.limited], ["frequent-rows", t.frequent]]) {
     const rows = keys.slice(0, 10).map((k) => {
       const text = spellAll(k.descriptor) + (k.cut ? " …" : "");
@@ -344,30 +344,30 @@ function drawInspection(x) {
   fact("Why", x.reason);
   const parts = [el("h3", {}, x.rule ? "Rule " : "No rule applies", x.rule ? el("code", {}, x.rule.name) : null)];
   if (x.rule) {
-    if (x.rule.notes.length) fact("Besides", ...x.rule.notes.map(tag));
+    if (x.rule.notes.length) fact("Options", ...x.rule.notes.map(tag));
     fact("Limits", x.rule.limits.join(" and "));
   }
   const counts = x.rule && (x.owner || x.replicas.length || x.missing.length);
   if (counts) {
-    fact("Owner", x.owner ? `${x.owner}, of partition ${x.partition} in generation ${x.generation}` : "nobody that may decide has answered");
-    fact("Replica", list(x.replicas) + (x.filling.length ? `; being filled: ${list(x.filling)}` : ""));
+    fact("Owner", x.owner ? `${x.owner}, of partition ${x.partition} in generation ${x.generation}` : "no node with quorum that owns it has responded");
+    fact("Replica", list(x.replicas) + (x.filling.length ? `; initial sync in progress: ${list(x.filling)}` : ""));
     if (x.grants || x.leases.length) fact("Granted", `${many(x.granted, "unit")} in ${many(x.grants, "lease")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
-    if (x.denying.length) fact("Denied from memory by", list(x.denying));
-    if (x.missing.length) fact("No answer from", list(x.missing));
+    if (x.denying.length) fact("Denial cached by", list(x.denying));
+    if (x.missing.length) fact("No response from", list(x.missing));
   }
   parts.push(facts);
   if (x.limits.length) {
-    const head = ["Limit", "Spent", "Remaining", "Free again in"];
+    const head = ["Limit", "Spent", "Remaining", "Resets in"];
     parts.push(el("h4", {}, "Counter now"), el("table", { class: "cards" },
-      el("caption", { class: "hidden" }, "How each limit stands"),
+      el("caption", { class: "hidden" }, "State of each limit"),
       el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i ? "num" : false }, h)))),
       el("tbody", {}, ...x.limits.map(limitRow))));
-    if (!x.counted) parts.push(el("p", { class: "empty" }, "There is no counter: nothing was spent, or all is free again."));
+    if (!x.counted) parts.push(el("p", { class: "empty" }, "There is no counter: nothing was spent, or the limits have reset."));
   }
   const steps = el("ol", { class: "steps" }, ...x.levels.map((l) => el("li", {}, el("code", {}, spell(l)), el("ul", {}, ...l.tries.map((t) =>
     el("li", {}, (t.matched ? "matched by " : "not by ") + t.how + ": ", el("code", {}, t.written), t.line ? ` (${t.file}:${t.line})` : ""))))));
-  if (x.levels.length) parts.push(el("details", {}, el("summary", {}, "How it was matched"), steps));
-  const again = el("button", { type: "button", class: "quiet", onclick: () => inspect(true) }, "Look again");
+  if (x.levels.length) parts.push(el("details", {}, el("summary", {}, "How the rule was matched"), steps));
+  const again = el("button", { type: "button", class: "quiet", onclick: () => inspect(true) }, "Refresh");
   const reset = x.may_reset && x.limits.length ? el("button", { type: "button", class: "danger", id: "reset-open", onclick: openReset }, "Reset…") : null;
   parts.push(el("p", { class: "actions" }, reset, again));
   $("inspection").replaceChildren(...parts);
@@ -383,7 +383,7 @@ function limitRow(l) {
     el("th", { scope: "row" }, l.name, el("span", { class: "sub" }, l.text), el("span", { class: "meter" + (part >= 1 ? " full" : ""), role: "img", "aria-label": `${Math.round(100 * part)} % spent` }, bar)),
     cell("Spent", l.spent.toLocaleString("en")),
     cell("Remaining", unlimited ? "no limit" : l.remaining.toLocaleString("en")),
-    cell("Free again in", l.reset_after > 0 ? duration(Math.max(0.1, l.reset_after)) : "–"));
+    cell("Resets in", l.reset_after > 0 ? duration(Math.max(0.1, l.reset_after)) : "–"));
 }
 
 function openReset() {
@@ -411,7 +411,7 @@ let retry = null;
 function rejected(e, again) {
   if (e.status !== 401) return false;
   retry = again || retry;
-  askLogin("You are not logged in, or no longer.");
+  askLogin("You are not logged in, or the login has expired.");
   return true;
 }
 
@@ -427,7 +427,7 @@ async function login(code, token) {
   try {
     await client.login(code, token);
   } catch (e) {
-    askLogin((code ? "This address logs nobody in: " : "The node does not take this token: ") + e.message + ".");
+    askLogin((code ? "This login address is not valid: " : "The node rejected this token: ") + e.message + ".");
     return;
   }
   notice("");
@@ -505,7 +505,7 @@ $("reset-form").addEventListener("submit", (e) => {
   reset();
 });
 $("reset-cancel").addEventListener("click", () => $("reset-dialog").close());
-$("token-open").addEventListener("click", () => askLogin("Log in, perhaps as somebody else, or out."));
+$("token-open").addEventListener("click", () => askLogin("Log in as another caller, or log out."));
 $("token-cancel").addEventListener("click", () => $("token-dialog").close());
 $("token-forget").addEventListener("click", async () => {
   $("token-dialog").close();
