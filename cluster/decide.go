@@ -182,7 +182,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		req := &f.batch.Requests[p.index]
 		var term uint64
 		if req.Sync {
-			term = n.term(req.Key)
+			term = n.localTerm(req.Key)
 		}
 		seq, cause := t.own(req, f.undo, grants, &f.batch.Answers[p.index])
 		if cause != nil {
@@ -237,7 +237,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		t.look(context.Background())
 		var seq, term uint64
 		if rec.Sync {
-			term = n.term(rec.Key)
+			term = n.localTerm(rec.Key)
 		}
 		switch {
 		case rec.GiveBack:
@@ -284,7 +284,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			if leased := t.decided(rec.Verb, rec.Key, denied); leased {
 				reply.LeasedOut = true
 			} else if denied {
-				n.rejected.denied(t.now, rec.Key)
+				n.deniedToPeers.denied(t.now, rec.Key)
 			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), term, seq})

@@ -89,7 +89,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if u == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
+		if u == nil && n.eventual.decide(b, i) || recall && n.recalled(r, now, b, i) {
 			continue
 		}
 		if f == nil {

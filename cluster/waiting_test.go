@@ -266,7 +266,7 @@ func TestHandOverUnderSync(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		f.state("b", member.Leaving)
-		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOver(ctx); return err })
+		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOff(ctx); return err })
 		time.Sleep(2 * time.Second)
 		l.end()
 		for i := range l.admitted {

@@ -24,12 +24,12 @@ func (s *script) lacks() bool {
 }
 
 // takesOver makes alice claim what carol owned at the epoch owned, with bob's grant.
-func takesOver(t *testing.T, phase phase, own state, bobs message.GrantPart) *script {
+func takesOver(t *testing.T, phase phase, own state, bobs message.ClaimResponsePart) *script {
 	s := newScript(t)
 	s.parts[0].phase, s.parts[0].state = phase, own
 	s.loses(carol)
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, bobs)
 	s.pass(2 * time.Second)
 	if !s.Holds(0) {
 		t.Fatal("alice does not own the partition")
@@ -49,17 +49,17 @@ func TestLoss(t *testing.T) {
 		name  string
 		phase phase
 		own   state
-		bobs  message.GrantPart
+		bobs  message.ClaimResponsePart
 		want  bool
 	}{
-		{"no state", absent, state{}, message.GrantPart{}, true},
-		{"a part of a state", syncing, state{mark: carols}, message.GrantPart{}, true},
-		{"the last owner's replica", replica, state{mark: carols}, message.GrantPart{}, false},
-		{"a replica of an earlier owner", replica, state{mark: at(owned-1, bob)}, message.GrantPart{}, true},
-		{"bob knows of a later owner", replica, state{mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
-		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
+		{"no state", absent, state{}, message.ClaimResponsePart{}, true},
+		{"a part of a state", syncing, state{mark: carols}, message.ClaimResponsePart{}, true},
+		{"the last owner's replica", replica, state{mark: carols}, message.ClaimResponsePart{}, false},
+		{"a replica of an earlier owner", replica, state{mark: at(owned-1, bob)}, message.ClaimResponsePart{}, true},
+		{"bob knows of a later owner", replica, state{mark: carols}, message.ClaimResponsePart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.ClaimResponsePart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.ClaimResponsePart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
+		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{last: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.ClaimResponsePart{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if s := takesOver(t, c.phase, c.own, c.bobs); s.lacks() != c.want {
@@ -78,17 +78,17 @@ func TestKeepsWhatGrantersTold(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned + 1, Boot: carol.Boot}, message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	s := newScript(t)
 	s.loses(carol)
-	s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
+	s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
 	s.pass(200 * time.Millisecond)
-	bobs := message.GrantPart{Owned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	bobs := message.ClaimResponsePart{Owned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, bobs)
 	if lastTo[*message.Fetch](s, bob) == nil {
 		t.Fatalf("alice does not fetch what bob has: %+v", s.parts[0].claim)
 	}
 	s.tells(bob, &message.Claim{ID: 7, Parts: []message.Claimed{{Partition: 0, Gen: 3 << message.Handoffs}}})
 	s.pass(20 * time.Millisecond)
-	g := lastTo[*message.Grant](s, bob)
+	g := lastTo[*message.ClaimResponse](s, bob)
 	if g == nil || !g.Parts[0].OK {
 		t.Fatalf("alice answers %+v", g)
 	}
@@ -104,11 +104,11 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 		s := newScript(t)
 		s.parts[0].phase, s.parts[0].state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		later := message.Epoch{Gen: owned + 1, Boot: carol.Boot}
 		acked := []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}
-		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, message.GrantPart{Granted: later})
-		until := s.parts[0].claim.until
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: acked}, message.ClaimResponsePart{Granted: later})
+		until := s.parts[0].claim.waitUntil
 		s.pass(time.Duration(until-s.now) - 20*time.Millisecond)
 		s.sent = nil
 		s.heard = []message.Peer{bob, carol}
@@ -119,7 +119,7 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 			if s.Holds(0) {
 				t.Fatal("alice owns the partition, and carol was not asked")
 			}
-			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(time.Second)
 		if !s.Holds(0) || s.lacks() == says {
@@ -136,7 +136,7 @@ func TestOwnClaimHidesNobody(t *testing.T) {
 	s.learn(&s.parts[0], carols, carol)
 	s.learn(&s.parts[0], message.Epoch{Gen: 3 << message.Handoffs, Boot: alice.Boot}, alice)
 	s.tells(bob, &message.Claim{ID: 1, Parts: []message.Claimed{{Partition: 0, Gen: 4 << message.Handoffs}}})
-	g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
+	g := lastTo[*message.ClaimResponse](&script{sent: s.Take()}, bob)
 	if g == nil || !g.Parts[0].OK || g.Parts[0].Granted != carols {
 		t.Errorf("alice says %+v, want that it was granted to %+v", g, carols)
 	}
@@ -157,7 +157,7 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 		s.sent = nil
 		s.pass(3 * time.Second)
 		for range 2 { // the probe and the claim
-			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(2 * time.Second)
 		if !s.Holds(0) || s.lacks() != daves {
@@ -173,7 +173,7 @@ func TestFirstOwnerLacksNothing(t *testing.T) {
 	s.pass(40 * time.Millisecond)
 	for range 2 {
 		for _, p := range []message.Peer{bob, carol} {
-			s.grants(p, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(p, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 	}
 	s.pass(2 * time.Second)
@@ -234,7 +234,7 @@ func TestLossEnds(t *testing.T) {
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := takesOver(t, absent, state{}, message.GrantPart{})
+			s := takesOver(t, absent, state{}, message.ClaimResponsePart{})
 			c.does(s)
 			s.pass(200 * time.Millisecond)
 			if s.lacks() == c.ends {
@@ -258,7 +258,7 @@ func TestLossTravels(t *testing.T) {
 	initialSync := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
 	s.from(bob, initialSync, counters)
 	got := s.parts[0].state
-	if s.parts[0].phase != replica || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
+	if s.parts[0].phase != replica || got.loss.last != lost.Of || s.now-got.loss.since != lost.Age {
 		t.Fatalf("alice has %+v", got)
 	}
 	s.pass(time.Second)
@@ -296,7 +296,7 @@ func TestReplicaComesBack(t *testing.T) {
 		{"it has what is lost", replica, state{mark: mark, from: carol}, true},
 		{"only a part", syncing, state{mark: mark, from: carol}, false},
 		{"of an earlier epoch", replica, state{mark: at(owned-1, carol), from: carol}, false},
-		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
+		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{last: mark.Epoch, since: 1}}, false},
 	} {
 		for _, first := range []string{"holdings", "initial_sync"} {
 			s := newScript(t)
@@ -353,7 +353,7 @@ func TestNeverOwned(t *testing.T) {
 	}
 
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
-		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
 			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
@@ -405,7 +405,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 // it never owned the partition after that one. It is not sent again.
 func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		s := takesOver(t, absent, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s := takesOver(t, absent, state{}, message.ClaimResponsePart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
 		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
 		if !whole {
@@ -440,7 +440,7 @@ func TestNeverOwnedBefore(t *testing.T) {
 		carols := message.Epoch{Gen: 3 << message.Handoffs, Boot: carol.Boot}
 		s.learn(&s.parts[0], carols, carol)
 		s.owns(4 << message.Handoffs)
-		s.setLoss(&s.parts[0], loss{of: carols, since: 1})
+		s.setLoss(&s.parts[0], loss{last: carols, since: 1})
 		s.from(carol, message.Part{
 			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
@@ -456,11 +456,11 @@ func TestNeverOwnedBefore(t *testing.T) {
 func TestLostTwiceToOne(t *testing.T) {
 	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	for _, first := range []message.Peer{dave, bob} {
-		before := loss{of: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
-		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.GrantPart{Granted: later})
-		want := loss{of: later, since: s.parts[0].hold.loss.since}
+		before := loss{last: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
+		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.ClaimResponsePart{Granted: later})
+		want := loss{last: later, since: s.parts[0].hold.loss.since}
 		if first != dave {
-			want.sure = before.of
+			want.lastCertain = before.last
 		}
 		if got := s.parts[0].hold.loss; got != want {
 			t.Errorf("%s first: lost is %+v, want %+v", first.Name, got, want)
@@ -472,7 +472,7 @@ func TestLostTwiceToOne(t *testing.T) {
 // process would report it again each time.
 func TestSameLossIsNotTold(t *testing.T) {
 	daves := message.Epoch{Gen: owned + 1, Boot: dave.Boot}
-	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Owned: daves})
+	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{Owned: daves})
 	for _, c := range []struct {
 		of   message.Epoch
 		told bool

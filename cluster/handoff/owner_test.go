@@ -60,7 +60,7 @@ func (s *script) wouldGrantCarol() bool {
 	s.sent = nil
 	s.tells(carol, &message.Claim{ID: 1, Probe: true, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
 	s.pass(20 * time.Millisecond)
-	g := lastTo[*message.Grant](s, carol)
+	g := lastTo[*message.ClaimResponse](s, carol)
 	if g == nil || len(g.Parts) != 1 {
 		s.t.Fatalf("answered %+v", g)
 	}
@@ -100,7 +100,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what she owns")
 	}
-	for i := 0; s.parts[0].phase != handingOver; i++ {
+	for i := 0; s.parts[0].phase != inHandoff; i++ {
 		if i == 50 {
 			t.Fatal("alice does not hand over")
 		}

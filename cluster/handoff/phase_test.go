@@ -35,5 +35,5 @@ func TestEnterRejectsOthers(t *testing.T) {
 		}
 	}()
 	p := partition{phase: replica}
-	p.enter(handingOver)
+	p.enter(inHandoff)
 }

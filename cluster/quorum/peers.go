@@ -28,7 +28,7 @@ type peer struct {
 	wish      message.Wish
 	seen      uint64
 	isolated  bool
-	lease     int64 // Config.Timeout before the first heartbeat
+	ackTTL    int64 // Config.Timeout before the first heartbeat
 	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -48,7 +48,7 @@ type peer struct {
 	// here and there are clock differences; see clocks.go.
 	here, there least
 	// told is the version for which it last reported what it has accepted.
-	told uint64
+	reportedVersion uint64
 }
 
 // SetView sets the peers in the gossip view, in any state, without this process.
@@ -159,7 +159,7 @@ func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.spe
 // recently, p may have regained it without having said so; if p is not introduced, it lacks quorum because this process
 // does not acknowledge it.
 func (m *Machine) outvoted(now int64, p *peer) bool {
-	long := p.lease / 3
+	long := p.ackTTL / 3
 	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
@@ -207,7 +207,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, lease: int64(m.c.Timeout), declined: never,
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, ackTTL: int64(m.c.Timeout), declined: never,
 	}
 	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)

@@ -42,7 +42,7 @@ func (*Accepted) body()      {}
 func (*Holdings) body()      {}
 func (*PendingGrants) body() {}
 func (*Claim) body()         {}
-func (*Grant) body()         {}
+func (*ClaimResponse) body() {}
 func (*Fetch) body()         {}
 func (*TransferBatch) body() {}
 func (*Receipt) body()       {}
@@ -75,7 +75,7 @@ type Heartbeat struct {
 	Seen uint64 `cbor:"4,keyasint,omitempty"`
 	// PendingGrants is the sender's newest pending grant. A receiver that has not seen it does not adopt a later version of
 	// its set from this heartbeat.
-	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
+	GrantsSeq uint64 `cbor:"5,keyasint,omitempty"`
 	// Unconfirmed: the sender has adopted Set without having seen the pending grants of any process that knew it. Receivers
 	// do not adopt it.
 	Unconfirmed bool `cbor:"6,keyasint,omitempty"`
@@ -83,7 +83,7 @@ type Heartbeat struct {
 	// new state.
 	Isolated bool `cbor:"7,keyasint,omitempty"`
 	// Lease is how long (ns from Sent) an acknowledgement counts towards the sender's quorum. 0 is the minimum.
-	Lease int64 `cbor:"8,keyasint,omitempty"`
+	AckTTL int64 `cbor:"8,keyasint,omitempty"`
 	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.
 	NoQuorum bool `cbor:"9,keyasint,omitempty"`
 	// Expect is the number of processes that the sender would found a set with, itself included; 0: it only joins one.
@@ -101,11 +101,11 @@ type Ack struct {
 	Got int64 `cbor:"2,keyasint,omitempty"`
 	OK  bool  `cbor:"3,keyasint,omitempty"`
 	// As in Heartbeat.
-	Set           Set    `cbor:"4,keyasint,omitzero"`
-	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
-	Unconfirmed   bool   `cbor:"6,keyasint,omitempty"`
+	Set         Set    `cbor:"4,keyasint,omitzero"`
+	GrantsSeq   uint64 `cbor:"5,keyasint,omitempty"`
+	Unconfirmed bool   `cbor:"6,keyasint,omitempty"`
 	// Lease is that of the heartbeat.
-	Lease int64 `cbor:"7,keyasint,omitempty"`
+	AckTTL int64 `cbor:"7,keyasint,omitempty"`
 }
 
 // Prepare requests a Promise. Prepare, Promise, Accept and Accepted agree on the next version of the voter set among the
@@ -181,12 +181,12 @@ type AcceptLoss struct{}
 // PendingGrants lists the claims that the sender has granted or learned. It is resent until the receiver's heartbeats have
 // seen it; until then they are not acknowledged.
 type PendingGrants struct {
-	Seq    uint64    `cbor:"1,keyasint,omitempty"`
-	Grants []Granted `cbor:"2,keyasint,omitempty"`
+	Seq    uint64         `cbor:"1,keyasint,omitempty"`
+	Grants []PendingGrant `cbor:"2,keyasint,omitempty"`
 }
 
 // Granted is a promised partition and its claimer.
-type Granted struct {
+type PendingGrant struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 	Claimer   Peer   `cbor:"3,keyasint,omitzero"`
@@ -208,9 +208,9 @@ type Claimed struct {
 }
 
 // Grant answers a Claim.
-type Grant struct {
-	ID    uint64      `cbor:"1,keyasint,omitempty"`
-	Parts []GrantPart `cbor:"2,keyasint,omitempty"`
+type ClaimResponse struct {
+	ID    uint64              `cbor:"1,keyasint,omitempty"`
+	Parts []ClaimResponsePart `cbor:"2,keyasint,omitempty"`
 	// Votes: the sender is past its grace, so its grants count towards a majority.
 	Votes bool `cbor:"3,keyasint,omitempty"`
 	// Version is the sender's voter set version at the time. A vote for a claimer with a lower version does not count.
@@ -222,7 +222,7 @@ type Grant struct {
 }
 
 // GrantPart answers for one partition.
-type GrantPart struct {
+type ClaimResponsePart struct {
 	Partition int `cbor:"1,keyasint,omitempty"`
 	// OK: the sender has promised the generation to the claimer.
 	OK bool `cbor:"2,keyasint,omitempty"`

@@ -209,7 +209,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 		return decided, message.Peer{}, d
 	}
 	p.waiting = append(p.waiting, waiting{
-		ask: a, hop: h, clusterID: p.set.ID, term: p.handoff.Term(a.key.partition), seq: seq, since: w.now,
+		ask: a, hop: h, clusterID: p.set.ID, term: p.handoff.LocalTerm(a.key.partition), seq: seq, since: w.now,
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
@@ -244,7 +244,7 @@ func (w *simCluster) release(p *process) {
 	p.waiting = nil
 	for _, x := range waits {
 		switch {
-		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Term(x.ask.key.partition) == x.term:
+		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.LocalTerm(x.ask.key.partition) == x.term:
 			acc := x.ask.key.account(x.clusterID)
 			acc.released++
 			w.judgeReleased(x.ask.key, acc)
@@ -286,7 +286,7 @@ func (w *simCluster) noteTold(p *process, e message.Envelope) {
 		for _, x := range b.Grants {
 			tell(x.Partition, x.Gen, x.Claimer.Boot)
 		}
-	case *message.Grant:
+	case *message.ClaimResponse:
 		for _, x := range b.Parts {
 			for _, epoch := range []message.Epoch{x.Known, x.Owned, x.Granted} {
 				tell(x.Partition, epoch.Gen, epoch.Boot)

@@ -63,10 +63,10 @@ var (
 func bodies() []message.Body {
 	return []message.Body{
 		&message.Heartbeat{},
-		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, PendingGrants: huge, Unconfirmed: true, Isolated: true},
+		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, GrantsSeq: huge, Unconfirmed: true, Isolated: true},
 		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
 		&message.Ack{},
-		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, PendingGrants: huge, Unconfirmed: true},
+		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, GrantsSeq: huge, Unconfirmed: true},
 		&message.Prepare{},
 		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
 		&message.Promise{},
@@ -78,13 +78,13 @@ func bodies() []message.Body {
 		&message.Holdings{},
 		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Has: epoch, Age: math.MaxInt64}}}},
 		&message.PendingGrants{},
-		&message.PendingGrants{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
+		&message.PendingGrants{Seq: huge, Grants: []message.PendingGrant{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},
 		&message.Claim{ID: huge, Probe: true, Parts: []message.Claimed{{}, {Partition: last, Gen: huge}}},
-		&message.Grant{},
-		&message.Grant{
+		&message.ClaimResponse{},
+		&message.ClaimResponse{
 			ID: huge, Votes: true, Probe: true,
-			Parts: []message.GrantPart{
+			Parts: []message.ClaimResponsePart{
 				{}, {Partition: last, OK: true, Known: epoch, Owner: process, Has: message.Complete, State: mark, Owned: epoch, Granted: epoch},
 				{Has: message.Partial, State: message.Mark{Seq: 1}},
 			},
