@@ -42,7 +42,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.pending = append(f.pending, pending{index: i, to: noNode, cause: cause})
+		f.pending = append(f.pending, pending{index: i, to: nextAttempt, cause: cause})
 	}
 	overslept := t.overslept()
 	if overslept { // no decision of this turn counts
@@ -127,7 +127,7 @@ func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer)
 	}
 	*a = check.Answer{Decision: d, Source: check.Held, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
-		a.Age = check.MaxDenied
+		a.Age = check.DoNotCache
 	}
 	return seq, nil
 }
@@ -176,7 +176,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	for _, i := range f.here {
 		p := &f.pending[i]
 		if t.look(ctx); t.late {
-			p.to = noNode // the last round answers it
+			p.to = nextAttempt // the last round answers it
 			continue
 		}
 		req := &f.batch.Requests[p.index]
@@ -186,7 +186,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		}
 		seq, cause := t.own(req, f.undo, grants, &f.batch.Answers[p.index])
 		if cause != nil {
-			p.to, p.cause = noNode, cause
+			p.to, p.cause = nextAttempt, cause
 			continue
 		}
 		p.done = true

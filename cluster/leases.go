@@ -44,7 +44,7 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	}
 	*a = check.Answer{Decision: d, Source: check.Leased, Owner: owner}
 	if v == lease.Denied {
-		a.Age = check.MaxDenied // the next check may find more
+		a.Age = check.DoNotCache // the next check may find more
 	}
 	n.stats.leased.Add(1)
 	return true
@@ -226,8 +226,8 @@ const (
 	maxInvalidation = 1024
 )
 
-// rejected remembers when this node has denied something to others, which may have cached it. Keys that share a slot only
-// cause an extra control message.
+// deniedToPeers remembers when this node has denied something to others, which may have cached it. Keys that share a slot
+// only cause an extra control message.
 type deniedToPeers struct{ at [deniedSlots]atomic.Int64 }
 
 func (t *deniedToPeers) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%deniedSlots] }

@@ -84,7 +84,7 @@ func (r *runner) settled(now int64) bool {
 // gentle is how long a leaving node hands over slowly, so that checks elsewhere are not delayed. Then it hurries.
 const gentle = 5 * time.Second
 
-// HandOver waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how
+// HandOff waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how
 // many partitions it gave away meanwhile, and how many are left: not 0 if no other member serves, or if ctx ended.
 func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 	r := n.runner

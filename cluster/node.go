@@ -11,7 +11,7 @@
 // and callers (the APIs). Ring tables come from package ring.
 //
 // Goroutines: Run owns them all. The runner owns both machines: it gives them the time, messages and the view, and publishes
-// in three atomics what checks need: the routing, until when there is quorum, and what replicas have confirmed. The placer
+// in three atomics what checks need: the routing, until when there is quorum, and what replicas have confirmed. The assigner
 // builds rings beside it, the corrector aligns windows. Others sweep expired counters, send deferred charges, return unused
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
@@ -186,7 +186,7 @@ func enqueue(to chan<- message.Envelope, e message.Envelope, dropped *atomic.Uin
 	}
 }
 
-// Tell sends a message to every other member that gossip shows. It does not block, and any of them may miss it.
+// Broadcast sends a message to every other member that gossip shows. It does not block, and any of them may miss it.
 func (n *Node) Broadcast(b message.Body) {
 	for p, addr := range n.Others() {
 		n.cfg.Peers.Post(addr, message.Envelope{From: n.runner.self, To: p, Body: b})

@@ -19,7 +19,7 @@ import (
 type Overview struct {
 	// Set is the voter set, zero if none is known yet.
 	Set message.Set
-	// Right: this node has quorum. If not, Reason says why.
+	// HasQuorum: this node has quorum. If not, Reason says why.
 	HasQuorum bool
 	Reason    string
 	// Members are all that gossip shows, this node among them, and then the names of voters that it does not show.
@@ -28,7 +28,7 @@ type Overview struct {
 	Partitions handoff.Stats
 }
 
-// Standing is one member's.
+// MemberStatus is the state of one member.
 type MemberStatus struct {
 	Name, Boot string // Boot is empty if gossip does not show it
 	// Counted: it is a voter. Lives: it was heard just now.
@@ -175,7 +175,7 @@ type Stats struct {
 
 // State is the state of a node, at most 100 ms old.
 type State struct {
-	// Right: this node has quorum. Set is the voter set that it knows. Dissolved is how often it gave up its set for another.
+	// HasQuorum: this node has quorum. Set is the voter set that it knows. Dissolved is how often it gave up its set for another.
 	HasQuorum bool
 	Set       message.Set
 	Dissolved uint64

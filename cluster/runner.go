@@ -53,10 +53,10 @@ type runner struct {
 	members    []member.Member  // its members
 	heardOnly  []member.Member  // others that gossip has lost and that are heard
 	known      []node           // both
-	at         int              // this process's index in shown
+	at         int              // this process's index in known
 	first      map[string]int64 // when gossip first showed each boot id
 	leftAt     int64            // when gossip first showed this process as leaving
-	live       *liveMembers     // which of shown live; never nil
+	live       *liveMembers     // which of known live; never nil
 	assignment *assignment      // the last one built; never nil
 	addrs      map[message.Peer]string
 	stale      bool   // the published routing is out of date

@@ -22,7 +22,7 @@ type channel struct {
 	rtt      quorum.Estimate // from the first sending of a batch
 	// Due, in order of priority. Targets that are gone are skipped.
 	drops   []message.Part
-	closes  []*target // next owners that may be level; each needs a close
+	closes  []*target // next owners that may have all changes; each needs a close
 	changed []*target
 	active  []*target // being synced
 	waiting []*target // waiting for initial sync, next owners first

@@ -10,7 +10,7 @@ import (
 
 const never = math.MinInt64
 
-// asking is one claim message for many partitions, with its responses.
+// claimRequest is one Claim message for many partitions, with what its responses reported.
 type claimRequest struct {
 	id    uint64
 	parts []int
@@ -33,11 +33,11 @@ type claim struct {
 	// states are the offered states, best first from fetching on.
 	states    []offer
 	stage     claimStage
-	waitUntil int64 // end of sitting
-	// asked is when the best state was last requested or made progress; tries counts requests without a response.
+	waitUntil int64 // end of waitingOut
+	// fetchedAt is when the best state was last requested or made progress; tries counts requests without a response.
 	fetchedAt int64
 	tries     int
-	// earlier are epochs that granters have granted to other processes before.
+	// maybeOwned are epochs that granters have granted to other processes before; see partition.maybeOwned.
 	maybeOwned []message.Epoch
 	incoming   *arrival // the state being fetched, if it is kept beside the shard
 }
@@ -48,7 +48,7 @@ const maxTries = 4
 type claimStage uint8
 
 const (
-	probing    claimStage = iota // ask which processes would grant it, without a promise
+	probing    claimStage = iota // send a probe: which processes would grant it, without a promise
 	requesting                   // request the grants
 	waitingOut                   // wait until no process that is absent can have quorum
 	fetching
@@ -154,7 +154,7 @@ func (m *Machine) claimProbed(req *claimRequest) {
 	}
 }
 
-// ask sends a to all other processes, with separate messages for probes and claims.
+// sendClaims sends req to all recipients, with separate messages for probes and claims.
 func (m *Machine) sendClaims(req *claimRequest) {
 	req.sent = m.now
 	for _, stage := range []claimStage{probing, requesting} {
@@ -172,9 +172,9 @@ func (m *Machine) sendClaims(req *claimRequest) {
 	m.claimRecipients(func(to message.Peer) { m.sendLateClaims(req, to) })
 }
 
-// askLate asks processes that have come (back) since the claim was fully granted: one may have the best state, perhaps as
-// the disconnected owner. A process that has granted all of a gets an empty claim, to learn whether the processes it
-// acknowledged know of the grant by now.
+// sendLateClaims sends req to a process that has come (back) since the claim was fully granted: it may have the best state,
+// perhaps as the disconnected owner. A process that has granted all of req gets an empty claim, which asks whether the
+// processes that it acknowledged know of the grant by now.
 func (m *Machine) sendLateClaims(req *claimRequest, to message.Peer) {
 	b, granted, waits := &message.Claim{ID: req.id}, true, false
 	for _, i := range req.parts {
@@ -194,14 +194,14 @@ func (m *Machine) sendLateClaims(req *claimRequest, to message.Peer) {
 	}
 }
 
-// takeGrant processes the grants of one process.
+// takeClaimResponse processes one process's response to a probe or claim.
 func (m *Machine) takeClaimResponse(from message.Peer, g *message.ClaimResponse) {
 	i := slices.IndexFunc(m.claimRequests, func(req *claimRequest) bool { return req.id == g.ID })
 	if i < 0 {
 		return
 	}
 	req := m.claimRequests[i]
-	if len(g.Parts) == 0 && !g.Probe { // an empty response: it has granted all of a
+	if len(g.Parts) == 0 && !g.Probe { // an empty response: it has granted all of req
 		req.acked = slices.DeleteFunc(req.acked, func(x ackedBy) bool { return x.granter == from.Boot })
 	}
 	for _, x := range g.Acked {
@@ -290,8 +290,8 @@ func (m *Machine) advance(p *partition) {
 	}
 }
 
-// agreed reports whether c is granted by all that must: a majority of the voter set, of which own may be missing, and every
-// live member but this process.
+// hasAllGrants reports whether c is granted by all that must: a majority of the voter set and every other live member.
+// ownVote is 1 before this process has granted its own claim, which it does last, and 0 after.
 func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
 	if guard.On(guard.ClaimMajority) && m.votes(c)+ownVote < m.c.Quorum.Set().Majority() {
 		return false
@@ -311,7 +311,7 @@ func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
 	return true
 }
 
-// awaits reports whether c waits for a process that is back and may have owned p unnoticed. askLate asks it.
+// awaits reports whether c waits for a process that is back and may have owned p unnoticed. sendLateClaims asks it.
 func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
 	if m.now < c.waitUntil+2*m.answersAfter() {
 		m.claimRecipients(func(q message.Peer) {

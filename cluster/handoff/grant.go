@@ -15,7 +15,7 @@ func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 	m.send(from, m.answerClaim(from, b))
 }
 
-// wouldGrant answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
+// answerProbe answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
 // and depose a live owner; probes avoid that.
 func (m *Machine) answerProbe(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
 	g := &message.ClaimResponse{
@@ -35,7 +35,7 @@ func (m *Machine) answerProbe(claimer message.Peer, b *message.Claim) *message.C
 	return g
 }
 
-// grant answers a claim of this process or another one.
+// answerClaim answers a claim of this process or another one, and promises what it grants.
 func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
 	g := &message.ClaimResponse{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
 	for _, c := range b.Parts {
@@ -65,7 +65,7 @@ func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.C
 	return g
 }
 
-// lastGranted returns the highest epoch granted to a process that may have owned p unnoticed. For itself, this process
+// lastMaybeOwned returns the highest epoch granted to a process that may have owned p unnoticed. For itself, this process
 // knows whether it has.
 func (m *Machine) lastMaybeOwned(p *partition) (last message.Epoch) {
 	for _, e := range p.maybeOwned {
@@ -76,13 +76,13 @@ func (m *Machine) lastMaybeOwned(p *partition) (last message.Epoch) {
 	return last
 }
 
-// wouldPromise reports whether claimer may own p at epoch. A repeated grant is fine: the epoch may have been granted
+// mayGrant reports whether claimer may own p at epoch. A repeated grant is fine: the epoch may have been granted
 // before, or be known from pending grants, even to a claimer that has started again.
 func (m *Machine) mayGrant(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	return p.known.epoch == epoch && !p.isOwned() || m.mayGrantNew(p, claimer, epoch)
 }
 
-// grants reports whether claimer may own p at epoch.
+// mayGrantNew reports whether claimer may own p at an epoch that was not granted before.
 func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	k := &p.known
 	switch {
@@ -115,7 +115,7 @@ type sentPendingGrants struct {
 // granters may leave the voter set, so the remaining voters must know it and pass it on.
 func (m *Machine) makePendingGrants(p *partition) { p.grantsSeq, m.unpublished = m.grantsSeq+1, true }
 
-// nextPendingGrants returns the sequence number that will cover all grants so far.
+// nextGrantsSeq returns the sequence number that will cover all grants so far.
 func (m *Machine) nextGrantsSeq() uint64 {
 	if m.unpublished {
 		return m.grantsSeq + 1
@@ -135,7 +135,7 @@ func (m *Machine) publish() {
 	}
 }
 
-// tellPendingGrants sends the pending grants to the peers that have not seen them.
+// sendPendingGrants sends the pending grants to the peers that have not seen them.
 func (m *Machine) sendPendingGrants() {
 	if m.grantsSeq == 0 {
 		return

@@ -20,7 +20,7 @@ func (m *Machine) announce(p *partition) {
 	}
 }
 
-// tellHoldings sends changes to all members, and full lists periodically and to new members.
+// sendHoldings sends changes to all members, and full lists periodically and to new members.
 func (m *Machine) sendHoldings() {
 	due := m.now-m.digested >= int64(m.c.Digest)
 	if due {

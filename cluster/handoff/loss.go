@@ -9,14 +9,22 @@ import (
 )
 
 // loss describes the counters that a shard lacks after a takeover without state. Zero means none.
+//
+// Invariant: complete < lastCertain <= last where they are set. Decisions made at the epochs in (complete, last] may be
+// missing here, all others are counted. Ownership was announced at lastCertain, while last may only have been granted
+// (see partition.maybeOwned), so that the range shrinks to (complete, lastCertain] if its claimer reports that it never owned
+// the partition.
+//
+// Example: b wins a claim with a complete replica of epoch 4. Epoch 5 was announced by a process that is gone, and epoch 6
+// granted to another one that is gone: complete is 4, lastCertain 5, last 6. If the claimer of 6 returns without having owned
+// the partition, last becomes 5; if the owner of 5 then returns with its state, that is merged and the loss ends.
 type loss struct {
-	// of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
+	// last is the last epoch whose state may be lost. A returning state of this or a later epoch ends the loss.
 	last message.Epoch
-	// sure is the lost epoch if it turns out that no process owned the partition at of; equal to of where ownership is
-	// certain.
+	// lastCertain is the last lost epoch if it turns out that no process owned the partition at last; equal to last where
+	// ownership is certain.
 	lastCertain message.Epoch
-	// has is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy. Nothing
-	// is lost of it or of earlier epochs.
+	// complete is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy.
 	complete message.Epoch
 	// since is the time of the takeover.
 	since int64
@@ -30,12 +38,12 @@ func (m *Machine) lossOf(p *partition) *loss {
 	return &p.hold.loss
 }
 
-// remains returns the loss if no process owned the partition at l.of.
+// remains returns the loss if no process owned the partition at l.last.
 func (l loss) remains() loss {
 	return l.but(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
 }
 
-// but returns rest, the remaining part of l, or no loss if l.has covers it.
+// but returns rest, the remaining part of l, or no loss if l.complete covers it.
 func (l loss) but(rest loss) loss {
 	if rest.complete.Less(l.complete) {
 		rest.complete = l.complete
@@ -150,7 +158,7 @@ func (m *Machine) tendLosses() {
 }
 
 // AcceptLoss treats the lost counters of partitions owned here as unspent, and returns the number of those partitions. All
-// other members of the view are told to do the same.
+// other members of the view are requested to do the same.
 func (m *Machine) AcceptLoss(now int64) (n int) {
 	m.now = now
 	m.others(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
@@ -168,7 +176,7 @@ func (m *Machine) acceptLoss() (n int) {
 	return n
 }
 
-// comesBack offers the state of p here, which from lacks, for merging: it becomes divergent. If the loss assumed that this
+// offerLostState offers the state of p here, which from lacks, for merging: it becomes divergent. If the loss assumed that this
 // process owned p at an epoch that it never owned, it reports that (it never will, since it knows a later epoch), together
 // with the owner before, which from may not know.
 func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss) {

@@ -1,10 +1,3 @@
-// Package handoff decides which partitions this process owns and which nodes have replicas: epochs, initial syncs,
-// handoffs, claims and divergent copies; docs/protocol.md has the rules. Whether the process may decide at all is up to
-// cluster/quorum.
-//
-// Machine is a pure step function over a bucket.Table: it takes time, messages and the view as arguments, seals and opens
-// shards, and leaves messages to send. It starts no goroutine and must be called from one; the table may be used
-// concurrently.
 package handoff
 
 import (
@@ -30,13 +23,13 @@ type View struct {
 	Serves []bool
 }
 
-// Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and Term.
+// Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and LocalTerm.
 type Machine struct {
 	c     Config
 	born  int64
 	now   int64
 	parts []partition
-	// confirmed and terms are the results of Confirmed and Term.
+	// confirmed and localTerms are the results of Confirmed and LocalTerm.
 	confirmed, localTerms []atomic.Uint64
 
 	view   View
@@ -311,7 +304,7 @@ func (m *Machine) unseen(f func(message.Peer)) {
 	}
 }
 
-// asked calls f with all processes that a claim asks: the other members, and processes that are heard but not in the view
+// claimRecipients calls f with all processes that get a claim: the other members, and processes that are heard but not in the view
 // and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
 func (m *Machine) claimRecipients(f func(message.Peer)) {
 	m.others(f)

@@ -11,11 +11,11 @@ import (
 const (
 	// maxParts bounds the parts of a transfer batch.
 	maxParts = 256
-	// enough is the size at which a transfer batch ends. closeBytes is that of a batch with a close, whose counters cannot
+	// batchBytes is the size at which a transfer batch ends. closeBytes is that of a batch with a close, whose counters cannot
 	// wait for the next batch. A counter with long logs takes up to 1.3 MiB.
 	batchBytes = 256 << 10
 	closeBytes = 4 << 20
-	// nearlyLevel is the number of known changes that may be packed together with a close.
+	// maxCloseChanges is the number of known changes that may be packed together with a close.
 	maxCloseChanges = 64
 )
 

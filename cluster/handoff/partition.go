@@ -19,15 +19,16 @@ type partition struct {
 	state state
 	// rejected is the highest generation of a rejected close.
 	rejected uint64
-	// promised is the last granted epoch, told the number of the pending grants that include it.
+	// promised is the last granted epoch, grantsSeq the number of the pending grants that include it.
 	promised  message.Epoch
 	grantsSeq uint64
-	// owned is the highest epoch at which a process has announced ownership, formerly the highest before the claim that
-	// owned derives from.
+	// lastOwned is the highest epoch at which a process has announced ownership, ownedBefore the highest before the claim
+	// that lastOwned derives from.
 	lastOwned, ownedBefore message.Epoch
-	// own and before are the last two epochs at which this process was owner.
+	// ownEpoch and ownEpochBefore are the last two epochs at which this process was owner.
 	ownEpoch, ownEpochBefore message.Epoch
-	// granted are later epochs granted to other processes, one per process: they may have owned the partition unnoticed.
+	// maybeOwned are epochs after lastOwned that were granted to other processes, one per process: they may have owned the
+	// partition without this process having noticed.
 	maybeOwned []message.Epoch
 
 	hold  hold
@@ -40,7 +41,7 @@ type knowledge struct {
 	owner  message.Peer
 	status ownerStatus
 	since  int64 // when this epoch was learned
-	// Only if announced: nextOwner is the target of the owner's handoff, known since inherits; start is where the owner's
+	// Only if ownerAnnounced: nextOwner is the target of the owner's handoff, known since nextOwnerSince; start is where the owner's
 	// history begins.
 	nextOwner      message.Peer
 	nextOwnerSince int64
@@ -49,7 +50,7 @@ type knowledge struct {
 	replicated bool
 }
 
-// basis is how this process knows the owner at an epoch.
+// ownerStatus is what the process that owns the highest known epoch has said about it.
 type ownerStatus uint8
 
 const (
@@ -92,12 +93,12 @@ type hold struct {
 	surplus bool
 	// orphaned is since when the last complete replica is lost; see the method.
 	orphaned int64
-	// giver handed it over to this process, at since. It does not get it back at once, in case the two have different
-	// views.
+	// previousOwner gave the partition to this process by a handoff, at since. It does not get it back at once, in case the
+	// two have different views.
 	previousOwner message.Peer
 	since         int64
 	later         bool
-	// shunned has rejected a part and is skipped until shunnedUntil.
+	// skipped has rejected a part and is skipped until skippedUntil.
 	skipped      message.Peer
 	skippedUntil int64
 
@@ -105,7 +106,7 @@ type hold struct {
 	loss    loss
 	merging []merging
 
-	// While handing over.
+	// In a handoff.
 	next      message.Epoch
 	nextOwner *target
 	seq       uint64
@@ -228,7 +229,7 @@ func (p *partition) noteOwned(epoch message.Epoch) {
 	}
 }
 
-// noteGranted notes that a process may have owned p unnoticed at a granted epoch.
+// noteMaybeOwned notes that a process may have owned p unnoticed at a granted epoch.
 func (p *partition) noteMaybeOwned(epoch message.Epoch) {
 	p.maybeOwned = slices.DeleteFunc(p.maybeOwned, func(e message.Epoch) bool { return !p.lastOwned.Less(e) || e.Boot == epoch.Boot && e.Less(epoch) })
 	if p.lastOwned.Less(epoch) && !slices.ContainsFunc(p.maybeOwned, func(e message.Epoch) bool { return e.Boot == epoch.Boot }) {
@@ -268,7 +269,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 }
 
 // contested reports whether the lower epoch is of another claim with the same generation: voters have forgotten a grant to
-// this process or to the one that handed p over to it, so the other process may decide too.
+// this process or to the one whose handoff gave it p, so the other process may decide too.
 func (p *partition) contested(epoch message.Epoch) bool {
 	other := func(of message.Epoch) bool { return epoch.Gen == of.Gen && epoch.Boot != of.Boot }
 	return other(p.hold.epoch) || other(p.hold.start.Epoch) && epoch.Claims() == p.hold.epoch.Claims()

@@ -21,14 +21,14 @@ const (
 	divergent
 	// owning: this process decides; its shard is open.
 	owning
-	// handingOver: this process was the owner, and a close to the next owner is in flight.
+	// inHandoff: this process was the owner, and a close to the next owner is in flight (the end of a handoff).
 	inHandoff
 
 	phases = iota
 )
 
 func (p phase) String() string {
-	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "handing over"}[p]
+	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "in handoff"}[p]
 }
 
 // transitions are all changes of phase with their causes; docs/design.md shows them.
@@ -39,10 +39,10 @@ var transitions = []struct {
 	{absent, syncing, "the first part of an initial sync, or of the state that a claim fetches"},
 	{absent, replica, "a snapshot is restored, or a fetched state replaces the own one"},
 	{absent, divergent, "a snapshot of an owner is restored"},
-	{absent, owning, "a claim is won and nobody has a state"},
+	{absent, owning, "a claim is won and no process has a state"},
 	{syncing, replica, "the last part has come and the checksum is right"},
 	{syncing, absent, "the sync begins anew, is damaged, or its voter set is dissolved"},
-	{syncing, owning, "a claim is won and nobody has a complete state"},
+	{syncing, owning, "a claim is won and no process has a complete state"},
 	{replica, absent, "the owner needs it no longer, a new sync begins, or it is damaged"},
 	{replica, divergent, "the owner lacks its counters, or the voter set is dissolved"},
 	{replica, owning, "a close is taken, or a claim is won"},

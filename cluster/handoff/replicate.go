@@ -137,7 +137,7 @@ func (m *Machine) orphaned(p *partition) bool {
 	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
 
-// adopt checks orphaned partitions again after quorum has been renewed.
+// recheckOrphans checks orphaned partitions again after quorum has been renewed.
 func (m *Machine) recheckOrphans() {
 	renewed := m.c.Quorum.Renewed()
 	if !m.orphans || renewed == m.renewed {
@@ -294,7 +294,7 @@ func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	return list
 }
 
-// enough returns the wanted number of complete replicas: the number of other serving nodes, at most Replicas.
+// wantedReplicas returns the wanted number of complete replicas: the number of other serving nodes, at most Replicas.
 func (m *Machine) wantedReplicas() int {
 	others := 0
 	for i, p := range m.view.Members {

@@ -8,7 +8,7 @@ import (
 
 // Stats are counts since New, except where they are current values.
 type Stats struct {
-	// Handoffs completed as giver, as receiver, and rejected by the next owner.
+	// Handoffs completed as old owner, as next owner, and rejected by the next owner.
 	HandedOff, Received, HandoffsRejected uint64
 	// Claims won; Fresh are those without any state.
 	Claims, Fresh uint64
@@ -95,11 +95,11 @@ func (m *Machine) AwaitsReplica(p int) bool {
 // Gate returns how long a change of p may be unconfirmed while this process owns it and has a replica, 0 without one.
 func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 
-// Term counts how often this process has become owner of p and was deposed. A decision is confirmed only within its term,
-// or if the term ends with a handoff. Safe for concurrent use.
+// LocalTerm counts how often this process has become owner of p and was deposed. It is no epoch and means nothing to other
+// processes. A decision is confirmed only within its local term, or if that ends with a handoff. Safe for concurrent use.
 func (m *Machine) LocalTerm(p int) uint64 { return m.localTerms[p].Load() }
 
-// Held returns the number of partitions whose state may exist only here: owned or being handed over, divergent and not yet
+// Held returns the number of partitions whose state may exist only here: owned or in a handoff, divergent and not yet
 // merged, possibly still fetched by a claimer, or being received from an owner that cannot know whether this process took
 // the close.
 func (m *Machine) Held() int {

@@ -35,8 +35,8 @@ type target struct {
 	stage stage
 	begun bool
 	keys  []key // still to pack
-	// pending are changed keys to be packed again; queued says whether the channel knows. level is the change number that
-	// the target reaches with them.
+	// pending are changed keys to be packed again; queued says whether the channel knows. drained is the number of the last
+	// change in pending: the target has all changes up to it once pending is packed and confirmed.
 	pending []key
 	queued  bool
 	drained uint64
@@ -101,7 +101,7 @@ func (m *Machine) start(t *target) {
 	t.packed, t.acked = t.drained, t.drained
 }
 
-// inherit makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
+// makeNextOwner makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
 // counter is sent again.
 func (m *Machine) makeNextOwner(t *target) {
 	t.nextOwner = true
@@ -124,7 +124,7 @@ func (m *Machine) queue(t *target) {
 	}
 }
 
-// offer tells t's channel that a close may be due.
+// offer queues t for a close if it is the next owner and has all known changes.
 func (m *Machine) offer(t *target) {
 	if t.nextOwner && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.closes, t) {
 		t.ch.closes = append(t.ch.closes, t)
@@ -175,7 +175,7 @@ func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejectio
 	}
 }
 
-// shun skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
+// skipForAWhile skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
 func (m *Machine) skipForAWhile(p *partition, peer message.Peer) {
 	p.hold.skipped, p.hold.skippedUntil = peer, m.now+5*int64(m.c.Resend)
 }

@@ -131,7 +131,7 @@ func compare(readings []int64, majority int, tolerance int64) (c Clocks) {
 // Estimate estimates the round-trip time to one peer: smoothed time, mean deviation and timeout as in RFC 6298, and the
 // recent minimum. The zero Estimate is ready.
 type Estimate struct {
-	samples             int   // of this period; see enough
+	samples             int   // of this period; see minSamples
 	smoothed, deviation int64 // ns
 	// shortest has the minima of this period and of the previous one.
 	shortest [2]int64
@@ -145,7 +145,7 @@ type Estimate struct {
 const (
 	// estimatePeriod is short so that the minimum follows a network that slows down within a second.
 	estimatePeriod = int64(500 * time.Millisecond)
-	// A period has at least enough samples, counted at most once per spacing: after a pause many late responses arrive
+	// A period has at least minSamples, counted at most once per spacing: after a pause many late responses arrive
 	// together and count as one.
 	minSamples = 8
 	spacing    = int64(10 * time.Millisecond)
@@ -204,7 +204,7 @@ func (m *Machine) RTT(p message.Peer) int64 {
 	return 0
 }
 
-// Lease returns how long (ns) an acknowledgement of p's heartbeats counts towards p's quorum, as p's last heartbeat said.
+// AckTTL returns how long (ns) an acknowledgement of p's heartbeats counts towards p's quorum, as p's last heartbeat said.
 func (m *Machine) AckTTL(p message.Peer) int64 {
 	if i, ok := m.find(p); ok {
 		return m.peers[i].ackTTL
@@ -212,10 +212,10 @@ func (m *Machine) AckTTL(p message.Peer) int64 {
 	return int64(m.c.Timeout)
 }
 
-// leaseTimeouts is the number of timeouts that a lease covers.
+// ackTTLTimeouts is the number of timeouts that an acknowledgement's life covers.
 const ackTTLTimeouts = 3
 
-// lease returns how long an acknowledgement of a heartbeat sent at now counts: Config.Timeout, or longer where voters
+// ackTTL returns how long an acknowledgement of a heartbeat sent at now counts (F in docs/protocol.md): Config.Timeout, or longer where voters
 // respond slowly, so that a delay or a few lost packets do not cost this process its quorum.
 func (m *Machine) ackTTL(now int64) int64 {
 	slowest := int64(0)
@@ -227,16 +227,16 @@ func (m *Machine) ackTTL(now int64) int64 {
 	return m.c.limitAckTTL(ackTTLTimeouts * slowest)
 }
 
-// lease limits d to the range of leases.
+// limitAckTTL limits d to the range of ackTTL.
 func (c Config) limitAckTTL(d int64) int64 { return min(max(d, int64(c.Timeout)), c.longestAckTTL()) }
 
-// longestLease is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
+// longestAckTTL is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
 func (c Config) longestAckTTL() int64 {
 	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
 }
 
-// expiry is how long after an acknowledgement with this lease it may still count, measured here. A tenth is added for
-// clocks that run at different speeds.
+// expiry is how long after an acknowledgement with this life it may still count, measured here. A tenth is added for clocks
+// that run at different speeds.
 func expiry(ttl int64) int64 { return ttl + ttl/10 }
 
 // LongestExpiry is the longest time (ns) that an acknowledgement may count.
@@ -252,7 +252,7 @@ func (m *Machine) slowest() (rtt int64) {
 	return rtt
 }
 
-// silence is the time without a message after which p counts as lost: Dead, or longer if p's lease is.
+// silence is the time without a message after which p counts as lost: its ackTTL and a heartbeat, at least Dead.
 func (m *Machine) silence(p *peer) int64 { return max(int64(m.c.Dead), p.ackTTL+int64(m.c.Heartbeat)) }
 
 // nthNewest sorts times and returns the n-th newest, or never if there are fewer.

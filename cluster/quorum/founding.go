@@ -171,7 +171,7 @@ func (m *Machine) foundingBallot() message.Ballot {
 	return message.Ballot{Round: m.foundingRound, Boot: m.c.Self.Boot}
 }
 
-// giveUp ends this process's round; its set will not come into force. Heartbeats announce that.
+// abandonRound ends this process's round; its set will not come into force. Heartbeats announce that.
 func (m *Machine) abandonRound(now int64) {
 	for _, p := range m.founder.lacking() {
 		if i, ok := m.find(p); ok {
@@ -318,7 +318,7 @@ func (m *Machine) recover(now int64) {
 	}
 }
 
-// told takes a member's promise and acceptance.
+// takePromise takes a member's promise and acceptance.
 func (m *Machine) takePromise(now int64, from *peer, b *message.Promise) {
 	if !m.recovery.needed {
 		return

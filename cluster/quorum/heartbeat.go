@@ -268,7 +268,7 @@ func (m *Machine) countQuorum(now int64) {
 	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
 }
 
-// noteLapse counts a lapse (see Lapses). A voter that acknowledged this process was alive at most one lease before quorum
+// noteLapse counts a lapse (see Lapses). A voter that acknowledged this process was alive at most one ackTTL before quorum
 // was lost, and acknowledges others no sooner than a grace after its restart; a tenth is added for clock speeds.
 func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {

@@ -47,7 +47,7 @@ type peer struct {
 	rtt                      Estimate
 	// here and there are clock differences; see clocks.go.
 	here, there least
-	// told is the version for which it last reported what it has accepted.
+	// reportedVersion is the version for which it last reported what it has accepted.
 	reportedVersion uint64
 }
 
@@ -154,7 +154,7 @@ func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !
 // listens reports whether p was heard recently and is not isolated. An isolated process takes no new state.
 func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.speaks(now, p) }
 
-// outvoted reports whether p has lacked quorum for a third of its lease while this process has had it in the same set: most
+// outvoted reports whether p has lacked quorum for a third of its ackTTL while this process has had it in the same set: most
 // voters do not reach p, so its partitions have no decider and it must not block a takeover. If both lacked quorum
 // recently, p may have regained it without having said so; if p is not introduced, it lacks quorum because this process
 // does not acknowledge it.

@@ -160,7 +160,7 @@ func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool
 	return p
 }
 
-// recent is the silence after which a member is skipped as coordinator; longer if its lease is.
+// recent is the silence after which a member is skipped as coordinator; longer if its ackTTL is.
 const recent = time.Second
 
 // coordinates reports whether this process proposes changes: it has the lowest name of the live members. Members that wish

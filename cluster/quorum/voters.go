@@ -26,7 +26,7 @@ func (m *Machine) Dissolved() uint64 { return m.dissolved }
 // knows is the state that a peer reports in a heartbeat or acknowledgement.
 type knows struct {
 	set message.Set
-	// pendingGrants is the number of its last pending grant. unconfirmed: it has not seen the pending grants of any process
+	// grantsSeq is the number of its last pending grants. unconfirmed: it has not seen the pending grants of any process
 	// that knew the set.
 	grantsSeq   uint64
 	unconfirmed bool
@@ -101,7 +101,7 @@ func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
 	return true
 }
 
-// adopt makes s this process's set and announces it to all peers, once s is on disk.
+// installSet makes s this process's set and announces it to all peers, once s is on disk.
 func (m *Machine) installSet(now int64, s message.Set) bool {
 	if !m.wantSet(now, s) {
 		return false

@@ -71,9 +71,9 @@ type Heartbeat struct {
 	// Set is the newest version that the sender knows; zero if it knows none.
 	Set  Set  `cbor:"2,keyasint,omitzero"`
 	Wish Wish `cbor:"3,keyasint,omitempty"`
-	// Seen is the receiver's newest pending grant that the sender has processed.
+	// Seen is the Seq of the receiver's newest PendingGrants that the sender has processed.
 	Seen uint64 `cbor:"4,keyasint,omitempty"`
-	// PendingGrants is the sender's newest pending grant. A receiver that has not seen it does not adopt a later version of
+	// GrantsSeq is the Seq of the sender's newest PendingGrants. A receiver that has not seen it does not adopt a later version of
 	// its set from this heartbeat.
 	GrantsSeq uint64 `cbor:"5,keyasint,omitempty"`
 	// Unconfirmed: the sender has adopted Set without having seen the pending grants of any process that knew it. Receivers
@@ -82,7 +82,8 @@ type Heartbeat struct {
 	// Isolated: the sender is one of several voters and has heard none for so long that it has no quorum, or it can take no
 	// new state.
 	Isolated bool `cbor:"7,keyasint,omitempty"`
-	// Lease is how long (ns from Sent) an acknowledgement counts towards the sender's quorum. 0 is the minimum.
+	// AckTTL is how long (ns from Sent) an acknowledgement counts towards the sender's quorum: F in docs/protocol.md. 0 is
+	// the minimum.
 	AckTTL int64 `cbor:"8,keyasint,omitempty"`
 	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.
 	NoQuorum bool `cbor:"9,keyasint,omitempty"`
@@ -104,7 +105,7 @@ type Ack struct {
 	Set         Set    `cbor:"4,keyasint,omitzero"`
 	GrantsSeq   uint64 `cbor:"5,keyasint,omitempty"`
 	Unconfirmed bool   `cbor:"6,keyasint,omitempty"`
-	// Lease is that of the heartbeat.
+	// AckTTL is that of the heartbeat.
 	AckTTL int64 `cbor:"7,keyasint,omitempty"`
 }
 
@@ -185,7 +186,7 @@ type PendingGrants struct {
 	Grants []PendingGrant `cbor:"2,keyasint,omitempty"`
 }
 
-// Granted is a promised partition and its claimer.
+// PendingGrant is a promised partition and its claimer.
 type PendingGrant struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
@@ -207,7 +208,7 @@ type Claimed struct {
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 }
 
-// Grant answers a Claim.
+// ClaimResponse answers a Claim: which partitions the sender grants. (Units of a lease are granted by bucket.Grant.)
 type ClaimResponse struct {
 	ID    uint64              `cbor:"1,keyasint,omitempty"`
 	Parts []ClaimResponsePart `cbor:"2,keyasint,omitempty"`
@@ -221,7 +222,7 @@ type ClaimResponse struct {
 	Acked []Acked `cbor:"6,keyasint,omitempty"`
 }
 
-// GrantPart answers for one partition.
+// ClaimResponsePart answers for one partition.
 type ClaimResponsePart struct {
 	Partition int `cbor:"1,keyasint,omitempty"`
 	// OK: the sender has promised the generation to the claimer.
@@ -256,7 +257,7 @@ type Acked struct {
 	Left int64  `cbor:"2,keyasint,omitempty"` // ns from the creation of this message
 }
 
-// Fetch requests the state of a partition that the receiver offered in its Grant.
+// Fetch requests the state of a partition that the receiver offered in its ClaimResponse.
 type Fetch struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"` // of the claim

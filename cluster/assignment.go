@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-// scene is the members that gossip shows at a moment, and which of them live. It is immutable.
+// liveMembers is the members that gossip shows at a moment, and which of them live. It is immutable.
 type liveMembers struct {
 	seq   uint64 // of gossip's view
 	nodes []node // sorted by name
@@ -29,7 +29,7 @@ func (s *liveMembers) of(name string) *node {
 	return nil
 }
 
-// placement is the assigned owners and replicas in a scene: the ring of the members that serve and live, and the same ring
+// assignment is the assigned owners and replicas of a liveMembers: the ring of the members that serve and live, and the same ring
 // without this process, whose owners have its replicas where zones allow it.
 type assignment struct {
 	live    *liveMembers
@@ -40,7 +40,7 @@ type assignment struct {
 	err     error
 }
 
-// place returns the placement of s. Tables of before are kept where the members are the same.
+// assign returns the assignment of s. Tables of before are reused where the members are the same.
 func assign(c ring.Config, s *liveMembers, before *assignment) *assignment {
 	p := &assignment{live: s}
 	var all, others []string
@@ -92,7 +92,7 @@ func owners(t *ring.Table, members []message.Peer) []int {
 	return list
 }
 
-// placer builds placements beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
+// assigner builds assignments beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
 // several requests it serves the last.
 type assigner struct {
 	config ring.Config
@@ -106,7 +106,7 @@ func newAssigner(c ring.Config, retain func([]string), first *assignment) *assig
 	return &assigner{c, retain, first, make(chan *liveMembers, 1), make(chan *assignment)}
 }
 
-// ask requests the placement of s. It does not block. Only the runner may call it.
+// ask requests the assignment of s. It does not block. Only the runner may call it.
 func (p *assigner) ask(s *liveMembers) {
 	select {
 	case <-p.next:
@@ -115,7 +115,7 @@ func (p *assigner) ask(s *liveMembers) {
 	p.next <- s
 }
 
-// run builds placements until ctx ends.
+// run builds assignments until ctx ends.
 func (p *assigner) run(ctx context.Context) {
 	for {
 		select {

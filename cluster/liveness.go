@@ -26,7 +26,7 @@ func (r *runner) takeView() {
 	r.updateKnown(now)
 }
 
-// heardOf returns the members of the last view that v has lost, though they did not leave and this process hears them on the
+// lostButHeard returns the members of the last view that v has lost, though they did not leave and this process hears them on the
 // peer port: packets of gossip get lost sooner than heartbeats, and ownership depends on heartbeats.
 func (r *runner) lostButHeard(now int64, v member.View) (heardOnly []member.Member) {
 	for _, m := range slices.Concat(r.members, r.heardOnly) {
@@ -43,7 +43,7 @@ func (r *runner) stillHeard(now int64, m member.Member) bool {
 	return p != r.self && m.State != member.Leaving && r.quorum.Lives(now, p)
 }
 
-// show makes the members of the last view, and the kept ones, the known members.
+// updateKnown makes the members of the last view, and those that are only heard, the known members.
 func (r *runner) updateKnown(now int64) {
 	r.known, r.at = nodesOf(member.View{Members: slices.Concat(r.members, r.heardOnly)}, r.self)
 	if r.known[r.at].state == member.Leaving && r.leftAt == 0 {
@@ -93,7 +93,7 @@ func (r *runner) watch(now int64) {
 	}
 }
 
-// arrange makes the members that are known now the scene, and requests its ring. It ends the calls to nodes that are no longer
+// updateLive computes which known members live now, and requests the assignment for them. It ends the calls to nodes that are no longer
 // heard, so that their checks are sent elsewhere.
 func (r *runner) updateLive(now int64) {
 	s := &liveMembers{seq: r.seq, nodes: make([]node, len(r.known)), self: r.at}
@@ -133,7 +133,7 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 	return ok && now < at+int64(r.node.cfg.dead())
 }
 
-// takePlacement puts p in force. If no ring could be built, the last one stays.
+// takeAssignment puts p in force. If no ring could be built, the last one stays.
 func (r *runner) takeAssignment(p *assignment) {
 	if p.err != nil {
 		r.node.stats.viewsRejected.Add(1)

@@ -5,8 +5,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// closes freezes partitions whose next owner, at the channel's peer, is level, and packs their closes. From then on this
-// process decides nothing there, and takes a partition back only when the peer rejects the close.
+// closes freezes partitions whose next owner, the channel's peer, has all changes but a few, and packs their closes with the
+// rest. From then on this process decides nothing there, and takes a partition back only when the peer rejects the close.
 func (k *packing) closes() {
 	ch, m := k.ch, k.m
 	for len(ch.closes) > 0 && k.room() > 0 && m.may() {
@@ -50,7 +50,7 @@ func (k *packing) closes() {
 	}
 }
 
-// handedOver completes a handoff: t's peer owns p now, and the state here is a replica.
+// handoffAccepted ends a handoff at the old owner: t's peer owns p now, and the state here is a replica.
 func (m *Machine) handoffAccepted(p *partition, t *target) {
 	if p.phase != inHandoff || p.hold.nextOwner != t {
 		return
@@ -74,7 +74,7 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 	}
 }
 
-// handedOverLate makes the state here a replica of p's owner if the owner took a close that this process had given up (as
+// handoffAcceptedLate makes the state here a replica of p's owner if the owner took a close that this process had given up (as
 // after a lapse). The owner counts it as a replica too. start is the beginning of the owner's epoch.
 func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 	s, k := &p.state, &p.known
@@ -86,7 +86,7 @@ func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.owner, false
 }
 
-// closeRejected takes p back, unless another process owns it at a higher epoch.
+// handoffRejected takes p back, unless another process owns it at a higher epoch.
 func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) {
 	if p.phase != inHandoff || p.hold.nextOwner != t {
 		return
@@ -117,7 +117,7 @@ func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) 
 	m.plan(p)
 }
 
-// thawed records the duration of a freeze.
+// noteFreezeEnd records the duration of a freeze.
 func (m *Machine) noteFreezeEnd(p *partition) {
 	d := m.now - p.hold.frozen
 	m.stats.Freezes++
@@ -148,7 +148,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 	m.stats.Received++
 	s.loss = m.decodeLoss(part.Loss, s.loss)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
-	// The giver has the same state, and remains a replica until another one is complete.
+	// The previous owner has the same state, and remains a replica until another one is complete.
 	previousOwner := &target{
 		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
 		drained: part.Seq, packed: part.Seq, acked: part.Seq,

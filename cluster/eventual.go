@@ -24,7 +24,7 @@ const (
 	maxLines = 1024
 )
 
-// eventually is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
+// eventualMode is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
 // and a goroutine counts the reports of other nodes on keys that this node owns.
 type eventualMode struct {
 	node   *Node
