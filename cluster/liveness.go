@@ -130,7 +130,7 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 		return true
 	}
 	at, ok := r.first[p.Boot]
-	return ok && now < at+int64(r.node.cfg.dead())
+	return ok && now < at+int64(r.node.cfg.silence())
 }
 
 // takeAssignment puts p in force. If no ring could be built, the last one stays.

@@ -93,7 +93,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	n.eventual = newEventualMode(n)
 	n.quorumUntil.Store(math.MinInt64)
-	n.shares.When.Start(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
+	n.shares.When.Start(n.cfg.Clock(), n.cfg.silence(), n.cfg.CheckTimeout)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func newRunner(n *Node) (*runner, error) {
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
 	recorded := n.cfg.Recorded
 	voting := quorum.Config{
-		Self: self, Timeout: n.cfg.QuorumTimeout, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect,
+		Self: self, Timeout: n.cfg.QuorumTimeout, ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect,
 		Disk: n.cfg.Store != nil,
 	}
 	if recorded != nil {

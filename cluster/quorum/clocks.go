@@ -252,8 +252,8 @@ func (m *Machine) slowest() (rtt int64) {
 	return rtt
 }
 
-// silence is the time without a message after which p counts as lost: its ackTTL and a heartbeat, at least Dead.
-func (m *Machine) silence(p *peer) int64 { return max(int64(m.c.Dead), p.ackTTL+int64(m.c.Heartbeat)) }
+// silence is the time without a message after which p counts as lost: until then its acknowledgements may give it quorum.
+func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(m.c.Heartbeat) }
 
 // nthNewest sorts times and returns the n-th newest, or never if there are fewer.
 func nthNewest(times []int64, n int) int64 {

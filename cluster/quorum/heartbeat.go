@@ -80,7 +80,7 @@ func (m *Machine) Rest() { m.resting = true }
 
 // isolated reports whether this voter hears no other voter, or can take no new state because its disk fails or it rests.
 func (m *Machine) isolated(now int64) bool {
-	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-max(int64(m.c.Dead), m.ackTTL(now)+int64(m.c.Heartbeat)))
+	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(m.c.Heartbeat))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {

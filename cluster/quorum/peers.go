@@ -28,7 +28,7 @@ type peer struct {
 	wish      message.Wish
 	seen      uint64
 	isolated  bool
-	ackTTL    int64 // Config.Timeout before the first heartbeat
+	ackTTL    int64 // how long its acknowledgements count; Config.Timeout before the first heartbeat
 	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -67,7 +67,7 @@ func (m *Machine) SetView(now int64, peers []message.Peer) {
 	}
 }
 
-// Lives reports whether p is this process, or was heard within Dead, is not isolated and is not outvoted.
+// Lives reports whether p is this process, or was heard recently (see silence), is not isolated and is not outvoted.
 func (m *Machine) Lives(now int64, p message.Peer) bool {
 	if p == m.c.Self {
 		return true
@@ -87,7 +87,7 @@ func (m *Machine) Living(now int64) []message.Peer {
 	return living
 }
 
-// Listens reports whether p takes messages: it was heard within Dead and is not isolated. It may lack quorum.
+// Listens reports whether p takes messages: it was heard recently (see silence) and is not isolated. It may lack quorum.
 func (m *Machine) Listens(now int64, p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.listens(now, m.peers[i])
