@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing over: a next owner
+// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing off: a next owner
 // that is leaving too, or still takes this node for the owner, would have to pass it on.
 const spread = 500 * time.Millisecond
 
@@ -93,8 +93,8 @@ func (r *runner) watch(now int64) {
 	}
 }
 
-// updateLive computes which known members live now, and requests the assignment for them. It ends the calls to nodes that are no longer
-// heard, so that their checks are sent elsewhere.
+// updateLive computes which known members live now, and requests the assignment for them. It ends the calls to nodes that are
+// no longer heard, so that their checks are sent elsewhere.
 func (r *runner) updateLive(now int64) {
 	s := &liveMembers{seq: r.seq, nodes: make([]node, len(r.known)), self: r.at}
 	for i := range s.nodes {

@@ -81,7 +81,7 @@ func (r *runner) settled(now int64) bool {
 	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
 }
 
-// gentle is how long a leaving node hands over slowly, so that checks elsewhere are not delayed. Then it hurries.
+// gentle is how long a leaving node hands off slowly, so that checks elsewhere are not delayed. Then it hurries.
 const gentle = 5 * time.Second
 
 // HandOff waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how

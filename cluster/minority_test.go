@@ -171,8 +171,8 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// TestRight: with a longer right a node bears a longer silence, and the others claim nothing before.
-func TestRight(t *testing.T) {
+// TestQuorumTimeout: with a longer quorum timeout a node bears a longer silence, and the others claim nothing before.
+func TestQuorumTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t)
 		for _, name := range []string{"a", "b", "c"} {

@@ -151,7 +151,7 @@ func TestLoneRestart(t *testing.T) {
 	})
 }
 
-// TestLeaverKeepsNothing: who has handed everything over and is counted no more writes a set
+// TestLeaverKeepsNothing: who has handed everything off and is counted no more writes a set
 // without itself and no counters, so what it had does not come back later.
 func TestLeaverKeepsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {

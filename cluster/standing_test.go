@@ -167,7 +167,7 @@ func TestAllLeave(t *testing.T) {
 	})
 }
 
-// TestGossipLags: nodes that leave at once hand everything over once, to those who stay,
+// TestGossipLags: nodes that leave at once hand everything off once, to those who stay,
 // although gossip takes a while to tell them of each other.
 func TestGossipLags(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -221,7 +221,7 @@ func (m *Machine) answersAfter() (longest int64) {
 	return longest
 }
 
-// stallAfter is how long peer may confirm nothing: at least its lease, which is long on networks that lose packets.
+// stallAfter is how long peer may confirm nothing: at least its ackTTL, which is long on networks that lose packets.
 func (m *Machine) stallAfter(peer message.Peer) int64 {
 	return max(int64(m.c.Stall), m.c.Quorum.AckTTL(peer))
 }

@@ -98,7 +98,7 @@ func (m *Machine) claimDue(slow bool) {
 
 // mayClaim reports whether this process may claim partitions now.
 func (m *Machine) mayClaim() bool {
-	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
+	return m.view.Owner != nil && m.gathered() && m.hasQuorum() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
 }
 
 // claimLost claims partitions that the ring assigns to this process and no live process owns.
@@ -233,9 +233,9 @@ func (m *Machine) takeClaimResponse(from message.Peer, g *message.ClaimResponse)
 			continue
 		}
 		c.granted = append(c.granted, from)
-		p.noteOwned(part.Owned) // also for a later claim, if this one fails
-		if p.lastOwned.Less(part.Granted) && !slices.Contains(c.maybeOwned, part.Granted) {
-			c.maybeOwned = append(c.maybeOwned, part.Granted)
+		p.noteOwned(part.LastOwned) // also for a later claim, if this one fails
+		if p.lastOwned.Less(part.MaybeOwned) && !slices.Contains(c.maybeOwned, part.MaybeOwned) {
+			c.maybeOwned = append(c.maybeOwned, part.MaybeOwned)
 		}
 		if from == m.c.Self {
 			c.maybeOwned = append(c.maybeOwned, p.maybeOwned...) // those of processes that grant this claim do not count
@@ -268,7 +268,7 @@ func (m *Machine) advance(p *partition) {
 	if c.stage == waitingOut {
 		c.waitUntil = min(c.waitUntil, m.safeFrom(c))
 	}
-	if c.stage == waitingOut && m.now >= c.waitUntil && m.may() && !m.awaits(p, c) {
+	if c.stage == waitingOut && m.now >= c.waitUntil && m.hasQuorum() && !m.awaits(p, c) {
 		c.stage, c.fetchedAt = fetching, never
 		slices.SortStableFunc(c.states, m.better)
 	}

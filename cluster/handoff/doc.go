@@ -25,7 +25,8 @@
 //
 // A takeover makes a process the owner of partitions whose owner is lost. It claims many at once, in a claimRequest:
 //
-//  1. Find: claimDue calls claimLost, if mayClaim, for partitions that have no live owner (lost) and are assigned to this process.
+//  1. Find: claimDue calls claimLost, if mayClaim, for partitions that have no live owner (lost) and that the view assigns to
+//     this process.
 //  2. Probe: sendClaims asks all others in stage probing whether they would grant the claim. answerProbe promises nothing, so
 //     that a claim that fails does not depose a live owner.
 //  3. Claim: claimProbed sends the claim in stage requesting. answerClaim grants it: the granter acknowledges no heartbeat of

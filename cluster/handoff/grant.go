@@ -54,7 +54,7 @@ func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.C
 				p.promised = epoch
 				m.makePendingGrants(p)
 			}
-			part.Owned, part.Granted = p.lastOwned, m.lastMaybeOwned(p)
+			part.LastOwned, part.MaybeOwned = p.lastOwned, m.lastMaybeOwned(p)
 			if !p.foreign() {
 				part.Has, part.State = p.completeness(), p.state.mark
 			}

@@ -9,7 +9,7 @@ import (
 // rest. From then on this process decides nothing there, and takes a partition back only when the peer rejects the close.
 func (k *packing) closes() {
 	ch, m := k.ch, k.m
-	for len(ch.closes) > 0 && k.room() > 0 && m.may() {
+	for len(ch.closes) > 0 && k.room() > 0 && m.hasQuorum() {
 		t := ch.closes[0]
 		ch.closes = ch.closes[1:]
 		p := t.part

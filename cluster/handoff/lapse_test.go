@@ -35,7 +35,7 @@ func TestLapse(t *testing.T) {
 		s.tells(c.bob, &message.Holdings{Seq: 2, Full: true})
 		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		s.pass(40 * time.Millisecond)
-		if !s.may() {
+		if !s.hasQuorum() {
 			t.Fatalf("%s: alice has no quorum again", c.name)
 		}
 		if s.Holds(0) != c.goes {
@@ -69,8 +69,8 @@ func TestLapseEndsClaims(t *testing.T) {
 	s.now += int64(3 * time.Second) // alice was stopped, and bob restarted
 	s.heard = []message.Peer{restarted}
 	s.pass(20 * time.Millisecond)
-	if c := s.parts[0].claim; !s.may() || s.Holds(0) || c != nil && c.stage > probing {
-		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.may(), s.Holds(0), c)
+	if c := s.parts[0].claim; !s.hasQuorum() || s.Holds(0) || c != nil && c.stage > probing {
+		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.hasQuorum(), s.Holds(0), c)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second)
 		if s.parts[0].phase != inHandoff {
-			t.Fatal("alice does not hand over")
+			t.Fatal("alice does not hand off")
 		}
 		s.heard = nil
 		s.pass(2600 * time.Millisecond)
@@ -167,10 +167,10 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 	}
 }
 
-// TestContestedEpoch: an owner that learns of another owner at its own generation, or at that of the process which handed over
+// TestContestedEpoch: an owner that learns of another owner at its own generation, or at that of the process which handed off
 // to it, stops deciding even if its epoch is higher: voters have forgotten a grant. Earlier owners do not matter.
 func TestContestedEpoch(t *testing.T) {
-	const gen = claimed + 1 // handed over once since the claim
+	const gen = claimed + 1 // handed off once since the claim
 	before := message.Epoch{Gen: claimed, Boot: carol.Boot}
 	for _, c := range []struct {
 		name  string
@@ -179,8 +179,8 @@ func TestContestedEpoch(t *testing.T) {
 		stays bool
 	}{
 		{"its own generation", gen, "0", false},
-		{"that of the process which handed it over", claimed, "0", false},
-		{"the process which handed it over", claimed, carol.Boot, true},
+		{"that of the process which handed it off", claimed, "0", false},
+		{"the process which handed it off", claimed, carol.Boot, true},
 		{"an earlier claim", owned, "0", true},
 	} {
 		s := newScript(t)

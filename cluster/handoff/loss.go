@@ -10,10 +10,10 @@ import (
 
 // loss describes the counters that a shard lacks after a takeover without state. Zero means none.
 //
-// Invariant: complete < lastCertain <= last where they are set. Decisions made at the epochs in (complete, last] may be
-// missing here, all others are counted. Ownership was announced at lastCertain, while last may only have been granted
-// (see partition.maybeOwned), so that the range shrinks to (complete, lastCertain] if its claimer reports that it never owned
-// the partition.
+// Invariant: complete < last and lastCertain <= last; decisions made at the epochs in (complete, last] may be missing here,
+// and no others. A process announced ownership at lastCertain, while last may only have been granted to one (see
+// partition.maybeOwned). If that one reports that it never owned the partition, the loss shrinks to (complete, lastCertain],
+// which may be empty.
 //
 // Example: b wins a claim with a complete replica of epoch 4. Epoch 5 was announced by a process that is gone, and epoch 6
 // granted to another one that is gone: complete is 4, lastCertain 5, last 6. If the claimer of 6 returns without having owned
@@ -64,16 +64,16 @@ func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
-	return message.Loss{Of: l.last, Sure: l.lastCertain, Has: l.complete, Age: m.now - l.since}
+	return message.Loss{Last: l.last, LastCertain: l.lastCertain, Complete: l.complete, Age: m.now - l.since}
 }
 
 // decodeLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
 // later.
 func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
-	if x.Of == (message.Epoch{}) {
+	if x.Last == (message.Epoch{}) {
 		return loss{}
 	}
-	l := loss{last: x.Of, lastCertain: x.Sure, complete: x.Has, since: m.now - max(x.Age, 0)}
+	l := loss{last: x.Last, lastCertain: x.LastCertain, complete: x.Complete, since: m.now - max(x.Age, 0)}
 	if before.last == l.last {
 		l.since = min(l.since, before.since)
 	}
@@ -181,18 +181,18 @@ func (m *Machine) acceptLoss() (n int) {
 // with the owner before, which from may not know.
 func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
-	if !p.isOwned() && m.neverOwned(p, l.Of) {
-		ch, before := m.channel(from), l.Sure
-		if before.Less(p.ownedBefore) && l.Has.Less(p.ownedBefore) && p.ownedBefore.Less(l.Of) {
-			before = p.ownedBefore
+	if !p.isOwned() && m.neverOwned(p, l.Last) {
+		ch, lastCertain := m.channel(from), l.LastCertain
+		if lastCertain.Less(p.ownedBefore) && l.Complete.Less(p.ownedBefore) && p.ownedBefore.Less(l.Last) {
+			lastCertain = p.ownedBefore
 		}
 		ch.drops = append(ch.drops, message.Part{
-			Partition: p.number, Kind: message.Merge, Epoch: l.Of, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: before, Sure: before, Age: l.Age},
+			Partition: p.number, Kind: message.Merge, Epoch: l.Last, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Last: lastCertain, LastCertain: lastCertain, Age: l.Age},
 		})
 		return
 	}
-	if l.Of == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Of) || s.loss.last == l.Of {
+	if l.Last == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Last) || s.loss.last == l.Last {
 		return
 	}
 	if p.known.owner == from && s.mark.Epoch != p.known.epoch {

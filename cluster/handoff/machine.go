@@ -304,8 +304,8 @@ func (m *Machine) unseen(f func(message.Peer)) {
 	}
 }
 
-// claimRecipients calls f with all processes that get a claim: the other members, and processes that are heard but not in the view
-// and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
+// claimRecipients calls f with all processes that get a claim: the other members, and processes that are heard but not in
+// the view and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
 func (m *Machine) claimRecipients(f func(message.Peer)) {
 	m.others(f)
 	m.unseen(f)
@@ -316,8 +316,8 @@ func (m *Machine) claimRecipients(f func(message.Peer)) {
 	}
 }
 
-// may reports whether this process has quorum.
-func (m *Machine) may() bool { return m.now < m.c.Quorum.QuorumUntil() }
+// hasQuorum reports whether this process has quorum.
+func (m *Machine) hasQuorum() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
 // at returns member i of the view, or the zero Peer.
 func (m *Machine) at(i int) message.Peer {

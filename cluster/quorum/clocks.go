@@ -215,8 +215,9 @@ func (m *Machine) AckTTL(p message.Peer) int64 {
 // ackTTLTimeouts is the number of timeouts that an acknowledgement's life covers.
 const ackTTLTimeouts = 3
 
-// ackTTL returns how long an acknowledgement of a heartbeat sent at now counts (F in docs/protocol.md): Config.Timeout, or longer where voters
-// respond slowly, so that a delay or a few lost packets do not cost this process its quorum.
+// ackTTL returns how long an acknowledgement of a heartbeat sent at now counts (F, the lease of a heartbeat, in
+// docs/protocol.md): Config.Timeout, or longer where voters respond slowly, so that a delay or a few lost packets do not cost
+// this process its quorum.
 func (m *Machine) ackTTL(now int64) int64 {
 	slowest := int64(0)
 	for _, p := range m.peers {

@@ -165,13 +165,13 @@ type Holding struct {
 
 // Loss describes lost counters of a partition, as far as its owner knows.
 type Loss struct {
-	// Of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
-	Of Epoch `cbor:"1,keyasint,omitzero"`
-	// Sure is the lost epoch if it turns out that no process owned the partition at Of; equal to Of where ownership is
-	// certain.
-	Sure Epoch `cbor:"2,keyasint,omitzero"`
-	// Has is the highest epoch whose state is complete: nothing is lost of it or of earlier epochs.
-	Has Epoch `cbor:"3,keyasint,omitzero"`
+	// Last is the last epoch whose state may be lost. A returning state of this or a later epoch ends the loss.
+	Last Epoch `cbor:"1,keyasint,omitzero"`
+	// LastCertain is the last lost epoch if it turns out that no process owned the partition at Last; equal to Last where
+	// ownership is certain.
+	LastCertain Epoch `cbor:"2,keyasint,omitzero"`
+	// Complete is the highest epoch whose state is complete: nothing is lost of it or of earlier epochs.
+	Complete Epoch `cbor:"3,keyasint,omitzero"`
 	// Age is the time (ns) since the takeover without that state.
 	Age int64 `cbor:"4,keyasint,omitempty"`
 }
@@ -233,10 +233,10 @@ type ClaimResponsePart struct {
 	// Has is the completeness of the sender's state, and State its mark.
 	Has   Completeness `cbor:"5,keyasint,omitempty"`
 	State Mark         `cbor:"6,keyasint,omitzero"`
-	// Owned is the highest epoch with announced ownership that the sender knows. Granted is the epoch granted to another
-	// process before this claim.
-	Owned   Epoch `cbor:"7,keyasint,omitzero"`
-	Granted Epoch `cbor:"8,keyasint,omitzero"`
+	// LastOwned is the highest epoch with announced ownership that the sender knows. MaybeOwned is a later epoch that was
+	// granted before to another process, which may have owned the partition.
+	LastOwned  Epoch `cbor:"7,keyasint,omitzero"`
+	MaybeOwned Epoch `cbor:"8,keyasint,omitzero"`
 }
 
 // Completeness ranks states of a partition.

@@ -249,8 +249,8 @@ func isolate(w *simCluster) {
 	w.split([]int{p.place}, how, false)
 }
 
-// stopLoadSometimes stops the load in a third of the runs until all is settled again, so that the units spent by a divergent copy are
-// visible once merged.
+// stopLoadSometimes stops the load in a third of the runs until all is settled again, so that the units spent by a divergent
+// copy are visible once merged.
 func (w *simCluster) stopLoadSometimes() {
 	if w.rng.IntN(3) == 0 {
 		w.unload()
