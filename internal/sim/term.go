@@ -65,8 +65,8 @@ type history struct {
 	all []*term
 	// partial are the epochs of states that were offered as partial to a claim.
 	partial map[message.Epoch]bool
-	// claimed are the generations of claims, asked when they were sent, granted the processes that granted an epoch, told the
-	// processes told of one.
+	// claimed are the generations of claims, asked when they were sent, granted the processes that granted an epoch,
+	// learned the processes that learned of one.
 	claimed map[claim]uint64
 	asked   map[message.Epoch]int64
 	granted map[message.Epoch][]*process
