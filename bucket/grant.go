@@ -66,7 +66,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 	}
 	var o outcome
 	switch at := sh.atLocked(now); {
-	case !sh.grantsLost(at, l):
+	case !sh.mayGrantAfterLoss(at, l):
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: true}
 		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
 		g.RetryAfter = g.Decision.RetryAfter

@@ -201,8 +201,8 @@ func (o outcome) and(p outcome) outcome {
 	return outcome{did: o.did | p.did, counter: counter, grown: o.grown + p.grown}
 }
 
-// grantsLost reports whether l may be granted despite a loss: units that may have been spent are not granted.
-func (sh *shard) grantsLost(now int64, l *LeaseRequest) bool {
+// mayGrantAfterLoss reports whether l may be granted despite a loss: units that may have been spent are not granted.
+func (sh *shard) mayGrantAfterLoss(now int64, l *LeaseRequest) bool {
 	if sh.mu.lost.since == 0 || !l.DenyLost || now >= sh.atLocked(sh.mu.lost.until) || l.Limits.stateless {
 		return true
 	}

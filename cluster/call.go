@@ -88,7 +88,7 @@ func (f *forwarding) take(r *routing) {
 			f.unanswered(r, p, p.to, errUnconfirmed)
 		}
 		if !p.done && p.forwards >= maxForwards {
-			p.to = noNode
+			p.to = nextAttempt
 		}
 	}
 	f.noteRound()
@@ -102,7 +102,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		a := &f.batch.Answers[p.index]
 		*a = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Owner: reply.Owner}
 		if reply.LeasedOut {
-			a.Age = check.MaxDenied
+			a.Age = check.DoNotCache
 		}
 		p.done = true
 		n.stats.forwarded.Add(1)
@@ -123,11 +123,11 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		p.hint = reply.Owner
 		p.cause = fmt.Errorf("node %s does not own the key", to.name)
 		if p.hint == "" || p.hint == to.name {
-			p.to = noNode
+			p.to = nextAttempt
 		}
 	case check.Later:
 		n.stats.later.Add(1)
-		p.hint, p.to = "", noNode
+		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {
 			p.hint, p.to = reply.Owner, 0
 		}

@@ -37,7 +37,7 @@ type moment struct {
 	fallback   fallbackCounts
 }
 
-func (c *chronicle) tell(log *slog.Logger, m moment) {
+func (c *chronicle) logChanges(log *slog.Logger, m moment) {
 	if m.Set.ID != c.last.Set.ID || m.Set.Version != c.last.Set.Version {
 		log.Info("voter set", "version", m.Set.Version, "members", m.Set.Members)
 	}
@@ -51,7 +51,7 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 	c.tellPartitions(log, m)
 	c.tellReplicas(log, m)
 	c.tellClock(log, m.Clock)
-	c.fallback.tell(log, m)
+	c.fallback.logChanges(log, m)
 	c.last = m.State
 }
 
@@ -74,8 +74,8 @@ func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
 
 func (c *chronicle) tellQuorum(log *slog.Logger, m moment) {
 	switch {
-	case m.Right == c.last.Right:
-	case !m.Right:
+	case m.HasQuorum == c.last.HasQuorum:
+	case !m.HasQuorum:
 		c.quorumLostAt = m.now
 		log.Warn("quorum lost, on_partition answers", "reason", m.reason)
 	case !c.started:
@@ -162,7 +162,7 @@ type fallbackSpell struct {
 	began, last int64 // of the spell; began is 0 outside
 }
 
-func (s *fallbackSpell) tell(log *slog.Logger, m moment) {
+func (s *fallbackSpell) logChanges(log *slog.Logger, m moment) {
 	c := &m.fallback
 	more := c.sum() != s.seen
 	s.seen = c.sum()

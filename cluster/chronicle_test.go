@@ -38,33 +38,33 @@ func TestChronicle(t *testing.T) {
 		want string // several lines, each shortened
 	}{
 		{moment{}, ""},
-		{moment{State: State{Set: one, Right: true}}, "INFO voter set version=1 members=[a];INFO quorum voters=1"},
-		{moment{State: State{Set: one, Right: true, Partitions: held}}, ""}, // not at rest yet
-		{moment{State: State{Set: one, Right: true, Partitions: held}}, "INFO partitions claimed count=31 without_state=31 holding=31"},
-		{moment{State: State{Set: two, Right: true, Partitions: held}, others: 1}, "INFO voter set version=2 members=[a b]"},
+		{moment{State: State{Set: one, HasQuorum: true}}, "INFO voter set version=1 members=[a];INFO quorum voters=1"},
+		{moment{State: State{Set: one, HasQuorum: true, Partitions: held}}, ""}, // not at rest yet
+		{moment{State: State{Set: one, HasQuorum: true, Partitions: held}}, "INFO partitions claimed count=31 without_state=31 holding=31"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: held}, others: 1}, "INFO voter set version=2 members=[a b]"},
 		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, "WARN quorum lost, on_partition answers reason=alone"},
 		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: claiming}}, "INFO quorum regained after=2s"},
-		{moment{State: State{Set: two, Right: true, Partitions: claiming}}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: claimed}}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: claimed}}, "INFO partitions claimed count=12 without_state=0 holding=31"},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}}, ""}, // nobody is there who could have copies
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, "WARN partitions without a replica: a crash of this node would lose their counters count=12"},
-		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: claimed}, others: 1}, "INFO all partitions have replicas again"},
-		{moment{State: State{Set: two, Right: true, Partitions: deposed}}, ""},
-		{moment{State: State{Set: two, Right: true, Partitions: deposed}}, "WARN partitions lost to a later owner count=7 holding=24"},
-		{moment{State: State{Set: two, Right: true, Partitions: deposed, Dissolved: 1}}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claiming}}, "INFO quorum regained after=2s"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claiming}}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}}, "INFO partitions claimed count=12 without_state=0 holding=31"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}}, ""}, // nobody is there who could have copies
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, "WARN partitions without a replica: a crash of this node would lose their counters count=12"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}, others: 1}, "INFO all partitions have replicas again"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed}}, ""},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed}}, "WARN partitions lost to a later owner count=7 holding=24"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed, Dissolved: 1}}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
 		{moment{State: State{Set: two, Partitions: deposed, Dissolved: 1}, leaving: true}, ""},
 	} {
 		log.Reset()
 		x.m.now = int64(i) * int64(time.Second)
-		c.tell(slog.New(slog.NewTextHandler(&log, &plain)), x.m)
+		c.logChanges(slog.New(slog.NewTextHandler(&log, &plain)), x.m)
 		got := strings.NewReplacer("level=", "", "msg=", "", `"`, "", "\n", ";").Replace(log.String())
 		if got = strings.TrimSuffix(got, ";"); got != x.want {
 			t.Errorf("moment %d: %q, want %q", i, got, x.want)

@@ -93,7 +93,7 @@ func differ(t *testing.T, limits []*bucket.Limits, period, shift time.Duration, 
 	}
 	n := f.nodes["o"]
 	f.state("o", member.Leaving)
-	f.within(5*time.Second, "it holds nothing", func(ctx context.Context) error { _, _, err := n.HandOver(ctx); return err })
+	f.within(5*time.Second, "it holds nothing", func(ctx context.Context) error { _, _, err := n.HandOff(ctx); return err })
 	f.within(5*time.Second, "it is not counted", n.LeaveSet)
 	time.Sleep(3 * period)
 	stop()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/lease"
+	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/tracing"
@@ -52,12 +53,12 @@ type Config struct {
 	// the start plus the time that has passed since.
 	Clock func() int64
 	// CheckTimeout bounds the time that a batch waits for owners when its context has no deadline or a later one. 0 means
-	// 1.5 s: a takeover after a crash takes up to 1.2 s.
+	// 1.5 s: a takeover after a crash takes up to 1.2 s, see quorum.DefaultTimeout.
 	CheckTimeout time.Duration
-	// Right is how long an acknowledged heartbeat gives a node quorum. 0 means 600 ms; at most 1.8 s. It must be the same
-	// at all nodes of a cluster. A longer one tolerates machines that stall, and leaves a crashed node's keys without an
-	// owner for longer: it is for tests.
-	Right time.Duration
+	// QuorumTimeout is quorum.Config.Timeout: how long an acknowledged heartbeat gives a node quorum. 0 means
+	// quorum.DefaultTimeout; at most 1.8 s. It must be the same at all nodes of a cluster. A longer one tolerates machines
+	// that stall, and leaves a crashed node's keys without an owner for longer: it is for tests.
+	QuorumTimeout time.Duration
 	// ForgetAfter is how long a voter is missed before it is voted out. 0 means 10 minutes.
 	ForgetAfter time.Duration
 	// MaxClockSkew is how far this node's clock may be off the voters' before its windows follow theirs. 0 means 500 ms.
@@ -109,7 +110,7 @@ func (c Config) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"CheckTimeout", c.CheckTimeout}, {"Right", c.Right}, {"MaxClockSkew", c.MaxClockSkew},
+		{"CheckTimeout", c.CheckTimeout}, {"QuorumTimeout", c.QuorumTimeout}, {"MaxClockSkew", c.MaxClockSkew},
 		{"ForgetAfter", c.ForgetAfter}, {"LostHold", c.LostHold},
 	} {
 		if f.d < 0 {
@@ -128,11 +129,11 @@ func (c Config) withDefaults() Config {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.CheckTimeout = cmp.Or(c.CheckTimeout, 1500*time.Millisecond)
-	c.Right = cmp.Or(c.Right, 600*time.Millisecond)
+	c.QuorumTimeout = cmp.Or(c.QuorumTimeout, quorum.DefaultTimeout)
 	c.MaxClockSkew = cmp.Or(c.MaxClockSkew, 500*time.Millisecond)
 	c.Hot = cmp.Or(c.Hot, lease.DefaultHot)
 	return c
 }
 
-// dead is the silence after which a member is left out of the ring, and how long a new member has time to be heard.
-func (c Config) dead() time.Duration { return c.Right + 100*time.Millisecond }
+// silence is how long a new member has time to be heard before it counts as lost: as long as one that was heard may be silent.
+func (c Config) silence() time.Duration { return c.QuorumTimeout + quorum.DefaultHeartbeat }

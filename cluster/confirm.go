@@ -38,9 +38,9 @@ func (b *bell) ring() {
 
 // change is one that a check of a sync rule has made: it must be confirmed before the check is answered.
 type change struct {
-	index     int // of the check, in the caller's list
-	partition int
-	term, seq uint64 // term was read before the check was decided
+	index          int // of the check, in the caller's list
+	partition      int
+	localTerm, seq uint64 // term was read before the check was decided
 }
 
 // confirmed waits until a replica has change seq of a partition, or there is no replica to wait for. It reports false when ctx
@@ -48,7 +48,7 @@ type change struct {
 // whose answer was lost.
 func (n *Node) confirmed(ctx context.Context, c change) bool {
 	h := n.runner.handoff
-	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.Term(c.partition) == c.term }
+	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.LocalTerm(c.partition) == c.localTerm }
 	if confirmed() {
 		return true
 	}
@@ -60,7 +60,7 @@ func (n *Node) confirmed(ctx context.Context, c change) bool {
 		if confirmed() {
 			return true
 		}
-		if h.Term(c.partition) != c.term {
+		if h.LocalTerm(c.partition) != c.localTerm {
 			return false
 		}
 		select {
@@ -72,8 +72,8 @@ func (n *Node) confirmed(ctx context.Context, c change) bool {
 }
 
 // term returns the term that a check of k would be decided in.
-func (n *Node) term(k bucket.Key) uint64 {
-	return n.runner.handoff.Term(k.Shard(n.cfg.Ring.Partitions))
+func (n *Node) localTerm(k bucket.Key) uint64 {
+	return n.runner.handoff.LocalTerm(k.Shard(n.cfg.Ring.Partitions))
 }
 
 // Bounds of what is remembered for give-backs.

@@ -42,7 +42,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.pending = append(f.pending, pending{index: i, to: noNode, cause: cause})
+		f.pending = append(f.pending, pending{index: i, to: nextAttempt, cause: cause})
 	}
 	overslept := t.overslept()
 	if overslept { // no decision of this turn counts
@@ -127,7 +127,7 @@ func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer)
 	}
 	*a = check.Answer{Decision: d, Source: check.Held, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
-		a.Age = check.MaxDenied
+		a.Age = check.DoNotCache
 	}
 	return seq, nil
 }
@@ -176,17 +176,17 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	for _, i := range f.here {
 		p := &f.pending[i]
 		if t.look(ctx); t.late {
-			p.to = noNode // the last round answers it
+			p.to = nextAttempt // the last round answers it
 			continue
 		}
 		req := &f.batch.Requests[p.index]
 		var term uint64
 		if req.Sync {
-			term = n.term(req.Key)
+			term = n.localTerm(req.Key)
 		}
 		seq, cause := t.own(req, f.undo, grants, &f.batch.Answers[p.index])
 		if cause != nil {
-			p.to, p.cause = noNode, cause
+			p.to, p.cause = nextAttempt, cause
 			continue
 		}
 		p.done = true
@@ -237,7 +237,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		t.look(context.Background())
 		var seq, term uint64
 		if rec.Sync {
-			term = n.term(rec.Key)
+			term = n.localTerm(rec.Key)
 		}
 		switch {
 		case rec.GiveBack:
@@ -284,7 +284,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			if leased := t.decided(rec.Verb, rec.Key, denied); leased {
 				reply.LeasedOut = true
 			} else if denied {
-				n.rejected.denied(t.now, rec.Key)
+				n.deniedToPeers.denied(t.now, rec.Key)
 			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), term, seq})

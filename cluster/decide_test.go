@@ -228,10 +228,10 @@ func TestServeRejects(t *testing.T) {
 	})
 }
 
-// TestRightEnds: from the very instant at which the right ends nothing is decided, by no
+// TestQuorumEnds: from the very instant at which quorum ends nothing is decided, by no
 // way into the node; what was decided just before is not given away after it.
-func TestRightEnds(t *testing.T) {
-	for _, left := range []int64{-1, 0, 1, 2, 3, 4} { // reads of the clock until the right ends
+func TestQuorumEnds(t *testing.T) {
+	for _, left := range []int64{-1, 0, 1, 2, 3, 4} { // reads of the clock until quorum ends
 		bubble(t, func(t *testing.T) {
 			w := newTestCluster(t, "b")
 			var now atomic.Int64
@@ -258,7 +258,7 @@ func TestRightEnds(t *testing.T) {
 				// the others once before to see where checks go, and what others hold may be
 				// answered from memory before that.
 				reads := map[string]int64{"mixed": 2, "whole": 1}[name]
-				want := left > reads // what is charged is answered if the right lasts one more
+				want := left > reads // what is charged is answered if quorum lasts one more
 				if decided != (left > reads+1) {
 					t.Errorf("%s, with %d reads left: decided=%v", name, left, decided)
 				}

@@ -149,7 +149,7 @@ func TestRoomElsewhere(t *testing.T) {
 
 // TestRoomQuiet: who was denied nothing is told nothing.
 func TestRoomQuiet(t *testing.T) {
-	var r rejected
+	var r deniedToPeers
 	k, other := bucket.Key{Lo: 7}, bucket.Key{Lo: 8}
 	r.denied(1, k)
 	if r.take(2, other) || r.take(1+int64(check.MaxDenied), k) {

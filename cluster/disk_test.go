@@ -99,7 +99,7 @@ func (f *fleet) stopAll() {
 	}
 	for name, n := range f.nodes {
 		f.within(time.Second, "nobody takes what "+name+" has", func(ctx context.Context) error {
-			_, left, err := n.HandOver(ctx)
+			_, left, err := n.HandOff(ctx)
 			if left == 0 {
 				return errors.New("somebody did")
 			}

@@ -157,7 +157,7 @@ func (n *Node) AcceptLoss(ctx context.Context) (partitions int, others []string,
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
 		partitions = r.handoff.AcceptLoss(now)
-		for _, p := range r.placement.view.Members {
+		for _, p := range r.assignment.view.Members {
 			if p != r.self {
 				others = append(others, p.Name)
 			}

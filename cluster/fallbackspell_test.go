@@ -26,7 +26,7 @@ func TestFallbackSpell(t *testing.T) {
 		counts.share += more
 		counts.closed += 2 * more
 		text.Reset()
-		s.tell(log, moment{now: now, fallback: counts})
+		s.logChanges(log, moment{now: now, fallback: counts})
 		if (text.Len() > 0) != (want != nil) {
 			t.Errorf("it said %q", text.String())
 		}

@@ -16,6 +16,14 @@ import (
 // again from there.
 const maxForwards = 3
 
+// Values of pending.to that are no node's index.
+const (
+	// nextAttempt: the check waits for the next attempt.
+	nextAttempt = noNode
+	// notRouted: route has not chosen a node in this attempt. Route replaces any value but nextAttempt.
+	notRouted = 0
+)
+
 // Backoff between attempts, doubling. The first is about as long as a handoff.
 const (
 	firstWait = time.Millisecond
@@ -55,7 +63,7 @@ type forwarding struct {
 type pending struct {
 	index    int    // in the batch
 	forwards int    // in this attempt
-	to       int    // where it goes next, an index in routing.nodes, or noNode if it waits for the next attempt
+	to       int    // where it goes next: an index in routing.nodes, notRouted or nextAttempt
 	hint     string // the owner that the last node named, for this attempt
 	// relay: to must ask the owner, which this node does not hear. relayed: that was tried in this attempt.
 	relay, relayed bool
@@ -89,7 +97,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if u == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
+		if u == nil && n.eventual.decide(b, i) || recall && n.recalled(r, now, b, i) {
 			continue
 		}
 		if f == nil {
@@ -141,7 +149,7 @@ func (f *forwarding) run(ctx context.Context) {
 		f.node.stats.retries.Add(uint64(len(f.pending)))
 		for i := range f.pending {
 			p := &f.pending[i]
-			p.forwards, p.hint, p.to, p.relayed = 0, "", 0, false
+			p.forwards, p.hint, p.to, p.relayed = 0, "", notRouted, false
 		}
 		f.attempt++
 	}
@@ -154,7 +162,7 @@ func (f *forwarding) route(r *routing) {
 	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
 	for i := range f.pending {
 		p := &f.pending[i]
-		if p.to == noNode {
+		if p.to == nextAttempt {
 			continue
 		}
 		key := f.batch.Requests[p.index].Key
@@ -173,7 +181,7 @@ func (f *forwarding) route(r *routing) {
 			if p.cause = errMinority; atOnce {
 				f.fallback(r, p)
 			} else {
-				p.to = noNode // the next routing may have an owner that is heard
+				p.to = nextAttempt // the next routing may have an owner that is heard
 			}
 		case p.to == noNode && p.hint == "":
 			p.cause = errNoneServes
@@ -181,7 +189,7 @@ func (f *forwarding) route(r *routing) {
 				f.fallback(r, p)
 			} // else the next routing has an owner
 		case p.to == r.self && !r.holds(key):
-			p.to = noNode // the hint names this node, which does not own the key: the next routing tells which is outdated
+			p.to = nextAttempt // the hint names this node, which does not own the key: the next routing tells which is outdated
 		}
 	}
 	f.compact()
@@ -194,7 +202,7 @@ func (f *forwarding) group(r *routing) {
 	total := 0
 	for i := range f.pending {
 		p := &f.pending[i]
-		switch p.away = p.to != noNode && p.to != r.self; {
+		switch p.away = p.to != nextAttempt && p.to != r.self; {
 		case p.to == r.self:
 			f.here = append(f.here, i)
 		case p.away:
@@ -287,7 +295,7 @@ func (f *forwarding) compact() (again bool) {
 	kept := f.pending[:0]
 	for i := range f.pending {
 		if p := &f.pending[i]; !p.done {
-			kept, again = append(kept, *p), again || p.to != noNode
+			kept, again = append(kept, *p), again || p.to != nextAttempt
 		}
 	}
 	clear(f.pending[len(kept):])

@@ -44,7 +44,7 @@ func TestOwnDecisionsInASnapshot(t *testing.T) {
 	})
 }
 
-// TestLeaverWritesNoReplicas: a node that has handed over and left the voters, and was not told that its replicas are dropped,
+// TestLeaverWritesNoReplicas: a node that has handed off and left the voters, and was not told that its replicas are dropped,
 // writes none of them: later they would be stale.
 func TestLeaverWritesNoReplicas(t *testing.T) {
 	bubble(t, func(t *testing.T) {

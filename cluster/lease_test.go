@@ -334,7 +334,7 @@ func TestGrantedNotRemembered(t *testing.T) {
 			"forwarded":        decide(t.Context(), c, r)[0],
 			"in one record":    decide(t.Context(), c, r, r, r)[2],
 		} {
-			if answer.Allowed || answer.Age != check.MaxDenied {
+			if answer.Allowed || answer.Age != check.DoNotCache {
 				t.Errorf("%s: %+v; want a denial that is only true now", name, answer)
 			}
 		}

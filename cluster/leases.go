@@ -44,7 +44,7 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	}
 	*a = check.Answer{Decision: d, Source: check.Leased, Owner: owner}
 	if v == lease.Denied {
-		a.Age = check.MaxDenied // the next check may find more
+		a.Age = check.DoNotCache // the next check may find more
 	}
 	n.stats.leased.Add(1)
 	return true
@@ -226,17 +226,17 @@ const (
 	maxInvalidation = 1024
 )
 
-// rejected remembers when this node has denied something to others, which may have cached it. Keys that share a slot only
-// cause an extra control message.
-type rejected struct{ at [deniedSlots]atomic.Int64 }
+// deniedToPeers remembers when this node has denied something to others, which may have cached it. Keys that share a slot
+// only cause an extra control message.
+type deniedToPeers struct{ at [deniedSlots]atomic.Int64 }
 
-func (t *rejected) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%deniedSlots] }
+func (t *deniedToPeers) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%deniedSlots] }
 
 // denied notes that k was denied at now.
-func (t *rejected) denied(now int64, k bucket.Key) { t.slot(k).Store(now) }
+func (t *deniedToPeers) denied(now int64, k bucket.Key) { t.slot(k).Store(now) }
 
 // take reports whether a node may have a denial of k in its cache at now, and forgets that k was denied.
-func (t *rejected) take(now int64, k bucket.Key) bool {
+func (t *deniedToPeers) take(now int64, k bucket.Key) bool {
 	s := t.slot(k)
 	at := s.Load()
 	return at != 0 && now-at < int64(check.MaxDenied) && s.CompareAndSwap(at, 0)
@@ -253,7 +253,7 @@ type invalidation struct {
 // invalidated must be called when at now something was given back to k, which this node owns.
 func (n *Node) invalidated(now int64, k bucket.Key) {
 	n.denials.Forget(now, k)
-	if !n.rejected.take(now, k) {
+	if !n.deniedToPeers.take(now, k) {
 		return
 	}
 	n.invalidation.mu.Lock()
@@ -272,6 +272,6 @@ func (r *runner) sendInvalidations() {
 	mu.keys = nil
 	mu.Unlock()
 	if len(keys) > 0 {
-		r.node.Tell(&message.Room{Keys: keys})
+		r.node.Broadcast(&message.Room{Keys: keys})
 	}
 }

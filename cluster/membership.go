@@ -68,8 +68,8 @@ func (n *Node) Settled(ctx context.Context) error { return n.runner.await(ctx, n
 // settled reports whether this node serves and has quorum, owns what the ring assigns to it, and has as many complete replicas
 // as it wants and there are other nodes for.
 func (r *runner) settled(now int64) bool {
-	v := &r.placement.view
-	if r.placement.scene.state() != member.Serving || v.Owner == nil || !r.node.mayDecide(now) {
+	v := &r.assignment.view
+	if r.assignment.live.state() != member.Serving || v.Owner == nil || !r.node.mayDecide(now) {
 		return false
 	}
 	for p, owner := range v.Owner {
@@ -81,15 +81,15 @@ func (r *runner) settled(now int64) bool {
 	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
 }
 
-// gentle is how long a leaving node hands over slowly, so that checks elsewhere are not delayed. Then it hurries.
+// gentle is how long a leaving node hands off slowly, so that checks elsewhere are not delayed. Then it hurries.
 const gentle = 5 * time.Second
 
-// HandOver waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how
+// HandOff waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how
 // many partitions it gave away meanwhile, and how many are left: not 0 if no other member serves, or if ctx ended.
-func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
+func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 	r := n.runner
 	var before, after uint64
-	if err := r.ask(ctx, func(int64) { before = r.handoff.Stats().HandedOver }); err != nil {
+	if err := r.ask(ctx, func(int64) { before = r.handoff.Stats().HandedOff }); err != nil {
 		return 0, 0, err
 	}
 	hurry := time.AfterFunc(gentle, func() {
@@ -98,11 +98,11 @@ func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
 	})
 	defer hurry.Stop()
 	err = r.await(ctx, func(int64) bool {
-		noneServes := r.placement.scene.state() == member.Leaving && len(r.placement.table.Members()) == 0
+		noneServes := r.assignment.live.state() == member.Leaving && len(r.assignment.table.Members()) == 0
 		return r.handoff.Held() == 0 && r.handoff.Needed() == 0 || noneServes
 	})
 	// The runner goes on whether ctx has ended or not.
-	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOver, r.handoff.Held() })
+	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOff, r.handoff.Held() })
 	if gone != nil {
 		return 0, 0, gone
 	}
@@ -147,7 +147,7 @@ func (r *runner) keeps(now int64, name string) error {
 	case len(set.Members) == 1:
 		return ErrLastCounted
 	}
-	if n := r.scene.of(name); n != nil && r.quorum.Lives(now, n.peer()) {
+	if n := r.live.of(name); n != nil && r.quorum.Lives(now, n.peer()) {
 		return ErrLives
 	}
 	return nil
@@ -164,7 +164,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 		if a := c.served.Load() + c.notOwner.Load() + c.toldLater.Load(); since == 0 || a != asked {
 			asked, since = a, now
 		}
-		return len(r.placement.view.Members) == 1 || now-since >= int64(spread)
+		return len(r.assignment.view.Members) == 1 || now-since >= int64(spread)
 	})
 }
 

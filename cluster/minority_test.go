@@ -156,7 +156,7 @@ func TestForget(t *testing.T) {
 		f.eventually(time.Second, "a has lost quorum", func() bool { return !a.mayDecide(a.clock()) })
 		time.Sleep(time.Second)
 		o, err := a.Overview(t.Context())
-		if err != nil || o.Right || o.Reason != "1 of 2 counted members live, and a majority is 2" {
+		if err != nil || o.HasQuorum || o.Reason != "1 of 2 counted members live, and a majority is 2" {
 			t.Errorf("%+v, %v", o, err)
 		}
 		if b := o.Members[1]; b.Name != "b" || b.Lives || !b.Counted || b.Silent < time.Second || b.Holds == 0 {
@@ -166,17 +166,17 @@ func TestForget(t *testing.T) {
 		if err := a.Forget(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Holding == 31 && a.Stats().Right })
+		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Holding == 31 && a.Stats().HasQuorum })
 		f.owners()
 	})
 }
 
-// TestRight: with a longer right a node bears a longer silence, and the others claim nothing before.
-func TestRight(t *testing.T) {
+// TestQuorumTimeout: with a longer quorum timeout a node bears a longer silence, and the others claim nothing before.
+func TestQuorumTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t)
 		for _, name := range []string{"a", "b", "c"} {
-			f.join(name, func(c *Config) { c.Right = 1800 * time.Millisecond })
+			f.join(name, func(c *Config) { c.QuorumTimeout = 1800 * time.Millisecond })
 		}
 		c := f.nodes["c"]
 		time.Sleep(5 * time.Second) // it has been given its part
@@ -195,7 +195,7 @@ func TestRight(t *testing.T) {
 		}
 		f.eventually(5*time.Second, "the others hold all", func() bool { return others() == 31 })
 	})
-	if err := (Config{Name: "a", Boot: "1", Peers: wire{}, Right: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "Right") {
+	if err := (Config{Name: "a", Boot: "1", Peers: wire{}, QuorumTimeout: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "QuorumTimeout") {
 		t.Errorf("a right of less than nothing: %v", err)
 	}
 }

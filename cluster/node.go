@@ -11,7 +11,7 @@
 // and callers (the APIs). Ring tables come from package ring.
 //
 // Goroutines: Run owns them all. The runner owns both machines: it gives them the time, messages and the view, and publishes
-// in three atomics what checks need: the routing, until when there is quorum, and what replicas have confirmed. The placer
+// in three atomics what checks need: the routing, until when there is quorum, and what replicas have confirmed. The assigner
 // builds rings beside it, the corrector aligns windows. Others sweep expired counters, send deferred charges, return unused
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
@@ -52,9 +52,9 @@ type Node struct {
 	settles *task          // there are deferred charges
 
 	deferredChanged chan struct{} // holds one when the deferred charges on disk are out of date
-	rejected        rejected      // what it has denied to others
+	deniedToPeers   deniedToPeers // what it has denied to others
 	invalidation    invalidation  // keys to be sent to them
-	eventually      *eventually
+	eventual        *eventualMode
 	lostLimits      lostLimits
 
 	// What the runner publishes: the routing, until when there is quorum, that replicas may have confirmed more, and counts.
@@ -91,9 +91,9 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		n.shares.Restore(rec.deferred, rec.voters)
 		n.settles.call()
 	}
-	n.eventually = newEventually(n)
+	n.eventual = newEventualMode(n)
 	n.quorumUntil.Store(math.MinInt64)
-	n.shares.When.Start(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
+	n.shares.When.Start(n.cfg.Clock(), n.cfg.silence(), n.cfg.CheckTimeout)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func newRunner(n *Node) (*runner, error) {
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
 	recorded := n.cfg.Recorded
 	voting := quorum.Config{
-		Self: self, Timeout: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect,
+		Self: self, Timeout: n.cfg.QuorumTimeout, ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect,
 		Disk: n.cfg.Store != nil,
 	}
 	if recorded != nil {
@@ -139,9 +139,9 @@ func newRunner(n *Node) (*runner, error) {
 		return nil, err
 	}
 	nodes, at := nodesOf(member.View{}, self)
-	r.scene = &scene{nodes: nodes, self: at}
-	r.placement = place(n.cfg.Ring, r.scene, &placement{table: none, without: none})
-	r.placer = newPlacer(n.cfg.Ring, n.cfg.Peers.Retain, r.placement)
+	r.live = &liveMembers{nodes: nodes, self: at}
+	r.assignment = assign(n.cfg.Ring, r.live, &assignment{table: none, without: none})
+	r.assigner = newAssigner(n.cfg.Ring, n.cfg.Peers.Retain, r.assignment)
 	first := newRouting(nodes, at, none)
 	first.setOwners(func(int) message.Peer { return message.Peer{} })
 	n.routing.Store(first)
@@ -172,7 +172,7 @@ func (n *Node) Deliver(e message.Envelope) {
 			}
 		}
 	case *message.Report, *message.Account:
-		enqueue(n.eventually.inbox, e, &n.eventually.dropped)
+		enqueue(n.eventual.inbox, e, &n.eventual.dropped)
 	default:
 		enqueue(n.runner.inbox, e, &n.runner.dropped)
 	}
@@ -186,8 +186,8 @@ func enqueue(to chan<- message.Envelope, e message.Envelope, dropped *atomic.Uin
 	}
 }
 
-// Tell sends a message to every other member that gossip shows. It does not block, and any of them may miss it.
-func (n *Node) Tell(b message.Body) {
+// Broadcast sends a message to every other member that gossip shows. It does not block, and any of them may miss it.
+func (n *Node) Broadcast(b message.Body) {
 	for p, addr := range n.Others() {
 		n.cfg.Peers.Post(addr, message.Envelope{From: n.runner.self, To: p, Body: b})
 	}
@@ -220,11 +220,11 @@ func (n *Node) Ring() *ring.Table { return n.routing.Load().table }
 func (n *Node) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { n.runner.run(ctx) })
-	parts.Go(func() { n.runner.placer.run(ctx) })
+	parts.Go(func() { n.runner.assigner.run(ctx) })
 	parts.Go(func() { n.runner.corrector.run(ctx) })
 	parts.Go(func() { n.settles.run(ctx, func() bool { return n.settleDue(ctx) }) })
-	parts.Go(func() { n.eventually.run(ctx) })
-	parts.Go(func() { n.eventually.task.run(ctx, n.eventually.report) })
+	parts.Go(func() { n.eventual.run(ctx) })
+	parts.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
 	parts.Go(func() { n.tendLeases(ctx) })
 	n.sweep(ctx)
 	parts.Wait()

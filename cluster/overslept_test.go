@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// stopped makes n lose the right while it decides: from the last of so many readings on, its clock
-// shows a time after the end of the right.
+// stopped makes n lose quorum while it decides: from the last of so many readings on, its clock
+// shows a time after the end of its quorum.
 func stopped(n *Node, reading int) { stoppedUntil(n, reading, func() {}) }
 
 // stoppedUntil is stopped, and calls renewed at that reading.
@@ -129,7 +129,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	})
 }
 
-// TestRenewedMeanwhile: a large batch that takes longer than the right lasted when it began counts, if that was renewed in time.
+// TestRenewedMeanwhile: a large batch that takes longer than quorum lasted when it began counts, if that was renewed in time.
 func TestRenewedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a := newTestCluster(t, "a").nodes["a"]
@@ -154,7 +154,7 @@ func TestRenewedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOverslept: a decision during which the process was stopped for longer than the right lasts is not
+// TestOverslept: a decision during which the process was stopped for longer than quorum lasts is not
 // given away, because another may have decided meanwhile.
 func TestOverslept(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -184,7 +184,7 @@ func TestOverslept(t *testing.T) {
 	}
 }
 
-// TestOversleptRenewed: nor if the right has been renewed by the time that the process looks again.
+// TestOversleptRenewed: nor if quorum has been renewed by the time that the process looks again.
 func TestOversleptRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")

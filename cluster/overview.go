@@ -19,17 +19,17 @@ import (
 type Overview struct {
 	// Set is the voter set, zero if none is known yet.
 	Set message.Set
-	// Right: this node has quorum. If not, Reason says why.
-	Right  bool
-	Reason string
+	// HasQuorum: this node has quorum. If not, Reason says why.
+	HasQuorum bool
+	Reason    string
 	// Members are all that gossip shows, this node among them, and then the names of voters that it does not show.
-	Members    []Standing
+	Members    []MemberStatus
 	Clock      ClockStats
 	Partitions handoff.Stats
 }
 
-// Standing is one member's.
-type Standing struct {
+// MemberStatus is the state of one member.
+type MemberStatus struct {
 	Name, Boot string // Boot is empty if gossip does not show it
 	// Counted: it is a voter. Lives: it was heard just now.
 	Counted, Lives bool
@@ -45,16 +45,16 @@ type Standing struct {
 func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
-		o = Overview{Set: r.quorum.Set(), Right: n.mayDecide(now), Partitions: r.handoff.Stats(), Clock: r.corrector.stats}
-		if !o.Right {
+		o = Overview{Set: r.quorum.Set(), HasQuorum: n.mayDecide(now), Partitions: r.handoff.Stats(), Clock: r.corrector.stats}
+		if !o.HasQuorum {
 			o.Reason = r.whyNot(now)
 		}
 		holds := make(map[message.Peer]int)
 		for p := range n.cfg.Ring.Partitions {
 			holds[r.handoff.Owner(p)]++
 		}
-		for _, m := range r.scene.nodes {
-			s := Standing{
+		for _, m := range r.live.nodes {
+			s := MemberStatus{
 				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name), Lives: r.quorum.Lives(now, m.peer()),
 				Silent: -1, Holds: holds[m.peer()],
 			}
@@ -67,8 +67,8 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			o.Members = append(o.Members, s)
 		}
 		for _, name := range o.Set.Members {
-			if r.scene.of(name) == nil {
-				o.Members = append(o.Members, Standing{Name: name, Counted: true, Silent: -1})
+			if r.live.of(name) == nil {
+				o.Members = append(o.Members, MemberStatus{Name: name, Counted: true, Silent: -1})
 			}
 		}
 	})
@@ -78,25 +78,25 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 // report publishes the state of both machines, and logs changes.
 func (r *runner) report(now int64) {
 	s := &State{
-		Partitions: r.handoff.Stats(), Right: r.node.mayDecide(now), Set: r.quorum.Set(), Dissolved: r.quorum.Dissolved(),
+		Partitions: r.handoff.Stats(), HasQuorum: r.node.mayDecide(now), Set: r.quorum.Set(), Dissolved: r.quorum.Dissolved(),
 		Clock: r.corrector.stats,
 	}
 	at := moment{
-		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, others: len(r.placement.view.Members) - 1,
+		now: now, leaving: r.known != nil && r.known[r.at].state == member.Leaving, others: len(r.assignment.view.Members) - 1,
 		partitions: r.node.cfg.Ring.Partitions, fallback: r.node.fallbacks(),
 	}
-	for i, n := range r.scene.nodes {
-		if i != r.scene.self && !r.lives(now, n.peer()) && !r.quorum.Listens(now, n.peer()) {
+	for i, n := range r.live.nodes {
+		if i != r.live.self && !r.lives(now, n.peer()) && !r.quorum.Listens(now, n.peer()) {
 			at.unheard = append(at.unheard, n.name)
 		}
 	}
 	s.Unreachable = len(at.unheard)
 	r.node.published.Store(s)
-	if !s.Right {
+	if !s.HasQuorum {
 		at.reason = r.whyNot(now)
 	}
 	at.State = *s
-	r.chronicle.tell(r.node.cfg.Log, at)
+	r.chronicle.logChanges(r.node.cfg.Log, at)
 }
 
 // KeyFacts returns what this node knows of a key under limits. It fails when ctx ends or the node does not run.
@@ -175,8 +175,8 @@ type Stats struct {
 
 // State is the state of a node, at most 100 ms old.
 type State struct {
-	// Right: this node has quorum. Set is the voter set that it knows. Dissolved is how often it gave up its set for another.
-	Right     bool
+	// HasQuorum: this node has quorum. Set is the voter set that it knows. Dissolved is how often it gave up its set for another.
+	HasQuorum bool
 	Set       message.Set
 	Dissolved uint64
 	// Unreachable is how many members gossip shows that are not heard over the peer port.
@@ -222,7 +222,7 @@ func (n *Node) Stats() Stats {
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
 		StoresFailed: c.storesFailed.Load(), RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(),
 		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),
-		Eventual: n.eventually.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),
+		Eventual: n.eventual.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),
 	}
 	_, s.HeldDropped = n.held.count()
 	s.Deferred, s.DeferredForgotten = n.shares.Charges.Count()

@@ -56,7 +56,7 @@ func TestConfirmedInALostTerm(t *testing.T) {
 		r := request(a.Node, "a", 1, hourly(1000))
 		f.cut("a", "bc")
 		p := r.Key.Shard(31)
-		lost := change{partition: p, term: a.term(r.Key)}
+		lost := change{partition: p, localTerm: a.localTerm(r.Key)}
 		_, lost.seq, _ = a.table.Try(a.clock(), &r.Request, nil)
 		f.eventually(5*time.Second, "another owns it", func() bool {
 			return decide(t.Context(), f.nodes["b"].Node, r)[0].Source <= check.Forwarded

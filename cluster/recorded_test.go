@@ -68,7 +68,7 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		}
 		f.serve(f.start("a"))
 		time.Sleep(20 * time.Second)
-		if s := f.nodes["a"].Stats(); s.Right || s.Partitions.Holding != 0 {
+		if s := f.nodes["a"].Stats(); s.HasQuorum || s.Partitions.Holding != 0 {
 			t.Errorf("alone: %+v", s)
 		}
 		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Closed || a.Allowed || f.nodes["a"].Stats().MinorityClosed != 1 {
@@ -151,7 +151,7 @@ func TestLoneRestart(t *testing.T) {
 	})
 }
 
-// TestLeaverKeepsNothing: who has handed everything over and is counted no more writes a set
+// TestLeaverKeepsNothing: who has handed everything off and is counted no more writes a set
 // without itself and no counters, so what it had does not come back later.
 func TestLeaverKeepsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		f.save("a") // as it was now and then
 		a := f.nodes["a"]
 		f.state("a", member.Leaving)
-		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error { _, _, err := a.HandOver(ctx); return err })
+		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error { _, _, err := a.HandOff(ctx); return err })
 		f.within(5*time.Second, "a is not counted", a.LeaveSet)
 		f.within(time.Second, "a rests", a.Rest)
 		if totals := f.save("a"); totals.Sections != 0 {
@@ -174,8 +174,8 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		a = f.start("a")
 		f.within(time.Second, "a may found", func(ctx context.Context) error { return a.MayFound(ctx, true) })
 		time.Sleep(30 * time.Second)
-		if s := a.Stats(); len(s.Set.Members) != 2 || s.Right {
-			t.Errorf("alone it knows %+v, right %v", s.Set, s.Right)
+		if s := a.Stats(); len(s.Set.Members) != 2 || s.HasQuorum {
+			t.Errorf("alone it knows %+v, right %v", s.Set, s.HasQuorum)
 		}
 		f.members["b"], f.members["c"] = others["b"], others["c"]
 		f.gossip()

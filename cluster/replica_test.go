@@ -85,7 +85,7 @@ func syncInPlannedChange(t *testing.T, replicas int) {
 		for _, name := range []string{"c", "b"} {
 			n := f.nodes[name]
 			f.state(name, member.Leaving)
-			f.within(20*time.Second, name+" has handed over", func(ctx context.Context) error { _, _, err := n.HandOver(ctx); return err })
+			f.within(20*time.Second, name+" has handed off", func(ctx context.Context) error { _, _, err := n.HandOff(ctx); return err })
 			f.within(5*time.Second, name+" is no voter", n.LeaveSet)
 			f.kill(name)
 			f.hide(name)

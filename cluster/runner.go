@@ -29,11 +29,11 @@ var errNotRunning = errors.New("cluster: the node does not run")
 // runner is the goroutine that owns both machines: it gives them the time, messages and the view, sends their messages, and
 // publishes what checks need. Nothing else calls them, except for Confirmed and Term.
 type runner struct {
-	node    *Node
-	self    message.Peer
-	quorum  *quorum.Machine
-	handoff *handoff.Machine
-	placer  *placer
+	node     *Node
+	self     message.Peer
+	quorum   *quorum.Machine
+	handoff  *handoff.Machine
+	assigner *assigner
 
 	inbox   chan message.Envelope
 	asks    chan func(now int64)
@@ -49,29 +49,29 @@ type runner struct {
 	}
 
 	// Of the goroutine.
-	seq       uint64           // of the last view taken
-	members   []member.Member  // its members
-	kept      []member.Member  // others that gossip has lost and that are heard
-	shown     []node           // both
-	at        int              // this process's index in shown
-	first     map[string]int64 // when gossip first showed each boot id
-	leftAt    int64            // when gossip first showed this process as leaving
-	scene     *scene           // which of shown live; never nil
-	placement *placement       // the last one built; never nil
-	addrs     map[message.Peer]string
-	stale     bool   // the published routing is out of date
-	routes    uint64 // of the machine, when it was published
-	set       message.Set
-	voters    int // of the set with which this process last had quorum
-	waits     []*wait
-	moved     bool // changes may have been confirmed
-	resting   bool // this process neither decides nor transfers any more
-	chronicle chronicle
-	reported  int64 // when the counts were published
-	interval  *interval
-	corrector *corrector
-	storing   bool  // a write is in progress
-	storeAt   int64 // when the next may begin, after one that failed
+	seq        uint64           // of the last view taken
+	members    []member.Member  // its members
+	heardOnly  []member.Member  // others that gossip has lost and that are heard
+	known      []node           // both
+	at         int              // this process's index in known
+	first      map[string]int64 // when gossip first showed each boot id
+	leftAt     int64            // when gossip first showed this process as leaving
+	live       *liveMembers     // which of known live; never nil
+	assignment *assignment      // the last one built; never nil
+	addrs      map[message.Peer]string
+	stale      bool   // the published routing is out of date
+	routes     uint64 // of the machine, when it was published
+	set        message.Set
+	voters     int // of the set with which this process last had quorum
+	waits      []*wait
+	moved      bool // changes may have been confirmed
+	resting    bool // this process neither decides nor transfers any more
+	chronicle  chronicle
+	reported   int64 // when the counts were published
+	interval   *interval
+	corrector  *corrector
+	storing    bool  // a write is in progress
+	storeAt    int64 // when the next may begin, after one that failed
 }
 
 // wait is a caller that waits until ok is true after a turn of the runner, or ctx ends.
@@ -145,8 +145,8 @@ func (r *runner) run(ctx context.Context) {
 			active = false
 		case <-r.views.wake:
 			r.takeView()
-		case p := <-r.placer.done:
-			r.takePlacement(p)
+		case p := <-r.assigner.done:
+			r.takeAssignment(p)
 		case <-r.interval.tick.C:
 			active = false
 			r.moved = true // a replica may have been dropped

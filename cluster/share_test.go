@@ -182,7 +182,7 @@ func (f *fleet) hasState(name string, k bucket.Key) (has bool) {
 	return has
 }
 
-// TestShareOfFormerOwner: a node that has handed a partition over, and has not asked for it since, knows what it left.
+// TestShareOfFormerOwner: a node that has handed a partition off, and has not asked for it since, knows what it left.
 func TestShareOfFormerOwner(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a")

@@ -100,7 +100,7 @@ func TestSnapshotWhileMoving(t *testing.T) {
 			c := f.join("c")
 			time.Sleep(300 * time.Millisecond)
 			f.state("c", member.Leaving)
-			f.within(10*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOver(ctx); return err })
+			f.within(10*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOff(ctx); return err })
 			f.within(10*time.Second, "c is not counted", c.LeaveSet)
 			f.kill("c")
 			f.hide("c")

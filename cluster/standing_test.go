@@ -33,7 +33,7 @@ func TestLiveTraffic(t *testing.T) {
 		a := f.nodes["a"]
 		f.state("a", member.Leaving)
 		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error {
-			_, left, err := a.HandOver(ctx)
+			_, left, err := a.HandOff(ctx)
 			if left != 0 {
 				t.Errorf("a has %d left", left)
 			}
@@ -130,7 +130,7 @@ func TestNewcomer(t *testing.T) {
 		f.loses(func(_, to string, _ message.Envelope) bool { return to == "x" })
 		x := f.start("x")
 		f.eventually(100*time.Millisecond, "the others are seen", func() bool { return len(x.Ring().Members()) == 2 })
-		dead := x.cfg.dead()
+		dead := x.cfg.silence()
 		time.Sleep(dead / 2)
 		if got := x.Ring().Members(); len(got) != 2 {
 			t.Errorf("the ring of %v", got)
@@ -150,7 +150,7 @@ func TestAllLeave(t *testing.T) {
 		held := 0
 		for _, n := range f.nodes {
 			f.within(time.Second, "nobody is left to take it", func(ctx context.Context) error {
-				_, left, err := n.HandOver(ctx)
+				_, left, err := n.HandOff(ctx)
 				held += left
 				return err
 			})
@@ -167,7 +167,7 @@ func TestAllLeave(t *testing.T) {
 	})
 }
 
-// TestGossipLags: nodes that leave at once hand everything over once, to those who stay,
+// TestGossipLags: nodes that leave at once hand everything off once, to those who stay,
 // although gossip takes a while to tell them of each other.
 func TestGossipLags(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestGossipLags(t *testing.T) {
 			f.gossipTo(name)
 			f.members[name] = all
 			go func() {
-				_, n, _ := f.nodes[name].HandOver(t.Context())
+				_, n, _ := f.nodes[name].HandOff(t.Context())
 				left <- n
 			}()
 		}
@@ -197,7 +197,7 @@ func TestGossipLags(t *testing.T) {
 		time.Sleep(time.Second)
 		for i, name := range []string{"a", "b"} {
 			s := f.nodes[name].Stats().Partitions
-			if s.HandedOver != before[i].HandedOver+uint64(before[i].Holding) || s.Received != before[i].Received {
+			if s.HandedOff != before[i].HandedOff+uint64(before[i].Holding) || s.Received != before[i].Received {
 				t.Errorf("%s: %+v\n after %+v", name, s, before[i])
 			}
 		}
@@ -213,7 +213,7 @@ func TestAlone(t *testing.T) {
 		a := f.nodes["a"]
 		wantAnswer(t, "alone", decide(t.Context(), a.Node, requests(1, hourly(5))...)[0], true, check.Held, "a")
 		f.state("a", member.Leaving)
-		f.within(100*time.Millisecond, "nobody takes it", func(ctx context.Context) error { _, _, err := a.HandOver(ctx); return err })
+		f.within(100*time.Millisecond, "nobody takes it", func(ctx context.Context) error { _, _, err := a.HandOff(ctx); return err })
 		f.within(100*time.Millisecond, "nobody else is counted", a.LeaveSet)
 		if took := time.Since(start); took > 500*time.Millisecond {
 			t.Errorf("a short life of %v", took)

@@ -117,7 +117,7 @@ func pose(n *Node, v member.View) {
 	for i := range nodes {
 		nodes[i].lives = true
 	}
-	p := place(n.cfg.Ring, &scene{v.Seq, nodes, self}, n.runner.placement)
+	p := assign(n.cfg.Ring, &liveMembers{v.Seq, nodes, self}, n.runner.assignment)
 	if p.err != nil {
 		panic(p.err)
 	}

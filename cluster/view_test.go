@@ -21,19 +21,19 @@ func TestPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := &placement{table: none, without: none}
-	sceneOf := func(dead string, v member.View) *scene {
+	last := &assignment{table: none, without: none}
+	sceneOf := func(dead string, v member.View) *liveMembers {
 		nodes, self := nodesOf(v, message.Peer{Name: "b", Boot: bootOf("b")})
 		for i := range nodes {
 			nodes[i].lives = nodes[i].name != dead
 		}
-		return &scene{1, nodes, self}
+		return &liveMembers{1, nodes, self}
 	}
 	leaving := viewOf(1, "a", "b", "c")
 	leaving.Members[1].State = member.Leaving
 	for _, x := range []struct {
 		name             string
-		scene            *scene
+		scene            *liveMembers
 		members          []string
 		serving, without string
 		built            bool
@@ -44,7 +44,7 @@ func TestPlace(t *testing.T) {
 		{"one is dead", sceneOf("c", viewOf(2, "a", "b", "c")), []string{"a", "b"}, "ab", "a", true},
 		{"leaving", sceneOf("", leaving), []string{"a", "b", "c"}, "ac", "ac", true},
 	} {
-		p := place(c, x.scene, last)
+		p := assign(c, x.scene, last)
 		if p.err != nil {
 			t.Fatal(p.err)
 		}
@@ -71,7 +71,7 @@ func TestPlace(t *testing.T) {
 		}
 		last = p
 	}
-	if p := place(c, sceneOf("z", viewOf(9, "b", "")), last); p.err == nil {
+	if p := assign(c, sceneOf("z", viewOf(9, "b", "")), last); p.err == nil {
 		t.Error("a ring with a nameless member")
 	}
 }
@@ -177,7 +177,7 @@ func TestGossipLosesOne(t *testing.T) {
 			}
 		}
 		for name, n := range f.nodes {
-			if !n.Stats().Right {
+			if !n.Stats().HasQuorum {
 				t.Errorf("%s may not decide", name)
 			}
 		}

@@ -23,8 +23,8 @@ func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (a
 		if all = r.waitsFor(now, fails); len(all) > 0 {
 			return
 		}
-		for i, m := range r.scene.nodes {
-			if i != r.scene.self && !r.lives(now, m.peer()) {
+		for i, m := range r.live.nodes {
+			if i != r.live.self && !r.lives(now, m.peer()) {
 				all = append(all, r.unheard(now, m.peer(), fails))
 			}
 		}
@@ -86,7 +86,7 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 // unheardVoters says which voters this node does not hear, and why if that is known.
 func (r *runner) unheardVoters(now int64, set message.Set, fails func(string) string) (all []string) {
 	for _, name := range set.Members {
-		at := r.scene.of(name)
+		at := r.live.of(name)
 		switch {
 		case name == r.self.Name:
 		case at == nil:
@@ -118,7 +118,7 @@ func (r *runner) whyNot(now int64) string {
 		return "no voter set is known yet"
 	}
 	living := 0
-	for _, n := range r.scene.nodes {
+	for _, n := range r.live.nodes {
 		if set.Has(n.name) && r.quorum.Lives(now, n.peer()) {
 			living++
 		}

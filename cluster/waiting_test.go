@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// closes reports whether a message hands a partition over.
+// closes reports whether a message hands a partition off.
 func closes(e message.Envelope) bool {
 	transferBatch, ok := e.Body.(*message.TransferBatch)
 	if !ok {
@@ -252,7 +252,7 @@ func TestSyncWhole(t *testing.T) {
 }
 
 // TestHandOverUnderSync: checks that wait for their confirmation while their partition is
-// handed over are answered.
+// handed off are answered.
 func TestHandOverUnderSync(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
@@ -266,7 +266,7 @@ func TestHandOverUnderSync(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		f.state("b", member.Leaving)
-		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOver(ctx); return err })
+		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOff(ctx); return err })
 		time.Sleep(2 * time.Second)
 		l.end()
 		for i := range l.admitted {

@@ -51,7 +51,7 @@ func TestReplicaNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := place(ring.Config{}, &scene{1, nodes, at}, &placement{table: none, without: none})
+			p := assign(ring.Config{}, &liveMembers{1, nodes, at}, &assignment{table: none, without: none})
 			for part, owner := range p.view.Owner {
 				if owner != self {
 					continue

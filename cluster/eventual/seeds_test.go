@@ -13,7 +13,7 @@ var worlds = map[string]faults{
 	"lossy":              {nodes: 3, limit: 2000, demand: 1000, delay: 100 * time.Millisecond, drop: 0.3, double: 0.3},
 	"cuts":               {nodes: 3, limit: 4000, demand: 1000, delay: 20 * time.Millisecond, cuts: 0.3, cut: 3 * time.Second},
 	"reporters crash":    {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, crashes: 0.3, skew: time.Second},
-	"hand-offs":          {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, drop: 0.1, changes: 2},
+	"handoffs":           {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, drop: 0.1, changes: 2},
 	"owners crash":       {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, double: 0.2, deaths: 0.5},
 	"all of it":          {nodes: 5, limit: 8000, demand: 1000, delay: 50 * time.Millisecond, drop: 0.2, double: 0.2, cuts: 0.1, cut: 2 * time.Second, crashes: 0.1, deaths: 0.2, changes: 0.5, skew: time.Second},
 	"more than is asked": {nodes: 3, limit: 1 << 40, demand: 1000, delay: 20 * time.Millisecond, drop: 0.2, double: 0.2, changes: 0.5},

@@ -12,7 +12,7 @@ import (
 )
 
 // A simulator of one key on several nodes, one of which holds it: messages are dropped, doubled, late and in another
-// order, nodes are cut off in one direction or both, crash and come back, and the owner changes, by hand-off
+// order, nodes are cut off in one direction or both, crash and come back, and the owner changes, by handoff
 // and by crash. It judges every window by what really happened.
 
 const (
@@ -32,7 +32,7 @@ type faults struct {
 	cuts            float64 // a second, of one direction
 	cut             time.Duration
 	crashes         float64 // a second, of one node that does not hold
-	deaths, changes float64 // a second, of the owner: it crashes, it hands over
+	deaths, changes float64 // a second, of the owner: it crashes, it hands off
 	skew            time.Duration
 	forgetful       bool
 }

@@ -106,7 +106,7 @@ func TestTheDeadAreForgotten(t *testing.T) {
 			w.serve(label, address(50+i), w.config(label, address(1)))
 			w.agree(quiet)
 			if i%2 == 0 {
-				// As a node does: it says so, hands over its work, and is gone.
+				// As a node does: it says so, hands off its work, and is gone.
 				if err := w.nodes[label].SetState(member.Leaving); err != nil {
 					w.Fatal(err)
 				}

@@ -25,7 +25,7 @@ const (
 	tellWaitEvery = 5 * time.Second
 )
 
-// errLeavesFirst: a joining node waits until the other process of its name has handed over.
+// errLeavesFirst: a joining node waits until the other process of its name has handed off.
 var errLeavesFirst = errors.New("it is leaving: this node joins when it is gone")
 
 // watchName waits until this node may serve under its name, and then watches for other processes of that name.
@@ -73,7 +73,7 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 	}
 }
 
-// awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands over first. If
+// awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands off first. If
 // that process dies, this one goes on as after a crash. It reports whether one was found that did not answer.
 func (g *Gossip) awaitName(ctx context.Context) bool {
 	began, quiet := time.Now(), loglimit.New(tellWaitEvery)

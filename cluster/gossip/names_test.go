@@ -83,7 +83,7 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 		name      string
 		encrypted bool
 		told      time.Duration // after the second has started that the first leaves
-		dies      bool          // while it hands over
+		dies      bool          // while it hands off
 		within    time.Duration // the second is ready
 	}{
 		{"before", false, 0, false, time.Second},

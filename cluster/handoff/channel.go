@@ -22,7 +22,7 @@ type channel struct {
 	rtt      quorum.Estimate // from the first sending of a batch
 	// Due, in order of priority. Targets that are gone are skipped.
 	drops   []message.Part
-	level   []*target // next owners that may be level; each needs a close
+	closes  []*target // next owners that may have all changes; each needs a close
 	changed []*target
 	active  []*target // being synced
 	waiting []*target // waiting for initial sync, next owners first
@@ -80,12 +80,12 @@ func (m *Machine) stalled(ch *channel) bool {
 // abandonAll abandons everything for the peer except closes, which it may have processed: only the peer can say. Batches in
 // flight lose their content, since no target needs it.
 func (m *Machine) abandonAll(ch *channel) {
-	for _, list := range [][]*target{ch.level, ch.changed, ch.active, ch.waiting} {
+	for _, list := range [][]*target{ch.closes, ch.changed, ch.active, ch.waiting} {
 		for _, t := range list {
 			m.abandon(t)
 		}
 	}
-	ch.drops, ch.level, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
+	ch.drops, ch.closes, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
 	for i := range m.parts {
 		p := &m.parts[i]
 		for j := len(p.hold.targets) - 1; j >= 0; j-- {
@@ -221,13 +221,13 @@ func (m *Machine) answersAfter() (longest int64) {
 	return longest
 }
 
-// stallAfter is how long peer may confirm nothing: at least its lease, which is long on networks that lose packets.
+// stallAfter is how long peer may confirm nothing: at least its ackTTL, which is long on networks that lose packets.
 func (m *Machine) stallAfter(peer message.Peer) int64 {
-	return max(int64(m.c.Stall), m.c.Quorum.Lease(peer))
+	return max(int64(m.c.Stall), m.c.Quorum.AckTTL(peer))
 }
 
 // trustFor is how recently an owner must have been heard for a claim of its partition to be rejected.
-func (m *Machine) trustFor(owner message.Peer) int64 { return m.c.Quorum.Lease(owner) / 2 }
+func (m *Machine) trustFor(owner message.Peer) int64 { return m.c.Quorum.AckTTL(owner) / 2 }
 
 // Parameters of gateOf.
 const (

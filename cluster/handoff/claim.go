@@ -10,8 +10,8 @@ import (
 
 const never = math.MinInt64
 
-// asking is one claim message for many partitions, with its responses.
-type asking struct {
+// claimRequest is one Claim message for many partitions, with what its responses reported.
+type claimRequest struct {
 	id    uint64
 	parts []int
 	sent  int64
@@ -26,20 +26,20 @@ type ackedBy struct {
 
 // claim is this process's claim of a partition.
 type claim struct {
-	gen  uint64
-	from *asking
+	gen     uint64
+	request *claimRequest
 	// granted are the processes that granted it; voters are those whose grant counts towards a majority.
 	granted, voters []message.Peer
 	// states are the offered states, best first from fetching on.
-	states []offer
-	stage  claimStage
-	until  int64 // end of sitting
-	// asked is when the best state was last requested or made progress; tries counts requests without a response.
-	asked int64
-	tries int
-	// earlier are epochs that granters have granted to other processes before.
-	earlier  []message.Epoch
-	incoming *arrival // the state being fetched, if it is kept beside the shard
+	states    []offer
+	stage     claimStage
+	waitUntil int64 // end of waitingOut
+	// fetchedAt is when the best state was last requested or made progress; tries counts requests without a response.
+	fetchedAt int64
+	tries     int
+	// maybeOwned are epochs that granters have granted to other processes before; see partition.maybeOwned.
+	maybeOwned []message.Epoch
+	incoming   *arrival // the state being fetched, if it is kept beside the shard
 }
 
 // maxTries is the number of unanswered fetches after which the claim starts again, since the offered state may be lost.
@@ -48,9 +48,9 @@ const maxTries = 4
 type claimStage uint8
 
 const (
-	probing   claimStage = iota // ask which processes would grant it, without a promise
-	gathering                   // request the grants
-	sitting                     // wait until no process that is absent can have quorum
+	probing    claimStage = iota // send a probe: which processes would grant it, without a promise
+	requesting                   // request the grants
+	waitingOut                   // wait until no process that is absent can have quorum
 	fetching
 )
 
@@ -67,126 +67,126 @@ func (m *Machine) claimDue(slow bool) {
 	if slow && m.mayClaim() {
 		m.claimLost()
 	}
-	kept := m.asking[:0]
-	for _, a := range m.asking {
-		a.parts = slices.DeleteFunc(a.parts, func(i int) bool {
+	kept := m.claimRequests[:0]
+	for _, req := range m.claimRequests {
+		req.parts = slices.DeleteFunc(req.parts, func(i int) bool {
 			p := &m.parts[i]
-			if c := p.claim; c == nil || c.from != a {
+			if c := p.claim; c == nil || c.request != req {
 				return true
-			} else if c.stage <= gathering && !m.lost(p) {
+			} else if c.stage <= requesting && !m.lost(p) {
 				p.claim = nil // its owner is back
 				return true
 			}
 			return false
 		})
-		if len(a.parts) == 0 {
+		if len(req.parts) == 0 {
 			continue
 		}
-		kept = append(kept, a)
-		m.claimProbed(a)
-		m.grantSelf(a)
-		for _, i := range a.parts {
+		kept = append(kept, req)
+		m.claimProbed(req)
+		m.grantSelf(req)
+		for _, i := range req.parts {
 			m.advance(&m.parts[i])
 		}
-		if m.now-a.sent >= m.answersAfter() {
-			m.ask(a)
+		if m.now-req.sent >= m.answersAfter() {
+			m.sendClaims(req)
 		}
 	}
-	clear(m.asking[len(kept):])
-	m.asking = kept
+	clear(m.claimRequests[len(kept):])
+	m.claimRequests = kept
 }
 
 // mayClaim reports whether this process may claim partitions now.
 func (m *Machine) mayClaim() bool {
-	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
+	return m.view.Owner != nil && m.gathered() && m.hasQuorum() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
 }
 
 // claimLost claims partitions that the ring assigns to this process and no live process owns.
 func (m *Machine) claimLost() {
-	var a *asking
+	var req *claimRequest
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
-			p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer) {
+			p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer) {
 			continue
 		}
-		if a == nil {
+		if req == nil {
 			m.claims++
-			a = &asking{id: m.claims}
+			req = &claimRequest{id: m.claims}
 		}
-		a.parts = append(a.parts, i)
-		p.claim = &claim{gen: message.NextClaim(p.known.epoch.Gen), from: a}
+		req.parts = append(req.parts, i)
+		p.claim = &claim{gen: message.NextClaim(p.known.epoch.Gen), request: req}
 	}
-	if a != nil {
-		m.asking = append(m.asking, a)
-		m.ask(a)
+	if req != nil {
+		m.claimRequests = append(m.claimRequests, req)
+		m.sendClaims(req)
 	}
 }
 
 // grantSelf grants this process's own claims after all other processes have. An earlier grant would create pending grants
 // and could depose an owner that only this process does not hear.
-func (m *Machine) grantSelf(a *asking) {
-	b := &message.Claim{ID: a.id}
-	for _, i := range a.parts {
+func (m *Machine) grantSelf(req *claimRequest) {
+	b := &message.Claim{ID: req.id}
+	for _, i := range req.parts {
 		c := m.parts[i].claim
-		if c.stage == gathering && !slices.Contains(c.granted, m.c.Self) && m.agreed(c, 1) {
+		if c.stage == requesting && !slices.Contains(c.granted, m.c.Self) && m.hasAllGrants(c, 1) {
 			b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
 		}
 	}
 	if len(b.Parts) > 0 {
-		m.takeGrant(m.c.Self, m.grant(m.c.Self, b))
+		m.takeClaimResponse(m.c.Self, m.answerClaim(m.c.Self, b))
 	}
 }
 
 // claimProbed claims what all processes would grant.
-func (m *Machine) claimProbed(a *asking) {
+func (m *Machine) claimProbed(req *claimRequest) {
 	claims := false
-	for _, i := range a.parts {
+	for _, i := range req.parts {
 		p := &m.parts[i]
 		c := p.claim
-		if c.stage != probing || !m.agreed(c, 1) || !m.wouldPromise(p, m.c.Self, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}) {
+		if c.stage != probing || !m.hasAllGrants(c, 1) || !m.mayGrant(p, m.c.Self, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}) {
 			continue
 		}
-		*c, claims = claim{gen: c.gen, from: a, stage: gathering}, true
+		*c, claims = claim{gen: c.gen, request: req, stage: requesting}, true
 	}
 	if claims {
-		m.ask(a)
+		m.sendClaims(req)
 	}
 }
 
-// ask sends a to all other processes, with separate messages for probes and claims.
-func (m *Machine) ask(a *asking) {
-	a.sent = m.now
-	for _, stage := range []claimStage{probing, gathering} {
-		b := &message.Claim{ID: a.id, Probe: stage == probing}
-		for _, i := range a.parts {
-			if c := m.parts[i].claim; c != nil && c.from == a && c.stage == stage {
+// sendClaims sends req to all recipients, with separate messages for probes and claims.
+func (m *Machine) sendClaims(req *claimRequest) {
+	req.sent = m.now
+	for _, stage := range []claimStage{probing, requesting} {
+		b := &message.Claim{ID: req.id, Probe: stage == probing}
+		for _, i := range req.parts {
+			if c := m.parts[i].claim; c != nil && c.request == req && c.stage == stage {
 				b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
 			}
 		}
 		if len(b.Parts) == 0 {
 			continue
 		}
-		m.asked(func(to message.Peer) { m.send(to, b) })
+		m.claimRecipients(func(to message.Peer) { m.send(to, b) })
 	}
-	m.asked(func(to message.Peer) { m.askLate(a, to) })
+	m.claimRecipients(func(to message.Peer) { m.sendLateClaims(req, to) })
 }
 
-// askLate asks processes that have come (back) since the claim was fully granted: one may have the best state, perhaps as
-// the disconnected owner. A process that has granted all of a gets an empty claim, to learn whether the processes it
-// acknowledged know of the grant by now.
-func (m *Machine) askLate(a *asking, to message.Peer) {
-	b, granted, waits := &message.Claim{ID: a.id}, true, false
-	for _, i := range a.parts {
+// sendLateClaims sends req to a process that has come (back) since the claim was fully granted: it may have the best state,
+// perhaps as the disconnected owner. A process that has granted all of req gets an empty claim, which asks whether the
+// processes that it acknowledged know of the grant by now.
+func (m *Machine) sendLateClaims(req *claimRequest, to message.Peer) {
+	b, granted, waits := &message.Claim{ID: req.id}, true, false
+	for _, i := range req.parts {
 		c := m.parts[i].claim
 		switch {
-		case c == nil || c.from != a || c.stage > sitting:
-		case c.stage < sitting:
+		case c == nil || c.request != req || c.stage > waitingOut:
+		case c.stage < waitingOut:
 			granted = false
 		case !slices.Contains(c.granted, to):
 			b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
 		default:
-			waits = waits || slices.ContainsFunc(a.acked, func(x ackedBy) bool { return x.granter == to.Boot && !c.grantedBy(x.boot) })
+			waits = waits || slices.ContainsFunc(req.acked, func(x ackedBy) bool { return x.granter == to.Boot && !c.grantedBy(x.boot) })
 		}
 	}
 	if len(b.Parts) > 0 || granted && waits {
@@ -194,18 +194,18 @@ func (m *Machine) askLate(a *asking, to message.Peer) {
 	}
 }
 
-// takeGrant processes the grants of one process.
-func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
-	i := slices.IndexFunc(m.asking, func(a *asking) bool { return a.id == g.ID })
+// takeClaimResponse processes one process's response to a probe or claim.
+func (m *Machine) takeClaimResponse(from message.Peer, g *message.ClaimResponse) {
+	i := slices.IndexFunc(m.claimRequests, func(req *claimRequest) bool { return req.id == g.ID })
 	if i < 0 {
 		return
 	}
-	a := m.asking[i]
-	if len(g.Parts) == 0 && !g.Probe { // an empty response: it has granted all of a
-		a.acked = slices.DeleteFunc(a.acked, func(x ackedBy) bool { return x.granter == from.Boot })
+	req := m.claimRequests[i]
+	if len(g.Parts) == 0 && !g.Probe { // an empty response: it has granted all of req
+		req.acked = slices.DeleteFunc(req.acked, func(x ackedBy) bool { return x.granter == from.Boot })
 	}
 	for _, x := range g.Acked {
-		a.noteAcked(from.Boot, x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
+		req.noteAcked(from.Boot, x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
 	}
 	// A granter with a later version of the voter set may already have agreed to the version after that without this claim,
 	// so its vote comes too late to count in this process's version.
@@ -216,7 +216,7 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 		}
 		p := &m.parts[part.Partition]
 		c := p.claim
-		if c == nil || c.from != a || g.Probe != (c.stage == probing) || c.stage > sitting {
+		if c == nil || c.request != req || g.Probe != (c.stage == probing) || c.stage > waitingOut {
 			continue
 		}
 		if !part.OK {
@@ -233,12 +233,12 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 			continue
 		}
 		c.granted = append(c.granted, from)
-		p.noteOwned(part.Owned) // also for a later claim, if this one fails
-		if p.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
-			c.earlier = append(c.earlier, part.Granted)
+		p.noteOwned(part.LastOwned) // also for a later claim, if this one fails
+		if p.lastOwned.Less(part.MaybeOwned) && !slices.Contains(c.maybeOwned, part.MaybeOwned) {
+			c.maybeOwned = append(c.maybeOwned, part.MaybeOwned)
 		}
 		if from == m.c.Self {
-			c.earlier = append(c.earlier, p.granted...) // those of processes that grant this claim do not count
+			c.maybeOwned = append(c.maybeOwned, p.maybeOwned...) // those of processes that grant this claim do not count
 		}
 		if part.Has != message.None {
 			c.states = append(c.states, offer{from, part.Has, part.State})
@@ -247,13 +247,13 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 }
 
 // noteAcked notes when an acknowledgement of granter to boot can no longer count.
-func (a *asking) noteAcked(granter, boot string, until int64) {
-	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.granter == granter && x.boot == boot })
+func (req *claimRequest) noteAcked(granter, boot string, until int64) {
+	i := slices.IndexFunc(req.acked, func(x ackedBy) bool { return x.granter == granter && x.boot == boot })
 	if i < 0 {
-		a.acked = append(a.acked, ackedBy{granter, boot, until})
+		req.acked = append(req.acked, ackedBy{granter, boot, until})
 		return
 	}
-	a.acked[i].until = max(a.acked[i].until, until)
+	req.acked[i].until = max(req.acked[i].until, until)
 }
 
 // advance continues p's claim as far as possible.
@@ -262,14 +262,14 @@ func (m *Machine) advance(p *partition) {
 	if c == nil {
 		return
 	}
-	if c.stage == gathering && slices.Contains(c.granted, m.c.Self) && m.agreed(c, 0) {
-		c.stage, c.until = sitting, m.safeFrom(c)
+	if c.stage == requesting && slices.Contains(c.granted, m.c.Self) && m.hasAllGrants(c, 0) {
+		c.stage, c.waitUntil = waitingOut, m.safeFrom(c)
 	}
-	if c.stage == sitting {
-		c.until = min(c.until, m.safeFrom(c))
+	if c.stage == waitingOut {
+		c.waitUntil = min(c.waitUntil, m.safeFrom(c))
 	}
-	if c.stage == sitting && m.now >= c.until && m.may() && !m.awaits(p, c) {
-		c.stage, c.asked = fetching, never
+	if c.stage == waitingOut && m.now >= c.waitUntil && m.hasQuorum() && !m.awaits(p, c) {
+		c.stage, c.fetchedAt = fetching, never
 		slices.SortStableFunc(c.states, m.better)
 	}
 	if c.stage != fetching {
@@ -281,8 +281,8 @@ func (m *Machine) advance(p *partition) {
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
 		m.win(p, p.completeness())
-	} else if c.asked == never || m.now-c.asked >= 5*m.answerAfter(c.states[0].peer) {
-		if c.asked, c.tries = m.now, c.tries+1; c.tries > maxTries {
+	} else if c.fetchedAt == never || m.now-c.fetchedAt >= 5*m.answerAfter(c.states[0].peer) {
+		if c.fetchedAt, c.tries = m.now, c.tries+1; c.tries > maxTries {
 			p.claim = nil
 			return
 		}
@@ -290,10 +290,10 @@ func (m *Machine) advance(p *partition) {
 	}
 }
 
-// agreed reports whether c is granted by all that must: a majority of the voter set, of which own may be missing, and every
-// live member but this process.
-func (m *Machine) agreed(c *claim, own int) bool {
-	if guard.On(guard.ClaimMajority) && m.votes(c)+own < m.c.Quorum.Set().Majority() {
+// hasAllGrants reports whether c is granted by all that must: a majority of the voter set and every other live member.
+// ownVote is 1 before this process has granted its own claim, which it does last, and 0 after.
+func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
+	if guard.On(guard.ClaimMajority) && m.votes(c)+ownVote < m.c.Quorum.Set().Majority() {
 		return false
 	}
 	for _, p := range m.view.Members {
@@ -311,11 +311,11 @@ func (m *Machine) agreed(c *claim, own int) bool {
 	return true
 }
 
-// awaits reports whether c waits for a process that is back and may have owned p unnoticed. askLate asks it.
+// awaits reports whether c waits for a process that is back and may have owned p unnoticed. sendLateClaims asks it.
 func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
-	if m.now < c.until+2*m.answersAfter() {
-		m.asked(func(q message.Peer) {
-			yes = yes || slices.ContainsFunc(c.earlier, func(e message.Epoch) bool { return e.Boot == q.Boot && p.owned.Less(e) && !c.grantedBy(e.Boot) })
+	if m.now < c.waitUntil+2*m.answersAfter() {
+		m.claimRecipients(func(q message.Peer) {
+			yes = yes || slices.ContainsFunc(c.maybeOwned, func(e message.Epoch) bool { return e.Boot == q.Boot && p.lastOwned.Less(e) && !c.grantedBy(e.Boot) })
 		})
 	}
 	return yes
@@ -349,7 +349,7 @@ func (m *Machine) safeFrom(c *claim) int64 {
 	if !guard.On(guard.ClaimWait) {
 		return until
 	}
-	for _, x := range c.from.acked {
+	for _, x := range c.request.acked {
 		if !c.grantedBy(x.boot) {
 			until = max(until, x.until)
 		}

@@ -33,14 +33,14 @@ func (s *script) loses(owner message.Peer) {
 }
 
 // grants answers alice's last claim, with what g has beside.
-func (s *script) grants(from message.Peer, g message.Grant, part message.GrantPart) {
+func (s *script) grants(from message.Peer, g message.ClaimResponse, part message.ClaimResponsePart) {
 	s.t.Helper()
 	b := lastTo[*message.Claim](s, from)
 	if b == nil || len(b.Parts) != 1 {
 		s.t.Fatalf("%s was not asked", from.Name)
 	}
 	part.OK = true
-	g.ID, g.Probe, g.Parts = b.ID, b.Probe, []message.GrantPart{part}
+	g.ID, g.Probe, g.Parts = b.ID, b.Probe, []message.ClaimResponsePart{part}
 	s.tells(from, &g)
 	s.pass(20 * time.Millisecond)
 }
@@ -65,7 +65,7 @@ func TestVotesThatCount(t *testing.T) {
 	} {
 		s := newScript(t)
 		s.loses(carol)
-		s.grants(bob, message.Grant{Votes: c.votes, Version: c.version}, message.GrantPart{})
+		s.grants(bob, message.ClaimResponse{Votes: c.votes, Version: c.version}, message.ClaimResponsePart{})
 		if s.beyondProbe() != c.counts {
 			t.Errorf("%s: that the claim goes on is %v, want %v", c.name, s.beyondProbe(), c.counts)
 		}
@@ -83,7 +83,7 @@ func TestNoVoteInTheGrace(t *testing.T) {
 			s.Step(int64(c.at), message.Envelope{From: bob, To: alice, ClusterID: clusterID, Body: &message.Claim{
 				ID: 7, Probe: probe, Parts: []message.Claimed{{Partition: 0, Gen: owned}},
 			}})
-			g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
+			g := lastTo[*message.ClaimResponse](&script{sent: s.Take()}, bob)
 			if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Votes != c.votes {
 				t.Errorf("probe %v, %v after the start: answered %+v, want a vote: %v", probe, c.at, g, c.votes)
 			}
@@ -95,11 +95,11 @@ func TestNoVoteInTheGrace(t *testing.T) {
 func TestHeardMustGrant(t *testing.T) {
 	s := newScript(t)
 	s.loses(dave)
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 	if s.beyondProbe() {
 		t.Error("the claim goes on without carol, who is heard")
 	}
-	s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 	if !s.beyondProbe() {
 		t.Error("the claim does not go on when all have granted it")
 	}
@@ -114,10 +114,10 @@ func TestLateComersAreAsked(t *testing.T) {
 		s := newScript(t)
 		s.loses(carol)
 		acked := []message.Acked{{Boot: carol.Boot, Left: int64(600 * time.Millisecond)}}
-		replica := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}}
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, replica)
-		if c := s.parts[0].claim; c == nil || c.stage != sitting {
+		replica := message.ClaimResponsePart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}}
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: acked}, replica)
+		if c := s.parts[0].claim; c == nil || c.stage != waitingOut {
 			t.Fatalf("the claim does not wait: %+v", c)
 		}
 		s.sent = nil
@@ -128,8 +128,8 @@ func TestLateComersAreAsked(t *testing.T) {
 		}
 		s.heard = []message.Peer{bob, carol}
 		s.pass(200 * time.Millisecond)
-		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5 + uint64(i/2)}}
-		s.grants(carol, message.Grant{Votes: true, Version: 1}, own)
+		own := message.ClaimResponsePart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5 + uint64(i/2)}}
+		s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, own)
 		s.pass(time.Second)
 		if f := lastTo[*message.Fetch](s, carol); f == nil || f.State != own.State {
 			t.Errorf("in the view %v: fetched %+v of carol, want %+v", inView, f, own.State)
@@ -145,19 +145,19 @@ func TestLateComersAreAsked(t *testing.T) {
 func TestWaitEndsWhenTheOldOwnerKnows(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		again message.Grant
+		again message.ClaimResponse
 		ends  bool
 	}{
-		{"she knows", message.Grant{}, true},
-		{"she does not know", message.Grant{Acked: []message.Acked{{Boot: carol.Boot, Left: int64(500 * time.Millisecond)}}}, false},
-		{"it grants again", message.Grant{Parts: []message.GrantPart{{OK: true}}}, false},
-		{"a probe", message.Grant{Probe: true}, false},
+		{"she knows", message.ClaimResponse{}, true},
+		{"she does not know", message.ClaimResponse{Acked: []message.Acked{{Boot: carol.Boot, Left: int64(500 * time.Millisecond)}}}, false},
+		{"it grants again", message.ClaimResponse{Parts: []message.ClaimResponsePart{{OK: true}}}, false},
+		{"a probe", message.ClaimResponse{Probe: true}, false},
 	} {
 		s := newScript(t)
 		s.loses(carol)
 		acked := []message.Acked{{Boot: carol.Boot, Left: int64(600 * time.Millisecond)}}
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, message.GrantPart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: acked}, message.ClaimResponsePart{})
 		s.sent = nil
 		s.pass(200 * time.Millisecond)
 		b := lastTo[*message.Claim](s, bob)
@@ -195,7 +195,7 @@ func TestGrantSaysWhoKnows(t *testing.T) {
 			}
 			s.tells(carol, b)
 			s.sent = s.Take()
-			knows := !slices.ContainsFunc(lastTo[*message.Grant](s, carol).Acked, func(a message.Acked) bool { return a.Boot == bob.Boot })
+			knows := !slices.ContainsFunc(lastTo[*message.ClaimResponse](s, carol).Acked, func(a message.Acked) bool { return a.Boot == bob.Boot })
 			if want := step.knows && outvoted; knows != want {
 				t.Errorf("outvoted %v, step %d: bob knows: %v, want %v", outvoted, i, knows, want)
 			}
@@ -227,15 +227,15 @@ func TestPromisesInOrder(t *testing.T) {
 	s := newScript(t)
 	s.loses(carol)
 	id := lastTo[*message.Claim](s, bob).ID
-	yes := []message.GrantPart{{OK: true}}
+	yes := []message.ClaimResponsePart{{OK: true}}
 	for range 2 { // the second is late
-		s.tells(bob, &message.Grant{ID: id, Probe: true, Votes: true, Version: 1, Parts: yes})
+		s.tells(bob, &message.ClaimResponse{ID: id, Probe: true, Votes: true, Version: 1, Parts: yes})
 		s.pass(20 * time.Millisecond)
-		if c := s.parts[0].claim; c == nil || c.stage != gathering || len(c.granted) > 0 || s.parts[0].known.owner != carol {
+		if c := s.parts[0].claim; c == nil || c.stage != requesting || len(c.granted) > 0 || s.parts[0].known.owner != carol {
 			t.Fatalf("after answers to probes: %+v, owned by %s", c, s.parts[0].known.owner.Name)
 		}
 	}
-	s.tells(bob, &message.Grant{ID: id, Votes: true, Version: 1, Parts: yes})
+	s.tells(bob, &message.ClaimResponse{ID: id, Votes: true, Version: 1, Parts: yes})
 	s.pass(20 * time.Millisecond)
 	if !s.Holds(0) {
 		t.Errorf("after bob's grant: %+v", s.parts[0].claim)
@@ -247,12 +247,12 @@ func TestPromisesInOrder(t *testing.T) {
 func TestWaitForTheLatest(t *testing.T) {
 	for _, order := range [][]int64{{50, 80}, {80, 50}} {
 		s := newSolo(t)
-		a := &asking{id: 1}
+		a := &claimRequest{id: 1}
 		for _, until := range order {
 			a.noteAcked(alice.Boot, carol.Boot, until)
 			a.noteAcked(alice.Boot, bob.Boot, until+100)
 		}
-		if got := s.safeFrom(&claim{from: a, granted: []message.Peer{bob}}); got != 80 {
+		if got := s.safeFrom(&claim{request: a, granted: []message.Peer{bob}}); got != 80 {
 			t.Errorf("told of %v: waits until %d, want 80", order, got)
 		}
 	}
@@ -276,7 +276,7 @@ func TestClaimWithoutOneThatIsNotShown(t *testing.T) {
 		for range 3 { // its probe, its claim
 			hears()
 			if a := lastTo[*message.Claim](s, bob); a != nil {
-				s.tells(bob, &message.Grant{ID: a.ID, Probe: a.Probe, Votes: true, Version: 1, Parts: []message.GrantPart{{OK: true}}})
+				s.tells(bob, &message.ClaimResponse{ID: a.ID, Probe: a.Probe, Votes: true, Version: 1, Parts: []message.ClaimResponsePart{{OK: true}}})
 			}
 			s.pass(20 * time.Millisecond)
 		}

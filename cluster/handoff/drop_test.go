@@ -22,7 +22,7 @@ func TestLateDrop(t *testing.T) {
 	} {
 		s := newSolo(t)
 		spend(t, s.table, 1, 4)
-		s.parts[0].known = knowledge{epoch: now, owner: bob, basis: announced}
+		s.parts[0].known = knowledge{epoch: now, owner: bob, status: ownerAnnounced}
 		s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: now, Seq: 4}, from: bob}
 		s.from(bob, message.Part{Kind: message.Drop, Epoch: c.epoch}, newTable(t))
 		if gone := s.parts[0].phase == absent; gone != c.gone {

@@ -59,7 +59,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 	if p.isOwned() || !s.continues(from, part) {
 		return false
 	}
-	c.asked, c.tries = m.now, 0
+	c.fetchedAt, c.tries = m.now, 0
 	taken := false
 	if c.incoming == nil {
 		taken = m.put(p, part, b, data)
@@ -118,7 +118,7 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 		}
 	}
 	p.state.release()
-	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
+	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.last) {
 		a.loss = own.loss // the divergent copy has what the fetched state lacks
 	}
 	if !join {

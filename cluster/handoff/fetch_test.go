@@ -91,8 +91,8 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 func (s *solo) claims(gen uint64, best message.Mark) {
 	p := &s.parts[0]
 	p.known = knowledge{epoch: message.Epoch{Gen: gen, Boot: alice.Boot}, owner: alice}
-	p.claim = &claim{gen: gen, from: &asking{id: 1, parts: []int{0}}, stage: fetching, states: []offer{{bob, message.Complete, best}}}
-	s.asking = []*asking{p.claim.from}
+	p.claim = &claim{gen: gen, request: &claimRequest{id: 1, parts: []int{0}}, stage: fetching, states: []offer{{bob, message.Complete, best}}}
+	s.claimRequests = []*claimRequest{p.claim.request}
 }
 
 // TestFetchBreaksOff: a claimer's own state, divergent or replica, is unchanged until the fetched state is complete.

@@ -9,16 +9,16 @@ import (
 // here any more.
 func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 	if b.Probe {
-		m.send(from, m.wouldGrant(from, b))
+		m.send(from, m.answerProbe(from, b))
 		return
 	}
-	m.send(from, m.grant(from, b))
+	m.send(from, m.answerClaim(from, b))
 }
 
-// wouldGrant answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
+// answerProbe answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
 // and depose a live owner; probes avoid that.
-func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Grant {
-	g := &message.Grant{
+func (m *Machine) answerProbe(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
+	g := &message.ClaimResponse{
 		ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version,
 	}
 	for _, c := range b.Parts {
@@ -27,25 +27,25 @@ func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Gr
 		}
 		p := &m.parts[c.Partition]
 		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
-		g.Parts = append(g.Parts, message.GrantPart{
+		g.Parts = append(g.Parts, message.ClaimResponsePart{
 			Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner,
-			OK: m.wouldPromise(p, claimer, epoch),
+			OK: m.mayGrant(p, claimer, epoch),
 		})
 	}
 	return g
 }
 
-// grant answers a claim of this process or another one.
-func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
-	g := &message.Grant{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
+// answerClaim answers a claim of this process or another one, and promises what it grants.
+func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
+	g := &message.ClaimResponse{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
 	for _, c := range b.Parts {
 		if c.Partition < 0 || c.Partition >= len(m.parts) {
 			continue
 		}
 		p := &m.parts[c.Partition]
 		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
-		part := message.GrantPart{Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner}
-		if part.OK = m.wouldPromise(p, claimer, epoch); part.OK {
+		part := message.ClaimResponsePart{Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner}
+		if part.OK = m.mayGrant(p, claimer, epoch); part.OK {
 			m.learn(p, epoch, claimer)
 			if p.isOwned() {
 				m.stepDown(p, epoch.Gen) // reached only if the epoch is not checked
@@ -54,21 +54,21 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				p.promised = epoch
 				m.makePendingGrants(p)
 			}
-			part.Owned, part.Granted = p.owned, m.lastGranted(p)
+			part.LastOwned, part.MaybeOwned = p.lastOwned, m.lastMaybeOwned(p)
 			if !p.foreign() {
 				part.Has, part.State = p.completeness(), p.state.mark
 			}
 		}
 		g.Parts = append(g.Parts, part)
 	}
-	g.Acked = m.c.Quorum.Acked(m.now, m.nextPendingGrants())
+	g.Acked = m.c.Quorum.Acked(m.now, m.nextGrantsSeq())
 	return g
 }
 
-// lastGranted returns the highest epoch granted to a process that may have owned p unnoticed. For itself, this process
+// lastMaybeOwned returns the highest epoch granted to a process that may have owned p unnoticed. For itself, this process
 // knows whether it has.
-func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
-	for _, e := range p.granted {
+func (m *Machine) lastMaybeOwned(p *partition) (last message.Epoch) {
+	for _, e := range p.maybeOwned {
 		if last.Less(e) && !m.neverOwned(p, e) {
 			last = e
 		}
@@ -76,21 +76,21 @@ func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
 	return last
 }
 
-// wouldPromise reports whether claimer may own p at epoch. A repeated grant is fine: the epoch may have been granted
+// mayGrant reports whether claimer may own p at epoch. A repeated grant is fine: the epoch may have been granted
 // before, or be known from pending grants, even to a claimer that has started again.
-func (m *Machine) wouldPromise(p *partition, claimer message.Peer, epoch message.Epoch) bool {
-	return p.known.epoch == epoch && !p.isOwned() || m.grants(p, claimer, epoch)
+func (m *Machine) mayGrant(p *partition, claimer message.Peer, epoch message.Epoch) bool {
+	return p.known.epoch == epoch && !p.isOwned() || m.mayGrantNew(p, claimer, epoch)
 }
 
-// grants reports whether claimer may own p at epoch.
-func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch) bool {
+// mayGrantNew reports whether claimer may own p at an epoch that was not granted before.
+func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	k := &p.known
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
-		p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer):
+		p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer):
 		return false
-	case m.present(p) && k.basis != released && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
+	case m.present(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
 		// The owner seems to be alive; perhaps only the claimer does not hear it.
 		heard := m.c.Quorum.Heard(k.owner)
 		return heard == never || m.now-heard > m.trustFor(k.owner)
@@ -102,7 +102,7 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 // granted its claim.
 func (m *Machine) present(p *partition) bool {
 	k := &p.known
-	return k.basis == announced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
+	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
 }
 
 // sentPendingGrants is the last message of pending grants to a peer.
@@ -113,14 +113,14 @@ type sentPendingGrants struct {
 
 // makePendingGrants includes p's known epoch in the next pending grants, whether it was granted here or learned. The
 // granters may leave the voter set, so the remaining voters must know it and pass it on.
-func (m *Machine) makePendingGrants(p *partition) { p.told, m.unpublished = m.pendingGrants+1, true }
+func (m *Machine) makePendingGrants(p *partition) { p.grantsSeq, m.unpublished = m.grantsSeq+1, true }
 
-// nextPendingGrants returns the sequence number that will cover all grants so far.
-func (m *Machine) nextPendingGrants() uint64 {
+// nextGrantsSeq returns the sequence number that will cover all grants so far.
+func (m *Machine) nextGrantsSeq() uint64 {
 	if m.unpublished {
-		return m.pendingGrants + 1
+		return m.grantsSeq + 1
 	}
-	return m.pendingGrants
+	return m.grantsSeq
 }
 
 // publish gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
@@ -129,27 +129,27 @@ func (m *Machine) publish() {
 		return
 	}
 	m.unpublished = false
-	m.pendingGrants++
+	m.grantsSeq++
 	if guard.On(guard.Promise) {
-		m.c.Quorum.AwaitSeen(m.pendingGrants)
+		m.c.Quorum.AwaitSeen(m.grantsSeq)
 	}
 }
 
-// tellPendingGrants sends the pending grants to the peers that have not seen them.
-func (m *Machine) tellPendingGrants() {
-	if m.pendingGrants == 0 {
+// sendPendingGrants sends the pending grants to the peers that have not seen them.
+func (m *Machine) sendPendingGrants() {
+	if m.grantsSeq == 0 {
 		return
 	}
 	for _, d := range m.c.Quorum.Awaited() {
 		last := m.pendingGrantsSent[d.Peer]
-		if last.seq == m.pendingGrants && m.now-last.at < m.answerAfter(d.Peer) {
+		if last.seq == m.grantsSeq && m.now-last.at < m.answerAfter(d.Peer) {
 			continue
 		}
-		m.pendingGrantsSent[d.Peer] = sentPendingGrants{m.pendingGrants, m.now}
-		b := &message.PendingGrants{Seq: m.pendingGrants}
+		m.pendingGrantsSent[d.Peer] = sentPendingGrants{m.grantsSeq, m.now}
+		b := &message.PendingGrants{Seq: m.grantsSeq}
 		for i := range m.parts {
-			if p := &m.parts[i]; p.told > d.Seen {
-				b.Grants = append(b.Grants, message.Granted{Partition: i, Gen: p.known.epoch.Gen, Claimer: p.known.owner})
+			if p := &m.parts[i]; p.grantsSeq > d.Seen {
+				b.Grants = append(b.Grants, message.PendingGrant{Partition: i, Gen: p.known.epoch.Gen, Claimer: p.known.owner})
 			}
 		}
 		m.send(d.Peer, b)

@@ -20,8 +20,8 @@ func (m *Machine) announce(p *partition) {
 	}
 }
 
-// tellHoldings sends changes to all members, and full lists periodically and to new members.
-func (m *Machine) tellHoldings() {
+// sendHoldings sends changes to all members, and full lists periodically and to new members.
+func (m *Machine) sendHoldings() {
 	due := m.now-m.digested >= int64(m.c.Digest)
 	if due {
 		m.digested = m.now
@@ -49,17 +49,17 @@ func (m *Machine) tellHoldings() {
 
 // holdings lists the partitions that this process owns: all of them, or those in of.
 func (m *Machine) holdings(full bool, of []int) *message.Holdings {
-	m.said++
-	enough := m.enough()
-	b := &message.Holdings{Seq: m.said, Full: full}
+	m.holdingsSeq++
+	wanted := m.wantedReplicas()
+	b := &message.Holdings{Seq: m.holdingsSeq, Full: full}
 	add := func(p *partition) {
 		switch p.phase {
 		case owning:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.encodeLoss(&p.hold.loss),
-				Replicated: enough > 0 && m.completeReplicas(p) >= enough,
+				Replicated: wanted > 0 && m.completeReplicas(p) >= wanted,
 			})
-		case handingOver:
+		case inHandoff:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.encodeLoss(&p.hold.loss),
 			})
@@ -112,8 +112,8 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		return
 	}
 	for i := range m.parts {
-		if k := &m.parts[i].known; k.owner == from && k.basis == announced && !has[i] {
-			k.basis = released
+		if k := &m.parts[i].known; k.owner == from && k.status == ownerAnnounced && !has[i] {
+			k.status = ownerReleased
 			m.routes++
 		}
 	}
@@ -131,22 +131,22 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	if k.owner != from || k.epoch.Gen != h.Gen {
 		return
 	}
-	if k.basis != announced {
+	if k.status != ownerAnnounced {
 		m.routes++
 	}
 	if k.nextOwner != h.NextOwner {
-		k.inherits = m.now
+		k.nextOwnerSince = m.now
 	}
-	k.basis, k.nextOwner, k.start, k.replicated = announced, h.NextOwner, h.Start, h.Replicated
+	k.status, k.nextOwner, k.start, k.replicated = ownerAnnounced, h.NextOwner, h.Start, h.Replicated
 	p.noteOwned(k.epoch)
-	if p.phase == handingOver && p.hold.next == k.epoch {
-		m.handedOver(p, p.hold.nextOwner)
+	if p.phase == inHandoff && p.hold.next == k.epoch {
+		m.handoffAccepted(p, p.hold.nextOwner)
 	}
-	m.handedOverLate(p, h.Start)
+	m.handoffAcceptedLate(p, h.Start)
 	if p.phase == divergent && p.within(h.Start) {
 		p.enter(replica)
 	}
-	m.comesBack(p, from, h.Loss)
+	m.offerLostState(p, from, h.Loss)
 	if s := &p.state; !p.isOwned() && s.from == from && s.mark.Epoch == k.epoch {
 		s.loss = m.decodeLoss(h.Loss, s.loss)
 	}

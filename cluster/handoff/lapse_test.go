@@ -35,7 +35,7 @@ func TestLapse(t *testing.T) {
 		s.tells(c.bob, &message.Holdings{Seq: 2, Full: true})
 		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		s.pass(40 * time.Millisecond)
-		if !s.may() {
+		if !s.hasQuorum() {
 			t.Fatalf("%s: alice has no quorum again", c.name)
 		}
 		if s.Holds(0) != c.goes {
@@ -48,8 +48,8 @@ func TestLapse(t *testing.T) {
 			t.Errorf("%s: carol is told %+v, want that alice owns nothing", c.name, l)
 		}
 		for range 2 { // the probe and the claim
-			s.grants(c.bob, message.Grant{Version: 1}, message.GrantPart{}) // in its grace
-			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(c.bob, message.ClaimResponse{Version: 1}, message.ClaimResponsePart{}) // in its grace
+			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		if !s.Holds(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
 			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Holds(0), s.parts[0].hold.epoch.Gen, spent(t, s.table, 1))
@@ -61,16 +61,16 @@ func TestLapse(t *testing.T) {
 func TestLapseEndsClaims(t *testing.T) {
 	s := newScript(t)
 	s.loses(carol)
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-	s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(650 * time.Millisecond)}}}, message.GrantPart{})
-	if c := s.parts[0].claim; c == nil || c.stage != sitting {
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(650 * time.Millisecond)}}}, message.ClaimResponsePart{})
+	if c := s.parts[0].claim; c == nil || c.stage != waitingOut {
 		t.Fatalf("the claim does not wait: %+v", c)
 	}
 	s.now += int64(3 * time.Second) // alice was stopped, and bob restarted
 	s.heard = []message.Peer{restarted}
 	s.pass(20 * time.Millisecond)
-	if c := s.parts[0].claim; !s.may() || s.Holds(0) || c != nil && c.stage > probing {
-		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.may(), s.Holds(0), c)
+	if c := s.parts[0].claim; !s.hasQuorum() || s.Holds(0) || c != nil && c.stage > probing {
+		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.hasQuorum(), s.Holds(0), c)
 	}
 }
 
@@ -84,8 +84,8 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		s.owns(owned)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second)
-		if s.parts[0].phase != handingOver {
-			t.Fatal("alice does not hand over")
+		if s.parts[0].phase != inHandoff {
+			t.Fatal("alice does not hand off")
 		}
 		s.heard = nil
 		s.pass(2600 * time.Millisecond)
@@ -144,9 +144,9 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 		s := newScript(t)
 		s.parts[0].phase, s.parts[0].state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}}, message.GrantPart{})
-		if c := s.parts[0].claim; c == nil || c.stage != sitting {
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}}, message.ClaimResponsePart{})
+		if c := s.parts[0].claim; c == nil || c.stage != waitingOut {
 			t.Fatalf("the claim does not wait: %+v", c)
 		}
 		if says {
@@ -157,7 +157,7 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 				t.Fatal("alice owns the partition by the claim that was under way")
 			}
 			for range 2 { // the probe and the claim
-				s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+				s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 			}
 		}
 		s.pass(2 * time.Second)
@@ -167,10 +167,10 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 	}
 }
 
-// TestContestedEpoch: an owner that learns of another owner at its own generation, or at that of the process which handed over
+// TestContestedEpoch: an owner that learns of another owner at its own generation, or at that of the process which handed off
 // to it, stops deciding even if its epoch is higher: voters have forgotten a grant. Earlier owners do not matter.
 func TestContestedEpoch(t *testing.T) {
-	const gen = claimed + 1 // handed over once since the claim
+	const gen = claimed + 1 // handed off once since the claim
 	before := message.Epoch{Gen: claimed, Boot: carol.Boot}
 	for _, c := range []struct {
 		name  string
@@ -179,13 +179,13 @@ func TestContestedEpoch(t *testing.T) {
 		stays bool
 	}{
 		{"its own generation", gen, "0", false},
-		{"that of the process which handed it over", claimed, "0", false},
-		{"the process which handed it over", claimed, carol.Boot, true},
+		{"that of the process which handed it off", claimed, "0", false},
+		{"the process which handed it off", claimed, carol.Boot, true},
 		{"an earlier claim", owned, "0", true},
 	} {
 		s := newScript(t)
 		s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{Epoch: before})
-		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: c.gen, Claimer: message.Peer{Name: "dave", Boot: c.boot}}}})
+		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: c.gen, Claimer: message.Peer{Name: "dave", Boot: c.boot}}}})
 		if s.Holds(0) != c.stays {
 			t.Errorf("%s: that alice decides is %v, want %v", c.name, s.Holds(0), c.stays)
 		}

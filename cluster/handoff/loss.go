@@ -9,15 +9,23 @@ import (
 )
 
 // loss describes the counters that a shard lacks after a takeover without state. Zero means none.
+//
+// Invariant: complete < last and lastCertain <= last; decisions made at the epochs in (complete, last] may be missing here,
+// and no others. A process announced ownership at lastCertain, while last may only have been granted to one (see
+// partition.maybeOwned). If that one reports that it never owned the partition, the loss shrinks to (complete, lastCertain],
+// which may be empty.
+//
+// Example: b wins a claim with a complete replica of epoch 4. Epoch 5 was announced by a process that is gone, and epoch 6
+// granted to another one that is gone: complete is 4, lastCertain 5, last 6. If the claimer of 6 returns without having owned
+// the partition, last becomes 5; if the owner of 5 then returns with its state, that is merged and the loss ends.
 type loss struct {
-	// of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
-	of message.Epoch
-	// sure is the lost epoch if it turns out that no process owned the partition at of; equal to of where ownership is
-	// certain.
-	sure message.Epoch
-	// has is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy. Nothing
-	// is lost of it or of earlier epochs.
-	has message.Epoch
+	// last is the last epoch whose state may be lost. A returning state of this or a later epoch ends the loss.
+	last message.Epoch
+	// lastCertain is the last lost epoch if it turns out that no process owned the partition at last; equal to last where
+	// ownership is certain.
+	lastCertain message.Epoch
+	// complete is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy.
+	complete message.Epoch
 	// since is the time of the takeover.
 	since int64
 }
@@ -30,17 +38,17 @@ func (m *Machine) lossOf(p *partition) *loss {
 	return &p.hold.loss
 }
 
-// remains returns the loss if no process owned the partition at l.of.
+// remains returns the loss if no process owned the partition at l.last.
 func (l loss) remains() loss {
-	return l.but(loss{of: l.sure, sure: l.sure, has: l.has, since: l.since})
+	return l.but(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
 }
 
-// but returns rest, the remaining part of l, or no loss if l.has covers it.
+// but returns rest, the remaining part of l, or no loss if l.complete covers it.
 func (l loss) but(rest loss) loss {
-	if rest.has.Less(l.has) {
-		rest.has = l.has
+	if rest.complete.Less(l.complete) {
+		rest.complete = l.complete
 	}
-	if !rest.has.Less(rest.of) {
+	if !rest.complete.Less(rest.last) {
 		return loss{}
 	}
 	return rest
@@ -48,7 +56,7 @@ func (l loss) but(rest loss) loss {
 
 // neverOwned reports whether epoch was granted to this process without it becoming owner.
 func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
-	return epoch.Boot == m.c.Self.Boot && epoch != p.own && p.before.Less(epoch)
+	return epoch.Boot == m.c.Self.Boot && epoch != p.ownEpoch && p.ownEpochBefore.Less(epoch)
 }
 
 // encodeLoss returns l in its message form.
@@ -56,17 +64,17 @@ func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
-	return message.Loss{Of: l.of, Sure: l.sure, Has: l.has, Age: m.now - l.since}
+	return message.Loss{Last: l.last, LastCertain: l.lastCertain, Complete: l.complete, Age: m.now - l.since}
 }
 
 // decodeLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
 // later.
 func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
-	if x.Of == (message.Epoch{}) {
+	if x.Last == (message.Epoch{}) {
 		return loss{}
 	}
-	l := loss{of: x.Of, sure: x.Sure, has: x.Has, since: m.now - max(x.Age, 0)}
-	if before.of == l.of {
+	l := loss{last: x.Last, lastCertain: x.LastCertain, complete: x.Complete, since: m.now - max(x.Age, 0)}
+	if before.last == l.last {
 		l.since = min(l.since, before.since)
 	}
 	return l
@@ -76,37 +84,37 @@ func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 // process announced ownership or may have owned the partition unnoticed; unknown consumption must not count as zero. A
 // partition that was never owned lacks nothing.
 func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss {
-	owned, s := p.owned, &p.state
+	lastOwned, s := p.lastOwned, &p.state
 	complete := func() bool {
-		return owned == (message.Epoch{}) || has == message.Complete && !s.mark.Epoch.Less(owned)
+		return lastOwned == (message.Epoch{}) || has == message.Complete && !s.mark.Epoch.Less(lastOwned)
 	}
-	sure := s.loss.of
+	lastCertain := s.loss.last
 	if !complete() {
-		sure = owned
+		lastCertain = lastOwned
 	}
-	for _, e := range c.earlier {
+	for _, e := range c.maybeOwned {
 		// A granter of this claim would have reported its ownership.
-		if owned.Less(e) && !c.grantedBy(e.Boot) {
-			owned = e
+		if lastOwned.Less(e) && !c.grantedBy(e.Boot) {
+			lastOwned = e
 		}
 	}
 	if complete() || !guard.On(guard.LostState) {
 		return s.loss
 	}
-	if sure == s.loss.of && sure.Boot == owned.Boot {
-		sure = s.loss.sure // a process that owned it at neither epoch reports both
+	if lastCertain == s.loss.last && lastCertain.Boot == lastOwned.Boot {
+		lastCertain = s.loss.lastCertain // a process that owned it at neither epoch reports both
 	}
 	m.stats.Losses++
-	all := s.loss.has
+	lastComplete := s.loss.complete
 	if has == message.Complete && s.loss == (loss{}) {
-		all = s.mark.Epoch
+		lastComplete = s.mark.Epoch
 	}
-	return loss{of: owned, sure: sure, has: all, since: m.now}
+	return loss{last: lastOwned, lastCertain: lastCertain, complete: lastComplete, since: m.now}
 }
 
 // setLoss sets the loss of p, owned here, in the table. Nothing is lost of an epoch at which this process did not own it.
 func (m *Machine) setLoss(p *partition, l loss) {
-	if m.neverOwned(p, l.of) {
+	if m.neverOwned(p, l.last) {
 		l = l.remains()
 	}
 	p.hold.loss = l
@@ -150,7 +158,7 @@ func (m *Machine) tendLosses() {
 }
 
 // AcceptLoss treats the lost counters of partitions owned here as unspent, and returns the number of those partitions. All
-// other members of the view are told to do the same.
+// other members of the view are requested to do the same.
 func (m *Machine) AcceptLoss(now int64) (n int) {
 	m.now = now
 	m.others(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
@@ -168,23 +176,23 @@ func (m *Machine) acceptLoss() (n int) {
 	return n
 }
 
-// comesBack offers the state of p here, which from lacks, for merging: it becomes divergent. If the loss assumed that this
+// offerLostState offers the state of p here, which from lacks, for merging: it becomes divergent. If the loss assumed that this
 // process owned p at an epoch that it never owned, it reports that (it never will, since it knows a later epoch), together
 // with the owner before, which from may not know.
-func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
+func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
-	if !p.isOwned() && m.neverOwned(p, l.Of) {
-		ch, before := m.channel(from), l.Sure
-		if before.Less(p.formerly) && l.Has.Less(p.formerly) && p.formerly.Less(l.Of) {
-			before = p.formerly
+	if !p.isOwned() && m.neverOwned(p, l.Last) {
+		ch, lastCertain := m.channel(from), l.LastCertain
+		if lastCertain.Less(p.ownedBefore) && l.Complete.Less(p.ownedBefore) && p.ownedBefore.Less(l.Last) {
+			lastCertain = p.ownedBefore
 		}
 		ch.drops = append(ch.drops, message.Part{
-			Partition: p.number, Kind: message.Merge, Epoch: l.Of, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: before, Sure: before, Age: l.Age},
+			Partition: p.number, Kind: message.Merge, Epoch: l.Last, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Last: lastCertain, LastCertain: lastCertain, Age: l.Age},
 		})
 		return
 	}
-	if l.Of == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
+	if l.Last == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Last) || s.loss.last == l.Last {
 		return
 	}
 	if p.known.owner == from && s.mark.Epoch != p.known.epoch {
@@ -227,13 +235,13 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	}
 	switch l := &h.loss; {
 	case *l == (loss{}):
-	case !part.Epoch.Less(l.of):
+	case !part.Epoch.Less(l.last):
 		if rest := l.but(m.decodeLoss(part.Loss, *l)); rest != *l {
 			m.stats.LossesBack++
 			m.endLoss(p, rest)
 		}
-	case part.Loss == (message.Loss{}) && l.has.Less(part.Epoch):
-		l.has = part.Epoch
+	case part.Loss == (message.Loss{}) && l.complete.Less(part.Epoch):
+		l.complete = part.Epoch
 		m.endLoss(p, *l)
 	}
 	return true

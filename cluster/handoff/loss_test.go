@@ -24,12 +24,12 @@ func (s *script) lacks() bool {
 }
 
 // takesOver makes alice claim what carol owned at the epoch owned, with bob's grant.
-func takesOver(t *testing.T, phase phase, own state, bobs message.GrantPart) *script {
+func takesOver(t *testing.T, phase phase, own state, bobs message.ClaimResponsePart) *script {
 	s := newScript(t)
 	s.parts[0].phase, s.parts[0].state = phase, own
 	s.loses(carol)
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, bobs)
 	s.pass(2 * time.Second)
 	if !s.Holds(0) {
 		t.Fatal("alice does not own the partition")
@@ -49,17 +49,17 @@ func TestLoss(t *testing.T) {
 		name  string
 		phase phase
 		own   state
-		bobs  message.GrantPart
+		bobs  message.ClaimResponsePart
 		want  bool
 	}{
-		{"no state", absent, state{}, message.GrantPart{}, true},
-		{"a part of a state", syncing, state{mark: carols}, message.GrantPart{}, true},
-		{"the last owner's replica", replica, state{mark: carols}, message.GrantPart{}, false},
-		{"a replica of an earlier owner", replica, state{mark: at(owned-1, bob)}, message.GrantPart{}, true},
-		{"bob knows of a later owner", replica, state{mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
-		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
+		{"no state", absent, state{}, message.ClaimResponsePart{}, true},
+		{"a part of a state", syncing, state{mark: carols}, message.ClaimResponsePart{}, true},
+		{"the last owner's replica", replica, state{mark: carols}, message.ClaimResponsePart{}, false},
+		{"a replica of an earlier owner", replica, state{mark: at(owned-1, bob)}, message.ClaimResponsePart{}, true},
+		{"bob knows of a later owner", replica, state{mark: carols}, message.ClaimResponsePart{LastOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
+		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{last: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.ClaimResponsePart{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if s := takesOver(t, c.phase, c.own, c.bobs); s.lacks() != c.want {
@@ -78,22 +78,22 @@ func TestKeepsWhatGrantersTold(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned + 1, Boot: carol.Boot}, message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	s := newScript(t)
 	s.loses(carol)
-	s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
+	s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
 	s.pass(200 * time.Millisecond)
-	bobs := message.GrantPart{Owned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	bobs := message.ClaimResponsePart{LastOwned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, bobs)
 	if lastTo[*message.Fetch](s, bob) == nil {
 		t.Fatalf("alice does not fetch what bob has: %+v", s.parts[0].claim)
 	}
 	s.tells(bob, &message.Claim{ID: 7, Parts: []message.Claimed{{Partition: 0, Gen: 3 << message.Handoffs}}})
 	s.pass(20 * time.Millisecond)
-	g := lastTo[*message.Grant](s, bob)
+	g := lastTo[*message.ClaimResponse](s, bob)
 	if g == nil || !g.Parts[0].OK {
 		t.Fatalf("alice answers %+v", g)
 	}
-	if p := g.Parts[0]; p.Owned != carols || p.Granted != daves {
-		t.Errorf("alice knows of the owner %+v, and that it was granted at %+v; want %+v and %+v", p.Owned, p.Granted, carols, daves)
+	if p := g.Parts[0]; p.LastOwned != carols || p.MaybeOwned != daves {
+		t.Errorf("alice knows of the owner %+v, and that it was granted at %+v; want %+v and %+v", p.LastOwned, p.MaybeOwned, carols, daves)
 	}
 }
 
@@ -104,11 +104,11 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 		s := newScript(t)
 		s.parts[0].phase, s.parts[0].state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		later := message.Epoch{Gen: owned + 1, Boot: carol.Boot}
 		acked := []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}
-		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, message.GrantPart{Granted: later})
-		until := s.parts[0].claim.until
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1, Acked: acked}, message.ClaimResponsePart{MaybeOwned: later})
+		until := s.parts[0].claim.waitUntil
 		s.pass(time.Duration(until-s.now) - 20*time.Millisecond)
 		s.sent = nil
 		s.heard = []message.Peer{bob, carol}
@@ -119,7 +119,7 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 			if s.Holds(0) {
 				t.Fatal("alice owns the partition, and carol was not asked")
 			}
-			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(time.Second)
 		if !s.Holds(0) || s.lacks() == says {
@@ -136,8 +136,8 @@ func TestOwnClaimHidesNobody(t *testing.T) {
 	s.learn(&s.parts[0], carols, carol)
 	s.learn(&s.parts[0], message.Epoch{Gen: 3 << message.Handoffs, Boot: alice.Boot}, alice)
 	s.tells(bob, &message.Claim{ID: 1, Parts: []message.Claimed{{Partition: 0, Gen: 4 << message.Handoffs}}})
-	g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
-	if g == nil || !g.Parts[0].OK || g.Parts[0].Granted != carols {
+	g := lastTo[*message.ClaimResponse](&script{sent: s.Take()}, bob)
+	if g == nil || !g.Parts[0].OK || g.Parts[0].MaybeOwned != carols {
 		t.Errorf("alice says %+v, want that it was granted to %+v", g, carols)
 	}
 }
@@ -157,7 +157,7 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 		s.sent = nil
 		s.pass(3 * time.Second)
 		for range 2 { // the probe and the claim
-			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(2 * time.Second)
 		if !s.Holds(0) || s.lacks() != daves {
@@ -173,7 +173,7 @@ func TestFirstOwnerLacksNothing(t *testing.T) {
 	s.pass(40 * time.Millisecond)
 	for range 2 {
 		for _, p := range []message.Peer{bob, carol} {
-			s.grants(p, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(p, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 	}
 	s.pass(2 * time.Second)
@@ -223,7 +223,7 @@ func TestLossEnds(t *testing.T) {
 			s.from(bob, message.Part{Kind: message.Merge, InitialSync: 1, Epoch: epoch, End: true, Sum: 1}, counters)
 		}, true},
 		{"one of which portions are missing", merge(message.Part{Epoch: epoch, Sum: 1}), false},
-		{"one that lacks the same", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1}, Loss: message.Loss{Of: epoch, Age: 1}}), false},
+		{"one that lacks the same", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1}, Loss: message.Loss{Last: epoch, Age: 1}}), false},
 		{"an operator here", func(s *script) { s.AcceptLoss(s.now) }, true},
 		{"an operator elsewhere", func(s *script) { s.tells(bob, &message.AcceptLoss{}) }, true},
 		{"the time that it counts", func(s *script) { s.c.LostHold = 10 * time.Second; s.pass(11 * time.Second) }, true},
@@ -234,7 +234,7 @@ func TestLossEnds(t *testing.T) {
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := takesOver(t, absent, state{}, message.GrantPart{})
+			s := takesOver(t, absent, state{}, message.ClaimResponsePart{})
 			c.does(s)
 			s.pass(200 * time.Millisecond)
 			if s.lacks() == c.ends {
@@ -252,13 +252,13 @@ func TestLossEnds(t *testing.T) {
 // TestLossTravels: replicas and the next owner learn of a loss and of its end.
 func TestLossTravels(t *testing.T) {
 	s := newScript(t)
-	lost := message.Loss{Of: message.Epoch{Gen: 1, Boot: "x"}, Age: int64(time.Minute)}
+	lost := message.Loss{Last: message.Epoch{Gen: 1, Boot: "x"}, Age: int64(time.Minute)}
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	counters := newTable(t)
 	initialSync := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
 	s.from(bob, initialSync, counters)
 	got := s.parts[0].state
-	if s.parts[0].phase != replica || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
+	if s.parts[0].phase != replica || got.loss.last != lost.Last || s.now-got.loss.since != lost.Age {
 		t.Fatalf("alice has %+v", got)
 	}
 	s.pass(time.Second)
@@ -268,7 +268,7 @@ func TestLossTravels(t *testing.T) {
 		s.tells(bob, &message.Holdings{Seq: seq, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Loss: l}}})
 		return s.parts[0].state.loss
 	}
-	if l := tells(message.Loss{Of: lost.Of, Age: lost.Age}); l != got.loss {
+	if l := tells(message.Loss{Last: lost.Last, Age: lost.Age}); l != got.loss {
 		t.Errorf("said again later, it is %+v, want as it was: %+v", l, got.loss)
 	}
 	if l := tells(message.Loss{}); l != (loss{}) {
@@ -278,14 +278,14 @@ func TestLossTravels(t *testing.T) {
 	shut := message.Part{Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
 	s.from(bob, shut, counters)
 	if !s.Holds(0) || !s.lacks() {
-		t.Errorf("handed over: %+v", s.parts[0])
+		t.Errorf("handed off: %+v", s.parts[0])
 	}
 }
 
 // TestReplicaComesBack: the replica of a lost owner is merged into the next owner's state before it is synced again.
 func TestReplicaComesBack(t *testing.T) {
 	mark := at(owned, carol)
-	lost := message.Loss{Of: mark.Epoch, Age: 1}
+	lost := message.Loss{Last: mark.Epoch, Age: 1}
 	next := message.Epoch{Gen: claimed, Boot: bob.Boot}
 	for _, c := range []struct {
 		name  string
@@ -296,7 +296,7 @@ func TestReplicaComesBack(t *testing.T) {
 		{"it has what is lost", replica, state{mark: mark, from: carol}, true},
 		{"only a part", syncing, state{mark: mark, from: carol}, false},
 		{"of an earlier epoch", replica, state{mark: at(owned-1, carol), from: carol}, false},
-		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
+		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{last: mark.Epoch, since: 1}}, false},
 	} {
 		for _, first := range []string{"holdings", "initial_sync"} {
 			s := newScript(t)
@@ -325,14 +325,14 @@ func TestNeverOwned(t *testing.T) {
 	mine := message.Epoch{Gen: owned + 1, Boot: alice.Boot}
 	s := newScript(t)
 	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
-		Partition: 0, Gen: claimed, Loss: message.Loss{Of: mine, Sure: sure, Age: 5},
+		Partition: 0, Gen: claimed, Loss: message.Loss{Last: mine, LastCertain: sure, Age: 5},
 	}}})
 	s.pass(40 * time.Millisecond)
 	b := lastTo[*message.TransferBatch](s, bob)
 	if b == nil || len(b.Parts) != 1 {
 		t.Fatalf("alice sends %+v", b)
 	}
-	if p := b.Parts[0]; p.Kind != message.Merge || p.Epoch != mine || !p.Begin || !p.End || p.Counters != 0 || p.Loss.Of != sure {
+	if p := b.Parts[0]; p.Kind != message.Merge || p.Epoch != mine || !p.Begin || !p.End || p.Counters != 0 || p.Loss.Last != sure {
 		t.Errorf("alice sends %+v", p)
 	}
 
@@ -342,21 +342,21 @@ func TestNeverOwned(t *testing.T) {
 	mine = message.Epoch{Gen: 2 << message.Handoffs, Boot: alice.Boot}
 	for seq := range uint64(2) {
 		s.tells(bob, &message.Holdings{Seq: 2 + seq, Full: true, Held: []message.Holding{{
-			Partition: 0, Gen: 3<<message.Handoffs + seq, Loss: message.Loss{Of: mine, Age: 5},
+			Partition: 0, Gen: 3<<message.Handoffs + seq, Loss: message.Loss{Last: mine, Age: 5},
 		}}})
 		s.sent = nil
 		s.pass(40 * time.Millisecond)
 		b := lastTo[*message.TransferBatch](s, bob)
-		if b == nil || len(b.Parts) != 1 || b.Parts[0].Loss.Of != (message.Epoch{Gen: owned, Boot: carol.Boot}) {
+		if b == nil || len(b.Parts) != 1 || b.Parts[0].Loss.Last != (message.Epoch{Gen: owned, Boot: carol.Boot}) {
 			t.Errorf("of the owner before, alice sends %+v", b)
 		}
 	}
 
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
-		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
 			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		// alice's own state is later than sure.
 		if left := carols.Boot == "z"; s.lacks() != left {
@@ -371,17 +371,17 @@ func TestHandedOverWithALoss(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned, Boot: carol.Boot}, message.Epoch{Gen: claimed, Boot: dave.Boot}
 	for _, has := range []message.Epoch{{}, carols} {
 		s := newScript(t)
-		lost := message.Loss{Of: daves, Has: has, Age: 5}
+		lost := message.Loss{Last: daves, Complete: has, Age: 5}
 		epoch := message.Epoch{Gen: 3 << message.Handoffs, Boot: bob.Boot}
 		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}, newTable(t))
 		s.from(bob, message.Part{
 			Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
 		}, newTable(t))
 		if !s.Holds(0) || !s.lacks() {
-			t.Fatalf("handed over: %+v", s.parts[0])
+			t.Fatalf("handed off: %+v", s.parts[0])
 		}
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == (has == carols) {
 			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
@@ -391,11 +391,11 @@ func TestHandedOverWithALoss(t *testing.T) {
 		s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
 		mine := message.Epoch{Gen: claimed, Boot: alice.Boot}
 		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
-			Partition: 0, Gen: epoch.Gen, Loss: message.Loss{Of: mine, Has: has, Age: 5},
+			Partition: 0, Gen: epoch.Gen, Loss: message.Loss{Last: mine, Complete: has, Age: 5},
 		}}})
 		s.pass(40 * time.Millisecond)
 		b := lastTo[*message.TransferBatch](s, bob)
-		if b == nil || len(b.Parts) != 1 || (b.Parts[0].Loss.Of == carols) == (has == carols) {
+		if b == nil || len(b.Parts) != 1 || (b.Parts[0].Loss.Last == carols) == (has == carols) {
 			t.Errorf("with %+v there, alice sends %+v", has, b)
 		}
 	}
@@ -405,11 +405,11 @@ func TestHandedOverWithALoss(t *testing.T) {
 // it never owned the partition after that one. It is not sent again.
 func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		s := takesOver(t, absent, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s := takesOver(t, absent, state{}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
 		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
 		if !whole {
-			divergent.Loss = message.Loss{Of: carols, Age: 5}
+			divergent.Loss = message.Loss{Last: carols, Age: 5}
 		}
 		s.from(carol, divergent, newTable(t))
 		if !s.lacks() {
@@ -417,7 +417,7 @@ func TestDivergentComesFirst(t *testing.T) {
 		}
 		s.from(bob, message.Part{
 			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == whole {
 			t.Errorf("the divergent copy is whole %v, and that something is lost is %v", whole, !whole)
@@ -440,10 +440,10 @@ func TestNeverOwnedBefore(t *testing.T) {
 		carols := message.Epoch{Gen: 3 << message.Handoffs, Boot: carol.Boot}
 		s.learn(&s.parts[0], carols, carol)
 		s.owns(4 << message.Handoffs)
-		s.setLoss(&s.parts[0], loss{of: carols, since: 1})
+		s.setLoss(&s.parts[0], loss{last: carols, since: 1})
 		s.from(carol, message.Part{
 			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
+			Loss: message.Loss{Last: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
 		}, newTable(t))
 		if s.lacks() != c.want {
 			t.Errorf("%s: that something is lost is %v", c.name, !c.want)
@@ -456,11 +456,11 @@ func TestNeverOwnedBefore(t *testing.T) {
 func TestLostTwiceToOne(t *testing.T) {
 	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	for _, first := range []message.Peer{dave, bob} {
-		before := loss{of: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
-		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.GrantPart{Granted: later})
-		want := loss{of: later, since: s.parts[0].hold.loss.since}
+		before := loss{last: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
+		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.ClaimResponsePart{MaybeOwned: later})
+		want := loss{last: later, since: s.parts[0].hold.loss.since}
 		if first != dave {
-			want.sure = before.of
+			want.lastCertain = before.last
 		}
 		if got := s.parts[0].hold.loss; got != want {
 			t.Errorf("%s first: lost is %+v, want %+v", first.Name, got, want)
@@ -472,7 +472,7 @@ func TestLostTwiceToOne(t *testing.T) {
 // process would report it again each time.
 func TestSameLossIsNotTold(t *testing.T) {
 	daves := message.Epoch{Gen: owned + 1, Boot: dave.Boot}
-	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Owned: daves})
+	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{LastOwned: daves})
 	for _, c := range []struct {
 		of   message.Epoch
 		told bool
@@ -480,7 +480,7 @@ func TestSameLossIsNotTold(t *testing.T) {
 		s.Tick(s.now)
 		s.Take()
 		s.from(dave, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: c.of, Sure: c.of, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Last: c.of, LastCertain: c.of, Age: 5},
 		}, newTable(t))
 		s.Tick(s.now)
 		s.sent = s.Take()

@@ -1,10 +1,3 @@
-// Package handoff decides which partitions this process owns and which nodes have replicas: epochs, initial syncs,
-// handoffs, claims and divergent copies; docs/protocol.md has the rules. Whether the process may decide at all is up to
-// cluster/quorum.
-//
-// Machine is a pure step function over a bucket.Table: it takes time, messages and the view as arguments, seals and opens
-// shards, and leaves messages to send. It starts no goroutine and must be called from one; the table may be used
-// concurrently.
 package handoff
 
 import (
@@ -30,14 +23,14 @@ type View struct {
 	Serves []bool
 }
 
-// Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and Term.
+// Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and LocalTerm.
 type Machine struct {
 	c     Config
 	born  int64
 	now   int64
 	parts []partition
-	// confirmed and terms are the results of Confirmed and Term.
-	confirmed, terms []atomic.Uint64
+	// confirmed and localTerms are the results of Confirmed and LocalTerm.
+	confirmed, localTerms []atomic.Uint64
 
 	view   View
 	living map[message.Peer]bool // of view.Members
@@ -58,16 +51,16 @@ type Machine struct {
 	blank        *message.TransferBatch // the next batch
 
 	// Announcements of holdings, own and others'.
-	said      uint64
-	changed   []int // partitions to announce
-	digested  int64
-	listeners map[message.Peer]bool // have got a full list
-	heard     map[message.Peer]*list
+	holdingsSeq uint64
+	changed     []int // partitions to announce
+	digested    int64
+	listeners   map[message.Peer]bool // have got a full list
+	heard       map[message.Peer]*list
 
 	// Claims and grants.
 	claims            uint64 // number of the last claim
-	asking            []*asking
-	pendingGrants     uint64
+	claimRequests     []*claimRequest
+	grantsSeq         uint64
 	unpublished       bool // grants to include in the next pending grants
 	pendingGrantsSent map[message.Peer]sentPendingGrants
 	restored          bool // other processes may have later snapshots; wait for them
@@ -84,7 +77,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), born: now, now: now,
-		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), terms: make([]atomic.Uint64, c.Partitions),
+		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), localTerms: make([]atomic.Uint64, c.Partitions),
 		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
 		heard: map[message.Peer]*list{}, pendingGrantsSent: map[message.Peer]sentPendingGrants{},
 		restored: c.Recorded, blank: new(message.TransferBatch),
@@ -140,8 +133,8 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 		m.takePendingGrants(e.From, b)
 	case *message.Claim:
 		m.takeClaim(e.From, b)
-	case *message.Grant:
-		m.takeGrant(e.From, b)
+	case *message.ClaimResponse:
+		m.takeClaimResponse(e.From, b)
 	case *message.Fetch:
 		m.takeFetch(e.From, b)
 	case *message.TransferBatch:
@@ -189,15 +182,15 @@ func (m *Machine) Tick(now int64) {
 		m.flush, m.flushed = false, now
 		m.drainAll()
 	}
-	m.adopt()
+	m.recheckOrphans()
 	m.claimDue(slow)
 	m.publish()
-	m.tellPendingGrants()
+	m.sendPendingGrants()
 	m.inTurn(func(ch *channel) {
 		m.resend(ch)
 		m.pump(ch)
 	})
-	m.tellHoldings()
+	m.sendHoldings()
 }
 
 // Flush makes the next Tick send changes at once, because a check waits for them.
@@ -225,18 +218,18 @@ func (m *Machine) joinClusterID() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.isOwned() {
-			m.terms[i].Add(1)
+			m.localTerms[i].Add(1)
 			m.keep(p, divergent)
 		}
-		p.known, p.claim, p.rejected, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
+		p.known, p.claim, p.rejected, p.promised, p.grantsSeq = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
-		p.owned, p.formerly, p.own, p.before, p.granted = none, none, none, none, nil
+		p.lastOwned, p.ownedBefore, p.ownEpoch, p.ownEpochBefore, p.maybeOwned = none, none, none, none, nil
 		m.markForeign(p)
 	}
 	for _, ch := range m.channels {
 		m.abandonAll(ch)
 	}
-	m.asking = nil
+	m.claimRequests = nil
 	clear(m.heard)
 	clear(m.listeners)
 	m.routes++
@@ -258,8 +251,8 @@ func (m *Machine) lookAround() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		h := &p.hold
-		if h.shunned != (message.Peer{}) && m.now >= h.shunnedUntil {
-			h.shunned = message.Peer{}
+		if h.skipped != (message.Peer{}) && m.now >= h.skippedUntil {
+			h.skipped = message.Peer{}
 			m.replan = true
 		}
 		if h.later && m.now-h.since >= int64(m.c.Digest) {
@@ -311,9 +304,9 @@ func (m *Machine) unseen(f func(message.Peer)) {
 	}
 }
 
-// asked calls f with all processes that a claim asks: the other members, and processes that are heard but not in the view
-// and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
-func (m *Machine) asked(f func(message.Peer)) {
+// claimRecipients calls f with all processes that get a claim: the other members, and processes that are heard but not in
+// the view and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
+func (m *Machine) claimRecipients(f func(message.Peer)) {
 	m.others(f)
 	m.unseen(f)
 	for _, p := range m.c.Quorum.Outvoted(m.now) {
@@ -323,8 +316,8 @@ func (m *Machine) asked(f func(message.Peer)) {
 	}
 }
 
-// may reports whether this process has quorum.
-func (m *Machine) may() bool { return m.now < m.c.Quorum.QuorumUntil() }
+// hasQuorum reports whether this process has quorum.
+func (m *Machine) hasQuorum() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
 // at returns member i of the view, or the zero Peer.
 func (m *Machine) at(i int) message.Peer {

@@ -51,7 +51,7 @@ func TestOwnerWithoutQuorumGrants(t *testing.T) {
 	}
 	s.tells(carol, &message.Claim{ID: 2, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
 	s.pass(20 * time.Millisecond)
-	g := lastTo[*message.Grant](s, carol)
+	g := lastTo[*message.ClaimResponse](s, carol)
 	if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Parts[0].Has != message.Complete || g.Parts[0].State.Seq != 4 || s.Holds(0) {
 		t.Errorf("alice answers %+v and still owns it: %v", g, s.Holds(0))
 	}
@@ -69,15 +69,15 @@ func TestOutvotedIsAsked(t *testing.T) {
 			s.beat(c.asked)
 			s.tells(c.asked, &message.Holdings{Seq: 2, Full: true})
 			s.loses(c.lost)
-			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 			if !s.beyondProbe() {
 				t.Fatalf("the claim waits for %s, who has no quorum", c.asked.Name)
 			}
-			own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
+			own := message.ClaimResponsePart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
 			if answers {
-				s.grants(c.asked, message.Grant{Votes: true, Version: 1}, own)
+				s.grants(c.asked, message.ClaimResponse{Votes: true, Version: 1}, own)
 			}
-			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}})
+			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}})
 			if f := lastTo[*message.Fetch](s, c.asked); (f != nil) != answers {
 				t.Errorf("%s answers %v: her state is fetched: %v", c.asked.Name, answers, f != nil)
 			}

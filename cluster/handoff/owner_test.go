@@ -60,7 +60,7 @@ func (s *script) wouldGrantCarol() bool {
 	s.sent = nil
 	s.tells(carol, &message.Claim{ID: 1, Probe: true, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
 	s.pass(20 * time.Millisecond)
-	g := lastTo[*message.Grant](s, carol)
+	g := lastTo[*message.ClaimResponse](s, carol)
 	if g == nil || len(g.Parts) != 1 {
 		s.t.Fatalf("answered %+v", g)
 	}
@@ -100,9 +100,9 @@ func TestCloseIsNotGranted(t *testing.T) {
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what she owns")
 	}
-	for i := 0; s.parts[0].phase != handingOver; i++ {
+	for i := 0; s.parts[0].phase != inHandoff; i++ {
 		if i == 50 {
-			t.Fatal("alice does not hand over")
+			t.Fatal("alice does not hand off")
 		}
 		s.pass(20 * time.Millisecond)
 	}
@@ -141,7 +141,7 @@ func TestGateOfAnOrphan(t *testing.T) {
 		t.Error("nothing is decided while the oldest change is young")
 	}
 	s.pass(400 * time.Millisecond)
-	if !s.may() {
+	if !s.hasQuorum() {
 		t.Fatal("alice has lost quorum")
 	}
 	if decides() {
@@ -217,7 +217,7 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 	s := newScript(t)
 	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	if s.Held() != 1 {
-		t.Errorf("alice would leave, and bob hands over to her")
+		t.Errorf("alice would leave, and bob hands off to her")
 	}
 	s.tells(bob, &message.Holdings{Seq: 3, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
 	if s.Held() != 0 {

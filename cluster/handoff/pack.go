@@ -11,16 +11,16 @@ import (
 const (
 	// maxParts bounds the parts of a transfer batch.
 	maxParts = 256
-	// enough is the size at which a transfer batch ends. closeBytes is that of a batch with a close, whose counters cannot
+	// batchBytes is the size at which a transfer batch ends. closeBytes is that of a batch with a close, whose counters cannot
 	// wait for the next batch. A counter with long logs takes up to 1.3 MiB.
-	enough     = 256 << 10
+	batchBytes = 256 << 10
 	closeBytes = 4 << 20
-	// nearlyLevel is the number of known changes that may be packed together with a close.
-	nearlyLevel = 64
+	// maxCloseChanges is the number of known changes that may be packed together with a close.
+	maxCloseChanges = 64
 )
 
 var (
-	room      = bucket.Room{Bytes: enough, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
+	room      = bucket.Room{Bytes: batchBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 	closeRoom = bucket.Room{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 )
 
@@ -123,7 +123,7 @@ func (k *packing) changes() {
 func (k *packing) change(t *target, n int, room bucket.Room) {
 	part, left := k.export(t, t.pending, n, room)
 	if t.pending = left; len(left) == 0 {
-		t.packed = t.level
+		t.packed = t.drained
 	}
 	part.Epoch, part.Start, part.Seq = t.part.hold.epoch, t.part.hold.start, t.packed
 	k.put(t, part)

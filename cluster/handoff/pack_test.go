@@ -91,7 +91,7 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 	}
 	s.pass(100 * time.Millisecond)
 	if !slices.Contains(s.partsTo(bob), message.Close) {
-		t.Error("the partition was not handed over")
+		t.Error("the partition was not handed off")
 	}
 	if got := s.copied().Stats().Entries; got != int64(n) {
 		t.Errorf("%d counters of %d are at bob", got, n)

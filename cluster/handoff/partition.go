@@ -19,16 +19,17 @@ type partition struct {
 	state state
 	// rejected is the highest generation of a rejected close.
 	rejected uint64
-	// promised is the last granted epoch, told the number of the pending grants that include it.
-	promised message.Epoch
-	told     uint64
-	// owned is the highest epoch at which a process has announced ownership, formerly the highest before the claim that
-	// owned derives from.
-	owned, formerly message.Epoch
-	// own and before are the last two epochs at which this process was owner.
-	own, before message.Epoch
-	// granted are later epochs granted to other processes, one per process: they may have owned the partition unnoticed.
-	granted []message.Epoch
+	// promised is the last granted epoch, grantsSeq the number of the pending grants that include it.
+	promised  message.Epoch
+	grantsSeq uint64
+	// lastOwned is the highest epoch at which a process has announced ownership, ownedBefore the highest before the claim
+	// that lastOwned derives from.
+	lastOwned, ownedBefore message.Epoch
+	// ownEpoch and ownEpochBefore are the last two epochs at which this process was owner.
+	ownEpoch, ownEpochBefore message.Epoch
+	// maybeOwned are epochs after lastOwned that were granted to other processes, one per process: they may have owned the
+	// partition without this process having noticed.
+	maybeOwned []message.Epoch
 
 	hold  hold
 	claim *claim
@@ -36,26 +37,26 @@ type partition struct {
 
 // knowledge is the highest known epoch and its owner.
 type knowledge struct {
-	epoch message.Epoch
-	owner message.Peer
-	basis basis
-	since int64 // when this epoch was learned
-	// Only if announced: nextOwner is the target of the owner's handoff, known since inherits; start is where the owner's
+	epoch  message.Epoch
+	owner  message.Peer
+	status ownerStatus
+	since  int64 // when this epoch was learned
+	// Only if ownerAnnounced: nextOwner is the target of the owner's handoff, known since nextOwnerSince; start is where the owner's
 	// history begins.
-	nextOwner message.Peer
-	inherits  int64
-	start     message.Mark
+	nextOwner      message.Peer
+	nextOwnerSince int64
+	start          message.Mark
 	// replicated: the owner has as many complete replicas as it wants.
 	replicated bool
 }
 
-// basis is how this process knows the owner at an epoch.
-type basis uint8
+// ownerStatus is what the process that owns the highest known epoch has said about it.
+type ownerStatus uint8
 
 const (
-	granted   basis = iota // the epoch was granted to it
-	announced              // the owner itself announces the partition
-	released               // the owner no longer announces it
+	ownerGranted   ownerStatus = iota // the epoch was granted to it
+	ownerAnnounced                    // the owner itself announces the partition
+	ownerReleased                     // the owner no longer announces it
 )
 
 // state describes the partition's shard while this process is not the owner.
@@ -92,20 +93,20 @@ type hold struct {
 	surplus bool
 	// orphaned is since when the last complete replica is lost; see the method.
 	orphaned int64
-	// giver handed it over to this process, at since. It does not get it back at once, in case the two have different
-	// views.
-	giver message.Peer
-	since int64
-	later bool
-	// shunned has rejected a part and is skipped until shunnedUntil.
-	shunned      message.Peer
-	shunnedUntil int64
+	// previousOwner gave the partition to this process by a handoff, at since. It does not get it back at once, in case the
+	// two have different views.
+	previousOwner message.Peer
+	since         int64
+	later         bool
+	// skipped has rejected a part and is skipped until skippedUntil.
+	skipped      message.Peer
+	skippedUntil int64
 
 	// loss is what the shard lacks; merging are divergent copies being received, one per process.
 	loss    loss
 	merging []merging
 
-	// While handing over.
+	// In a handoff.
 	next      message.Epoch
 	nextOwner *target
 	seq       uint64
@@ -145,7 +146,7 @@ func (p *partition) within(start message.Mark) bool {
 
 // markOf returns the current mark of an owned shard.
 func (m *Machine) markOf(p *partition) message.Mark {
-	if p.phase == handingOver {
+	if p.phase == inHandoff {
 		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
 	}
 	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
@@ -167,10 +168,10 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.enter(owning)
 	p.state, p.claim = state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
-	p.known = knowledge{epoch: epoch, owner: m.c.Self, basis: announced, start: start, since: m.now}
+	p.known = knowledge{epoch: epoch, owner: m.c.Self, status: ownerAnnounced, start: start, since: m.now}
 	p.noteOwned(epoch)
-	p.own, p.before = epoch, p.own
-	m.terms[p.number].Add(1)
+	p.ownEpoch, p.ownEpochBefore = epoch, p.ownEpoch
+	m.localTerms[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
 	m.confirm(p) // the journal must be on before the first decision
@@ -188,7 +189,7 @@ func (m *Machine) keep(p *partition, as phase) {
 	}
 	m.c.Table.Record(p.number, 0, 0)
 	p.state = state{
-		mark: mark, start: p.hold.start, passed: p.phase == handingOver, loss: p.hold.loss,
+		mark: mark, start: p.hold.start, passed: p.phase == inHandoff, loss: p.hold.loss,
 	}
 	p.enter(as)
 	p.hold = hold{}
@@ -203,7 +204,7 @@ func (m *Machine) stepDown(p *partition, gen uint64) {
 		as = divergent
 	}
 	m.stats.SteppedDown++
-	m.terms[p.number].Add(1) // wakes waiters for changes that cannot be confirmed any more
+	m.localTerms[p.number].Add(1) // wakes waiters for changes that cannot be confirmed any more
 	m.keep(p, as)
 }
 
@@ -220,19 +221,19 @@ func (m *Machine) forget(p *partition) {
 
 // noteOwned notes that a process has announced ownership of p at epoch.
 func (p *partition) noteOwned(epoch message.Epoch) {
-	if p.owned.Less(epoch) {
-		if p.owned.Claims() < epoch.Claims() {
-			p.formerly = p.owned
+	if p.lastOwned.Less(epoch) {
+		if p.lastOwned.Claims() < epoch.Claims() {
+			p.ownedBefore = p.lastOwned
 		}
-		p.owned = epoch
+		p.lastOwned = epoch
 	}
 }
 
-// noteGranted notes that a process may have owned p unnoticed at a granted epoch.
-func (p *partition) noteGranted(epoch message.Epoch) {
-	p.granted = slices.DeleteFunc(p.granted, func(e message.Epoch) bool { return !p.owned.Less(e) || e.Boot == epoch.Boot && e.Less(epoch) })
-	if p.owned.Less(epoch) && !slices.ContainsFunc(p.granted, func(e message.Epoch) bool { return e.Boot == epoch.Boot }) {
-		p.granted = append(p.granted, epoch)
+// noteMaybeOwned notes that a process may have owned p unnoticed at a granted epoch.
+func (p *partition) noteMaybeOwned(epoch message.Epoch) {
+	p.maybeOwned = slices.DeleteFunc(p.maybeOwned, func(e message.Epoch) bool { return !p.lastOwned.Less(e) || e.Boot == epoch.Boot && e.Less(epoch) })
+	if p.lastOwned.Less(epoch) && !slices.ContainsFunc(p.maybeOwned, func(e message.Epoch) bool { return e.Boot == epoch.Boot }) {
+		p.maybeOwned = append(p.maybeOwned, epoch)
 	}
 }
 
@@ -260,7 +261,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 		m.makePendingGrants(p)
 	}
 	if p.known.epoch.Boot != epoch.Boot {
-		p.noteGranted(p.known.epoch)
+		p.noteMaybeOwned(p.known.epoch)
 	}
 	p.known = knowledge{epoch: epoch, owner: owner, since: m.now}
 	m.routes++
@@ -268,7 +269,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 }
 
 // contested reports whether the lower epoch is of another claim with the same generation: voters have forgotten a grant to
-// this process or to the one that handed p over to it, so the other process may decide too.
+// this process or to the one whose handoff gave it p, so the other process may decide too.
 func (p *partition) contested(epoch message.Epoch) bool {
 	other := func(of message.Epoch) bool { return epoch.Gen == of.Gen && epoch.Boot != of.Boot }
 	return other(p.hold.epoch) || other(p.hold.start.Epoch) && epoch.Claims() == p.hold.epoch.Claims()
@@ -277,16 +278,16 @@ func (p *partition) contested(epoch message.Epoch) bool {
 // lost reports whether p has no live owner, as far as known.
 func (m *Machine) lost(p *partition) bool {
 	k := &p.known
-	if k.basis == granted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
+	if k.status == ownerGranted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
 		return true // granted without result
 	}
-	return k.basis == released || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
+	return k.status == ownerReleased || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
 }
 
 // stranded reports whether the owner waits forever for a next owner that is lost, because it never takes a partition back
 // by itself. A next owner may also be new and not in this view yet, hence the delay.
 func (m *Machine) stranded(k *knowledge) bool {
-	return k.basis == announced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
+	return k.status == ownerAnnounced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.nextOwnerSince > int64(m.c.Digest)
 }
 
 // forgetGone removes state about boots whose name has a newer live boot. They never come back, and over the years there are
@@ -318,11 +319,11 @@ func (m *Machine) lapse() {
 		p := &m.parts[i]
 		p.claim = nil
 		if p.isOwned() {
-			m.terms[i].Add(1) // wakes waiters for changes that cannot be confirmed any more
+			m.localTerms[i].Add(1) // wakes waiters for changes that cannot be confirmed any more
 			m.keep(p, divergent)
 		}
 	}
-	m.asking = nil
+	m.claimRequests = nil
 	m.digested, m.patrolled = m.now-int64(m.c.Digest), m.now-patrol // announce that it owns nothing, then claim
 }
 
@@ -334,7 +335,7 @@ func (m *Machine) dropLeftover(p *partition) {
 	if p.phase != syncing && p.phase != replica || p.claim != nil {
 		return
 	}
-	settled := k.basis == announced && k.nextOwner == (message.Peer{}) && m.lives(k.owner)
+	settled := k.status == ownerAnnounced && k.nextOwner == (message.Peer{}) && m.lives(k.owner)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
 		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)

@@ -21,14 +21,14 @@ const (
 	divergent
 	// owning: this process decides; its shard is open.
 	owning
-	// handingOver: this process was the owner, and a close to the next owner is in flight.
-	handingOver
+	// inHandoff: this process was the owner, and a close to the next owner is in flight (the end of a handoff).
+	inHandoff
 
 	phases = iota
 )
 
 func (p phase) String() string {
-	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "handing over"}[p]
+	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "in handoff"}[p]
 }
 
 // transitions are all changes of phase with their causes; docs/design.md shows them.
@@ -49,11 +49,11 @@ var transitions = []struct {
 	{divergent, replica, "the owner's history contains it"},
 	{divergent, absent, "the owner has merged it"},
 	{divergent, owning, "a close is accepted, or a takeover completes"},
-	{owning, handingOver, "the next owner has all counters and the close is sent"},
+	{owning, inHandoff, "the next owner has all counters and the close is sent"},
 	{owning, divergent, "a higher epoch is known, quorum has lapsed, or the voter set is dissolved"},
-	{handingOver, replica, "the next owner has accepted the close, or owns the partition by the same takeover"},
-	{handingOver, owning, "the next owner has rejected the close"},
-	{handingOver, divergent, "a takeover by another process is known, quorum has lapsed, or the voter set is dissolved"},
+	{inHandoff, replica, "the next owner has accepted the close, or owns the partition by the same takeover"},
+	{inHandoff, owning, "the next owner has rejected the close"},
+	{inHandoff, divergent, "a takeover by another process is known, quorum has lapsed, or the voter set is dissolved"},
 }
 
 var allowed = func() (a [phases][phases]bool) {
@@ -111,12 +111,12 @@ func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.isOwned() {
 		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Held: true, Complete: true,
-			LostOf: p.hold.loss.of, LostSince: p.hold.loss.since}, true
+			LostOf: p.hold.loss.last, LostSince: p.hold.loss.since}, true
 	}
 	x := &p.state
 	return State{
 		Partition: i, Mark: x.mark, Start: x.start, Held: p.phase == divergent, Complete: p.completeness() == message.Complete, InitialSync: x.initialSync,
-		LostOf: x.loss.of, LostSince: x.loss.since,
+		LostOf: x.loss.last, LostSince: x.loss.since,
 	}, p.phase != absent
 }
 
@@ -140,7 +140,7 @@ func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	}
 	x.enter(as)
 	x.state = state{mark: mark, start: start}
-	x.known = knowledge{epoch: mark.Epoch, basis: released}
+	x.known = knowledge{epoch: mark.Epoch, status: ownerReleased}
 	x.noteOwned(mark.Epoch)
 	m.restored = true
 }
@@ -148,7 +148,7 @@ func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 // RestoreLost declares that the restored state of p lacks the counters of an epoch, since the given time.
 func (m *Machine) RestoreLost(p int, of message.Epoch, since int64) {
 	if of != (message.Epoch{}) {
-		m.parts[p].state.loss = loss{of: of, sure: of, since: since}
+		m.parts[p].state.loss = loss{last: of, lastCertain: of, since: since}
 	}
 }
 

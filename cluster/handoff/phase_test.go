@@ -31,9 +31,9 @@ func TestTransitionsInDocs(t *testing.T) {
 func TestEnterRejectsOthers(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("a replica is handed over, though this process does not own it")
+			t.Error("a replica is handed off, though this process does not own it")
 		}
 	}()
 	p := partition{phase: replica}
-	p.enter(handingOver)
+	p.enter(inHandoff)
 }

@@ -131,7 +131,7 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 func (m *Machine) mergeDivergent(p *partition) {
 	s, k := &p.state, &p.known
 	if p.phase != divergent || s.merging != nil || p.claim != nil ||
-		k.basis != announced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.owner) {
+		k.status != ownerAnnounced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.owner) {
 		return
 	}
 	if p.within(k.start) || !guard.On(guard.DivergentMerge) {

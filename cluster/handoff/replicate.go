@@ -23,7 +23,7 @@ func (m *Machine) drain(p *partition) uint64 {
 	if len(keys) == 0 || len(p.hold.targets) == 0 {
 		for _, t := range p.hold.targets {
 			if len(t.pending) == 0 && t.stage != waiting {
-				t.level = seq // changes that no target needs
+				t.drained = seq // changes that no target needs
 			}
 		}
 		return seq
@@ -34,7 +34,7 @@ func (m *Machine) drain(p *partition) uint64 {
 			continue // its initial sync will include them
 		}
 		t.pending = append(t.pending, keys...)
-		t.level = seq
+		t.drained = seq
 		m.queue(t)
 	}
 	return seq
@@ -137,8 +137,8 @@ func (m *Machine) orphaned(p *partition) bool {
 	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
 
-// adopt checks orphaned partitions again after quorum has been renewed.
-func (m *Machine) adopt() {
+// recheckOrphans checks orphaned partitions again after quorum has been renewed.
+func (m *Machine) recheckOrphans() {
 	renewed := m.c.Quorum.Renewed()
 	if !m.orphans || renewed == m.renewed {
 		return
@@ -189,9 +189,9 @@ func (m *Machine) plan(p *partition) {
 		}
 	}
 	want := m.owner(p)
-	inherits := want != m.c.Self && m.fit(p, want)
+	handsOff := want != m.c.Self && m.fit(p, want)
 	var wanted []message.Peer
-	if m.wanted = m.wanted[:0]; inherits {
+	if m.wanted = m.wanted[:0]; handsOff {
 		wanted = append(m.wanted, want)
 	} else {
 		wanted = m.replicas(p, m.wanted)
@@ -200,13 +200,13 @@ func (m *Machine) plan(p *partition) {
 		return
 	}
 	m.addWanted(p, wanted)
-	m.dropSurplus(p, wanted, inherits)
+	m.dropSurplus(p, wanted, handsOff)
 	for _, t := range h.targets {
-		switch inherits := inherits && t.ch.peer == want; {
-		case !inherits:
+		switch handsOff := handsOff && t.ch.peer == want; {
+		case !handsOff:
 			t.nextOwner = false
 		case !t.nextOwner:
-			m.inherit(t)
+			m.makeNextOwner(t)
 		}
 	}
 	m.journal(p)
@@ -234,13 +234,13 @@ func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 // dropSurplus abandons targets that are not wanted. A complete replica stays until the wanted ones are complete and cover
 // everything that is confirmed, or until the handoff if one is next. While no replica is complete, syncs to unwanted nodes
 // continue.
-func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, inherits bool) {
+func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool) {
 	h := &p.hold
 	seq, copied := m.replicatedUpTo(h)
-	level := 0
+	upToDate := 0
 	for _, t := range h.targets {
 		if t.stage == complete && t.acked >= seq && slices.Contains(wanted, t.ch.peer) {
-			level++
+			upToDate++
 		}
 	}
 	h.surplus = false
@@ -251,20 +251,20 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, inherits bool
 		}
 		useless := t.stage == waiting || copied
 		if t.stage == complete {
-			useless = level == len(wanted) && !inherits
+			useless = upToDate == len(wanted) && !handsOff
 		}
 		if useless {
 			m.abandon(t)
 			m.dropAt(t)
 		} else {
-			h.surplus = !inherits
+			h.surplus = !handsOff
 		}
 	}
 }
 
 // fit reports whether peer can get p's counters.
 func (m *Machine) fit(p *partition, peer message.Peer) bool {
-	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.shunned || !m.reachable(peer) {
+	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.skipped || !m.reachable(peer) {
 		return false
 	}
 	return !m.channel(peer).unfit
@@ -294,8 +294,8 @@ func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	return list
 }
 
-// enough returns the wanted number of complete replicas: the number of other serving nodes, at most Replicas.
-func (m *Machine) enough() int {
+// wantedReplicas returns the wanted number of complete replicas: the number of other serving nodes, at most Replicas.
+func (m *Machine) wantedReplicas() int {
 	others := 0
 	for i, p := range m.view.Members {
 		if p != m.c.Self && i < len(m.view.Serves) && m.view.Serves[i] {

@@ -28,7 +28,7 @@ func newScript(t *testing.T) *script {
 		s.tells(p, &message.Holdings{Seq: 1, Full: true})
 	}
 	s.pass(2500 * time.Millisecond)
-	if !s.may() || !s.c.Quorum.Promises(s.now) {
+	if !s.hasQuorum() || !s.c.Quorum.Promises(s.now) {
 		t.Fatal("alice has no quorum")
 	}
 	return s

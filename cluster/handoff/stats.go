@@ -8,8 +8,8 @@ import (
 
 // Stats are counts since New, except where they are current values.
 type Stats struct {
-	// Handoffs completed as giver, as receiver, and rejected by the next owner.
-	HandedOver, Received, TakenBack uint64
+	// Handoffs completed as old owner, as next owner, and rejected by the next owner.
+	HandedOff, Received, HandoffsRejected uint64
 	// Claims won; Fresh are those without any state.
 	Claims, Fresh uint64
 	// Losses are claims won without the latest state; LossesBack are losses that ended because it came back.
@@ -28,7 +28,7 @@ type Stats struct {
 	// Current: partitions owned; of these without a complete replica on a node that is heard (Unprotected), and with fewer
 	// than wanted and possible (Below); handoffs in progress; replicas; divergent copies not yet merged; claims in
 	// progress.
-	Holding, Unprotected, Below, Closing, Copies, Divergent, Claiming int
+	Holding, Unprotected, Below, InHandoff, Copies, Divergent, Claiming int
 	// Lost is the current number of owned partitions that lack counters. LostSince is the latest time of such a loss;
 	// LostEnds is when the last one stops counting (math.MaxInt64 if it does not expire).
 	Lost                int
@@ -37,7 +37,7 @@ type Stats struct {
 
 // Stats returns the machine's counts.
 func (m *Machine) Stats() Stats {
-	s, enough := m.stats, m.enough()
+	s, wanted := m.stats, m.wantedReplicas()
 	for i := range m.parts {
 		p := &m.parts[i]
 		switch p.phase {
@@ -51,11 +51,11 @@ func (m *Machine) Stats() Stats {
 			if n == 0 {
 				s.Unprotected++
 			}
-			if n < enough {
+			if n < wanted {
 				s.Below++
 			}
-		case handingOver:
-			s.Closing++
+		case inHandoff:
+			s.InHandoff++
 		case divergent:
 			s.Divergent++
 		case syncing, replica:
@@ -74,7 +74,7 @@ func (m *Machine) Routes() uint64 { return m.routes }
 // Owner returns the owner of p, as far as known; the next owner while a close to it is in flight. Zero if unknown.
 func (m *Machine) Owner(p int) message.Peer {
 	k := &m.parts[p].known
-	if k.basis == released {
+	if k.status == ownerReleased {
 		return message.Peer{}
 	}
 	return k.owner
@@ -95,20 +95,20 @@ func (m *Machine) AwaitsReplica(p int) bool {
 // Gate returns how long a change of p may be unconfirmed while this process owns it and has a replica, 0 without one.
 func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 
-// Term counts how often this process has become owner of p and was deposed. A decision is confirmed only within its term,
-// or if the term ends with a handoff. Safe for concurrent use.
-func (m *Machine) Term(p int) uint64 { return m.terms[p].Load() }
+// LocalTerm counts how often this process has become owner of p and was deposed. It is no epoch and means nothing to other
+// processes. A decision is confirmed only within its local term, or if that ends with a handoff. Safe for concurrent use.
+func (m *Machine) LocalTerm(p int) uint64 { return m.localTerms[p].Load() }
 
-// Held returns the number of partitions whose state may exist only here: owned or being handed over, divergent and not yet
+// Held returns the number of partitions whose state may exist only here: owned or in a handoff, divergent and not yet
 // merged, possibly still fetched by a claimer, or being received from an owner that cannot know whether this process took
 // the close.
 func (m *Machine) Held() int {
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]
-		claimed := p.phase != absent && p.known.basis == granted
-		inherits := p.known.nextOwner == m.c.Self && !m.lost(p)
-		if p.phase >= divergent || claimed || inherits {
+		claimed := p.phase != absent && p.known.status == ownerGranted
+		nextOwner := p.known.nextOwner == m.c.Self && !m.lost(p)
+		if p.phase >= divergent || claimed || nextOwner {
 			n++
 		}
 	}
@@ -137,7 +137,7 @@ func (m *Machine) Needed() int {
 		if able[k.owner] && !lost {
 			others--
 		}
-		if passed := k.basis == announced && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {
+		if passed := k.status == ownerAnnounced && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {
 			n++
 		}
 	}

@@ -93,9 +93,9 @@ func TestDropWhileClaiming(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	s := newSolo(t)
 	spend(t, s.table, 1, 4)
-	s.parts[0].known = knowledge{epoch: epoch, owner: bob, basis: announced}
+	s.parts[0].known = knowledge{epoch: epoch, owner: bob, status: ownerAnnounced}
 	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
-	s.parts[0].claim = &claim{gen: claimed, from: &asking{id: 1, parts: []int{0}}, stage: sitting}
+	s.parts[0].claim = &claim{gen: claimed, request: &claimRequest{id: 1, parts: []int{0}}, stage: waitingOut}
 	s.from(bob, message.Part{Kind: message.Drop, Epoch: epoch}, newTable(t))
 	if s.parts[0].completeness() != message.Complete || spent(t, s.table, 1) != 4 {
 		t.Error("the state is gone that the claim goes on from")

@@ -35,11 +35,11 @@ type target struct {
 	stage stage
 	begun bool
 	keys  []key // still to pack
-	// pending are changed keys to be packed again; queued says whether the channel knows. level is the change number that
-	// the target reaches with them.
+	// pending are changed keys to be packed again; queued says whether the channel knows. drained is the number of the last
+	// change in pending: the target has all changes up to it once pending is packed and confirmed.
 	pending []key
 	queued  bool
-	level   uint64
+	drained uint64
 	// packed and acked are the change numbers last packed and last confirmed.
 	packed, acked uint64
 	under         int // parts in flight
@@ -67,7 +67,7 @@ func (t *target) first() {
 // abandon cancels t, unless it is the next owner of a close in flight.
 func (m *Machine) abandon(t *target) {
 	p := t.part
-	if t.gone || p.phase == handingOver && p.hold.nextOwner == t {
+	if t.gone || p.phase == inHandoff && p.hold.nextOwner == t {
 		return
 	}
 	t.gone = true
@@ -93,17 +93,17 @@ func (m *Machine) start(t *target) {
 	t.keys = m.c.Table.Keys(p.number, nil)
 	switch {
 	case !p.isOwned():
-		t.level = p.state.mark.Seq
-	case p.phase == handingOver:
-		t.level = p.hold.seq
+		t.drained = p.state.mark.Seq
+	case p.phase == inHandoff:
+		t.drained = p.hold.seq
 	}
 	// A completed initial sync has at least the state at its beginning.
-	t.packed, t.acked = t.level, t.level
+	t.packed, t.acked = t.drained, t.drained
 }
 
-// inherit makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
+// makeNextOwner makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
 // counter is sent again.
-func (m *Machine) inherit(t *target) {
+func (m *Machine) makeNextOwner(t *target) {
 	t.nextOwner = true
 	if t.stage == waiting {
 		t.first()
@@ -124,10 +124,10 @@ func (m *Machine) queue(t *target) {
 	}
 }
 
-// offer tells t's channel that a close may be due.
+// offer queues t for a close if it is the next owner and has all known changes.
 func (m *Machine) offer(t *target) {
-	if t.nextOwner && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.level, t) {
-		t.ch.level = append(t.ch.level, t)
+	if t.nextOwner && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.closes, t) {
+		t.ch.closes = append(t.ch.closes, t)
 	}
 }
 
@@ -136,7 +136,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	p := t.part
 	switch part.Kind {
 	case message.Close:
-		m.handedOver(p, t)
+		m.handoffAccepted(p, t)
 		return
 	case message.Merge:
 		// Receipts may arrive in another order than the parts were sent.
@@ -165,17 +165,17 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejection) {
 	p := t.part
 	if part.Kind == message.Close {
-		m.closeRejected(p, t, x)
+		m.handoffRejected(p, t, x)
 		return
 	}
-	m.shun(p, t.ch.peer)
+	m.skipForAWhile(p, t.ch.peer)
 	m.abandon(t)
 	if part.Kind == message.InitialSync {
 		m.learn(p, x.Known, x.Owner)
 	}
 }
 
-// shun skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
-func (m *Machine) shun(p *partition, peer message.Peer) {
-	p.hold.shunned, p.hold.shunnedUntil = peer, m.now+5*int64(m.c.Resend)
+// skipForAWhile skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
+func (m *Machine) skipForAWhile(p *partition, peer message.Peer) {
+	p.hold.skipped, p.hold.skippedUntil = peer, m.now+5*int64(m.c.Resend)
 }

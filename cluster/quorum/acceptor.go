@@ -123,7 +123,7 @@ func (m *Machine) Unstored() (r message.Record, ok bool) { return m.record, !m.s
 func (m *Machine) Stored(now int64, r message.Record) {
 	m.now, m.stored, m.failing = now, r, false
 	if p := m.proposal; p != nil && p.accepting && len(p.votes) >= m.set.Majority() {
-		m.adopt(now, p.set)
+		m.installSet(now, p.set)
 	}
 	m.adoptByHand(now)
 	m.found(now)

@@ -56,7 +56,7 @@ func TestAcceptor(t *testing.T) {
 		{"the promised ballot's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: mid, OK: true}},
 		{"a higher ballot", &message.Prepare{ID: "m", Version: 4, Ballot: high}, promise(high, true, four, mid)},
 		{"the lower one's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: high}},
-		{"a version of before", &message.Prepare{ID: "m", Version: 3, Ballot: high}, &message.Heartbeat{Sent: 2100 * ms, Set: l.Set(), Lease: 600 * ms, NoQuorum: true}},
+		{"a version of before", &message.Prepare{ID: "m", Version: 3, Ballot: high}, &message.Heartbeat{Sent: 2100 * ms, Set: l.Set(), AckTTL: 600 * ms, NoQuorum: true}},
 	} {
 		said := l.say(2100*ms, z, c.b)
 		if c.want == nil {

@@ -131,7 +131,7 @@ func compare(readings []int64, majority int, tolerance int64) (c Clocks) {
 // Estimate estimates the round-trip time to one peer: smoothed time, mean deviation and timeout as in RFC 6298, and the
 // recent minimum. The zero Estimate is ready.
 type Estimate struct {
-	samples             int   // of this period; see enough
+	samples             int   // of this period; see minSamples
 	smoothed, deviation int64 // ns
 	// shortest has the minima of this period and of the previous one.
 	shortest [2]int64
@@ -145,10 +145,10 @@ type Estimate struct {
 const (
 	// estimatePeriod is short so that the minimum follows a network that slows down within a second.
 	estimatePeriod = int64(500 * time.Millisecond)
-	// A period has at least enough samples, counted at most once per spacing: after a pause many late responses arrive
+	// A period has at least minSamples, counted at most once per spacing: after a pause many late responses arrive
 	// together and count as one.
-	enough  = 8
-	spacing = int64(10 * time.Millisecond)
+	minSamples = 8
+	spacing    = int64(10 * time.Millisecond)
 	// timeoutPeriod: a network that lost packets is expected to lose more for six of these.
 	timeoutPeriod = int64(10 * time.Second)
 )
@@ -161,7 +161,7 @@ func (e *Estimate) Add(now, rtt int64) {
 	}
 	e.deviation += (max(rtt-e.smoothed, e.smoothed-rtt) - e.deviation) / 4
 	e.smoothed += (rtt - e.smoothed) / 8
-	if now-e.since >= estimatePeriod && e.samples >= enough {
+	if now-e.since >= estimatePeriod && e.samples >= minSamples {
 		e.samples, e.shortest, e.since = 0, [2]int64{rtt, e.shortest[0]}, now
 	}
 	if now-e.counted >= spacing {
@@ -204,43 +204,44 @@ func (m *Machine) RTT(p message.Peer) int64 {
 	return 0
 }
 
-// Lease returns how long (ns) an acknowledgement of p's heartbeats counts towards p's quorum, as p's last heartbeat said.
-func (m *Machine) Lease(p message.Peer) int64 {
+// AckTTL returns how long (ns) an acknowledgement of p's heartbeats counts towards p's quorum, as p's last heartbeat said.
+func (m *Machine) AckTTL(p message.Peer) int64 {
 	if i, ok := m.find(p); ok {
-		return m.peers[i].lease
+		return m.peers[i].ackTTL
 	}
 	return int64(m.c.Timeout)
 }
 
-// leaseTimeouts is the number of timeouts that a lease covers.
-const leaseTimeouts = 3
+// ackTTLTimeouts is the number of timeouts that an acknowledgement's life covers.
+const ackTTLTimeouts = 3
 
-// lease returns how long an acknowledgement of a heartbeat sent at now counts: Config.Timeout, or longer where voters
-// respond slowly, so that a delay or a few lost packets do not cost this process its quorum.
-func (m *Machine) lease(now int64) int64 {
+// ackTTL returns how long an acknowledgement of a heartbeat sent at now counts (F, the lease of a heartbeat, in
+// docs/protocol.md): Config.Timeout, or longer where voters respond slowly, so that a delay or a few lost packets do not cost
+// this process its quorum.
+func (m *Machine) ackTTL(now int64) int64 {
 	slowest := int64(0)
 	for _, p := range m.peers {
 		if m.set.Has(p.Name) && m.speaks(now, p) {
 			slowest = max(slowest, p.rtt.Timeout())
 		}
 	}
-	return m.c.lease(leaseTimeouts * slowest)
+	return m.c.limitAckTTL(ackTTLTimeouts * slowest)
 }
 
-// lease limits d to the range of leases.
-func (c Config) lease(d int64) int64 { return min(max(d, int64(c.Timeout)), c.longestLease()) }
+// limitAckTTL limits d to the range of ackTTL.
+func (c Config) limitAckTTL(d int64) int64 { return min(max(d, int64(c.Timeout)), c.longestAckTTL()) }
 
-// longestLease is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
-func (c Config) longestLease() int64 {
+// longestAckTTL is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
+func (c Config) longestAckTTL() int64 {
 	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
 }
 
-// expiry is how long after an acknowledgement with this lease it may still count, measured here. A tenth is added for
-// clocks that run at different speeds.
-func expiry(lease int64) int64 { return lease + lease/10 }
+// expiry is how long after an acknowledgement with this life it may still count, measured here. A tenth is added for clocks
+// that run at different speeds.
+func expiry(ttl int64) int64 { return ttl + ttl/10 }
 
 // LongestExpiry is the longest time (ns) that an acknowledgement may count.
-func (m *Machine) LongestExpiry() int64 { return expiry(m.c.longestLease()) }
+func (m *Machine) LongestExpiry() int64 { return expiry(m.c.longestAckTTL()) }
 
 // slowest is the longest Least among the voters.
 func (m *Machine) slowest() (rtt int64) {
@@ -252,8 +253,8 @@ func (m *Machine) slowest() (rtt int64) {
 	return rtt
 }
 
-// silence is the time without a message after which p counts as lost: Dead, or longer if p's lease is.
-func (m *Machine) silence(p *peer) int64 { return max(int64(m.c.Dead), p.lease+int64(m.c.Heartbeat)) }
+// silence is the time without a message after which p counts as lost: until then its acknowledgements may give it quorum.
+func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(m.c.Heartbeat) }
 
 // nthNewest sorts times and returns the n-th newest, or never if there are fewer.
 func nthNewest(times []int64, n int) int64 {

@@ -8,6 +8,24 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
+// These two set how fast a crash is noticed. Time line of a crash, from the last heartbeat of the crashed owner, with the
+// defaults on a fast network:
+//
+//	  0 ms  the owner's last heartbeat arrives; it crashes at most Heartbeat (100 ms) later
+//	600 ms  Timeout: if it is alive but isolated, it has lost quorum by now and decides nothing
+//	660 ms  1.1 × Timeout: the same by any clock, see expiry
+//	700 ms  Timeout + Heartbeat: it counts as lost, see silence, and the ring is built without it
+//	720 ms  the assigned owners send probes at their next turn, 20 ms later (100 ms if they were idle); see package handoff
+//	        then two round trips for probe and claim, and one more to fetch the state if they have no replica
+//
+// So crash -> takeover = Timeout + Heartbeat + a turn + 2 or 3 round trips: 0.71 s in cluster/transcripts/testdata/takeover.txt,
+// and up to 1.2 s with idle nodes and messages that are lost and resent (100 ms each). Where voters respond slowly, the
+// acknowledgements count for up to three times Timeout (see ackTTL), and the takeover is as much later.
+const (
+	DefaultHeartbeat = 100 * time.Millisecond
+	DefaultTimeout   = 600 * time.Millisecond
+)
+
 // Config configures a Machine. Zero durations mean their defaults.
 type Config struct {
 	// Self is this process. Name and Boot are required.
@@ -19,13 +37,12 @@ type Config struct {
 	// Expect is the number of processes that found a voter set together, this one included; all must have the same number.
 	// It must be more than half of the processes that ever start without a set. 0: this process only joins a set.
 	Expect int
-	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
+	// Heartbeat is the time between two heartbeats to one peer. 0 means DefaultHeartbeat.
 	Heartbeat time.Duration
 	// Timeout is the minimum time for which an acknowledged heartbeat counts towards quorum, from its sending (F in
-	// docs/protocol.md). It is up to three times longer where voters respond slowly. 0 means 600 ms.
+	// docs/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a
+	// silence of this time plus Heartbeat. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Dead is the silence after which a member counts as lost; longer if its lease is. 0 means 700 ms.
-	Dead time.Duration
 	// Grace is how long a process restarted within a voter set makes no promises. It must be more than 1.1 × Timeout. 0
 	// means 2 s.
 	Grace time.Duration
@@ -54,7 +71,6 @@ func (c Config) Validate() error {
 	}{
 		{"Heartbeat", c.Heartbeat},
 		{"Timeout", c.Timeout},
-		{"Dead", c.Dead},
 		{"Grace", c.Grace},
 		{"ForgetAfter", c.ForgetAfter},
 		{"FoundAfter", c.FoundAfter},
@@ -67,8 +83,6 @@ func (c Config) Validate() error {
 	switch {
 	case c.Timeout <= c.Heartbeat:
 		return fmt.Errorf("quorum: Timeout: %v; want more than Heartbeat, which is %v", c.Timeout, c.Heartbeat)
-	case c.Dead <= c.Heartbeat:
-		return fmt.Errorf("quorum: Dead: %v; want more than Heartbeat, which is %v", c.Dead, c.Heartbeat)
 	case int64(c.Grace) <= expiry(int64(c.Timeout)):
 		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Timeout, which is %v", c.Grace, time.Duration(expiry(int64(c.Timeout))))
 	}
@@ -80,9 +94,8 @@ func (c Config) withDefaults() Config {
 		d     *time.Duration
 		value time.Duration
 	}{
-		{&c.Heartbeat, 100 * time.Millisecond},
-		{&c.Timeout, 600 * time.Millisecond},
-		{&c.Dead, 700 * time.Millisecond},
+		{&c.Heartbeat, DefaultHeartbeat},
+		{&c.Timeout, DefaultTimeout},
 		{&c.Grace, 2 * time.Second},
 		{&c.ForgetAfter, 10 * time.Minute},
 		{&c.FoundAfter, 5 * time.Second},

@@ -68,14 +68,14 @@ func (m *Machine) found(now int64) {
 	m.review(now)
 	candidates := m.candidates(now)
 	if !m.founds() || !m.record.Founding.Zero() || len(candidates) < m.c.Expect || m.isMissed(now) || len(m.unheard(now)) > 0 {
-		m.enough = never
+		m.enoughSince = never
 		return
 	}
-	if m.enough == never {
-		m.enough = now
+	if m.enoughSince == never {
+		m.enoughSince = now
 	}
 	rank := slices.Index(candidates, m.c.Self)
-	if now-m.enough >= int64(rank)*int64(turn) && now >= m.nextRound {
+	if now-m.enoughSince >= int64(rank)*int64(turn) && now >= m.nextRound {
 		m.beginFounding(now, slices.Delete(candidates, rank, rank+1))
 	}
 }
@@ -147,11 +147,11 @@ func (m *Machine) beginFounding(now int64, others []message.Peer) {
 func (m *Machine) pursueFounding(now int64) {
 	f := m.founder
 	if len(f.accepted) == len(f.peers) {
-		m.adopt(now, f.set)
+		m.installSet(now, f.set)
 		return
 	}
 	if now-f.began >= int64(attempt) {
-		m.giveUp(now)
+		m.abandonRound(now)
 		return
 	}
 	if f.sent > now-int64(resend) {
@@ -171,8 +171,8 @@ func (m *Machine) foundingBallot() message.Ballot {
 	return message.Ballot{Round: m.foundingRound, Boot: m.c.Self.Boot}
 }
 
-// giveUp ends this process's round; its set will not come into force. Heartbeats announce that.
-func (m *Machine) giveUp(now int64) {
+// abandonRound ends this process's round; its set will not come into force. Heartbeats announce that.
+func (m *Machine) abandonRound(now int64) {
 	for _, p := range m.founder.lacking() {
 		if i, ok := m.find(p); ok {
 			m.peers[i].declined = now
@@ -180,7 +180,7 @@ func (m *Machine) giveUp(now int64) {
 	}
 	m.founder, m.pulse = nil, nil
 	m.foundingRound++
-	m.nextRound, m.enough = now+int64(pause), never // now the founder with the lower name goes first
+	m.nextRound, m.enoughSince = now+int64(pause), never // now the founder with the lower name goes first
 	m.beatAll(now)
 }
 
@@ -192,7 +192,7 @@ func (m *Machine) foundingAccepted(now int64, from *peer, b *message.Accepted) {
 	}
 	if !b.OK {
 		from.declined = now
-		m.giveUp(now)
+		m.abandonRound(now)
 		return
 	}
 	f.accepted = append(f.accepted, from.Peer)
@@ -280,7 +280,7 @@ func (m *Machine) adoptByHand(now int64) {
 		m.byHand = message.Set{} // superseded by another version
 		return
 	}
-	if m.adopt(now, s) {
+	if m.installSet(now, s) {
 		m.byHand = message.Set{}
 	}
 }
@@ -312,14 +312,14 @@ func (m *Machine) recover(now int64) {
 	// The lowest ballot outbids no other, and the response reports the acceptor's state in any case.
 	b := &message.Prepare{ID: m.set.ID, Version: m.set.Version + 1, Ballot: message.Ballot{Boot: m.c.Self.Boot}}
 	for _, name := range m.set.Members {
-		if p := m.latest(name); p != nil && p.told != b.Version {
+		if p := m.latest(name); p != nil && p.reportedVersion != b.Version {
 			m.send(p.Peer, b)
 		}
 	}
 }
 
-// told takes a member's promise and acceptance.
-func (m *Machine) told(now int64, from *peer, b *message.Promise) {
+// takePromise takes a member's promise and acceptance.
+func (m *Machine) takePromise(now int64, from *peer, b *message.Promise) {
 	if !m.recovery.needed {
 		return
 	}
@@ -328,7 +328,7 @@ func (m *Machine) told(now int64, from *peer, b *message.Promise) {
 	if follows(m.set, b.Accepted) && a.under.Compare(b.Under) < 0 {
 		a.accepted, a.under = b.Accepted, b.Under
 	}
-	from.told = b.Version
+	from.reportedVersion = b.Version
 	m.recover(now)
 }
 
@@ -337,7 +337,7 @@ func (m *Machine) allTold() bool {
 		if name == m.c.Self.Name {
 			continue
 		}
-		if p := m.latest(name); p == nil || p.told != m.set.Version+1 {
+		if p := m.latest(name); p == nil || p.reportedVersion != m.set.Version+1 {
 			return false
 		}
 	}

@@ -41,10 +41,10 @@ func (m *Machine) beatTogether(now int64) {
 func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
-	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.PendingGrants != m.awaited || h.Unconfirmed != m.unconfirmed ||
+	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
-			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, PendingGrants: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), Lease: m.lease(now),
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), AckTTL: m.ackTTL(now),
 			NoQuorum: m.LacksQuorum(now),
 		}
 		if m.set.Zero() {
@@ -80,24 +80,24 @@ func (m *Machine) Rest() { m.resting = true }
 
 // isolated reports whether this voter hears no other voter, or can take no new state because its disk fails or it rests.
 func (m *Machine) isolated(now int64) bool {
-	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
+	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(m.c.Heartbeat))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, knows{h.Set, h.PendingGrants, h.Unconfirmed, !h.NoQuorum})
+	m.learn(now, p, knows{h.Set, h.GrantsSeq, h.Unconfirmed, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		if lacks := h.NoQuorum && h.Set.ID == m.set.ID; !lacks || !p.noQuorum {
 			p.lacking = now
 		}
-		p.sent, p.setless, p.clusterID, p.wish, p.seen, p.isolated, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.lease(h.Lease)
+		p.sent, p.setless, p.clusterID, p.wish, p.seen, p.isolated, p.ackTTL = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.limitAckTTL(h.AckTTL)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
-		m.give(now, p.Boot, m.c.lease(h.Lease))
+		m.give(now, p.Boot, m.c.limitAckTTL(h.AckTTL))
 	}
-	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, PendingGrants: m.awaited, Unconfirmed: m.unconfirmed, Lease: h.Lease}
+	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, AckTTL: h.AckTTL}
 	m.send(p.Peer, a)
 	e := &m.out[len(m.out)-1]
 	e.Copy = m.unanswered(now, p)
@@ -112,7 +112,7 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 // to the same peer, which halves the messages between idle nodes. Quorum is then up to one Heartbeat older.
 func renews(old, a *message.Ack) bool {
 	return old != nil && old.OK && a.OK && old.Set.ID == a.Set.ID && old.Set.Version == a.Set.Version &&
-		old.PendingGrants == a.PendingGrants && old.Unconfirmed == a.Unconfirmed
+		old.GrantsSeq == a.GrantsSeq && old.Unconfirmed == a.Unconfirmed
 }
 
 // acknowledges reports whether h is acknowledged. A newer set in h has already been adopted.
@@ -124,7 +124,7 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent <= now {
 		p.readThere(now, a.Sent, a.Got)
 	}
-	m.learn(now, p, knows{a.Set, a.PendingGrants, a.Unconfirmed, p.clusterID == a.Set.ID && !p.noQuorum})
+	m.learn(now, p, knows{a.Set, a.GrantsSeq, a.Unconfirmed, p.clusterID == a.Set.ID && !p.noQuorum})
 	if a.Sent > now {
 		return
 	}
@@ -133,7 +133,7 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if !a.OK || a.Sent <= p.reading || a.Sent < m.clusterIDSince {
 		return
 	}
-	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.lease(a.Lease))
+	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.limitAckTTL(a.AckTTL))
 	m.countQuorum(now)
 	if m.pulse != nil && m.pulse.NoQuorum && !m.LacksQuorum(now) {
 		m.beatAll(now) // until the others hear this, they may claim the partitions of this process
@@ -149,12 +149,12 @@ type given struct {
 	shown uint64
 }
 
-func (m *Machine) give(now int64, boot string, lease int64) {
+func (m *Machine) give(now int64, boot string, ttl int64) {
 	i, ok := m.findGiven(boot)
 	if !ok {
 		m.given = slices.Insert(m.given, i, given{boot: boot})
 	}
-	m.given[i].until, m.given[i].shown = max(m.given[i].until, now+expiry(lease)), m.set.Version
+	m.given[i].until, m.given[i].shown = max(m.given[i].until, now+expiry(ttl)), m.set.Version
 }
 
 func (m *Machine) findGiven(boot string) (int, bool) {
@@ -268,13 +268,13 @@ func (m *Machine) countQuorum(now int64) {
 	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
 }
 
-// noteLapse counts a lapse (see Lapses). A voter that acknowledged this process was alive at most one lease before quorum
+// noteLapse counts a lapse (see Lapses). A voter that acknowledged this process was alive at most one ackTTL before quorum
 // was lost, and acknowledges others no sooner than a grace after its restart; a tenth is added for clock speeds.
 func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {
 		return
 	}
-	if m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.lease(now))) && m.anyNew(m.quorumAt-int64(m.c.Grace)) {
+	if m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.ackTTL(now))) && m.anyNew(m.quorumAt-int64(m.c.Grace)) {
 		m.lapses++
 	}
 	m.quorumAt = now

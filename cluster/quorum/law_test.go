@@ -66,7 +66,7 @@ func distance(s, t message.Set) int {
 	return n
 }
 
-// majority: a process with quorum has acknowledgements, with leases that still last, from a majority of its set, itself
+// majority: a process with quorum has acknowledgements that still count from a majority of its set, itself
 // included.
 func (l *law) majority(p *process) {
 	s, n := p.m.Set(), 0

@@ -63,7 +63,7 @@ type Machine struct {
 	// missedAt is when a process with a set last addressed an earlier boot of this one.
 	missedAt      int64
 	mayFound      int64
-	enough        int64 // since when enough processes are heard to found a set
+	enoughSince   int64 // since when enough processes are heard to found a set
 	founder       *founder
 	foundingRound uint64 // of founder; earlier rounds are given up
 	nextRound     int64  // when the next may begin
@@ -86,14 +86,14 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
+		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, missedAt: never, mayFound: never, enoughSince: never,
 		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
 	if s := c.Record.Set; !s.Zero() {
 		if s.Has(c.Self.Name) {
 			m.beginGrace(now)
 		}
-		m.adopt(now, s)
+		m.installSet(now, s)
 	}
 	return m
 }

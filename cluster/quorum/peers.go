@@ -28,7 +28,7 @@ type peer struct {
 	wish      message.Wish
 	seen      uint64
 	isolated  bool
-	lease     int64 // Config.Timeout before the first heartbeat
+	ackTTL    int64 // how long its acknowledgements count; Config.Timeout before the first heartbeat
 	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -47,8 +47,8 @@ type peer struct {
 	rtt                      Estimate
 	// here and there are clock differences; see clocks.go.
 	here, there least
-	// told is the version for which it last reported what it has accepted.
-	told uint64
+	// reportedVersion is the version for which it last reported what it has accepted.
+	reportedVersion uint64
 }
 
 // SetView sets the peers in the gossip view, in any state, without this process.
@@ -67,7 +67,7 @@ func (m *Machine) SetView(now int64, peers []message.Peer) {
 	}
 }
 
-// Lives reports whether p is this process, or was heard within Dead, is not isolated and is not outvoted.
+// Lives reports whether p is this process, or was heard recently (see silence), is not isolated and is not outvoted.
 func (m *Machine) Lives(now int64, p message.Peer) bool {
 	if p == m.c.Self {
 		return true
@@ -87,7 +87,7 @@ func (m *Machine) Living(now int64) []message.Peer {
 	return living
 }
 
-// Listens reports whether p takes messages: it was heard within Dead and is not isolated. It may lack quorum.
+// Listens reports whether p takes messages: it was heard recently (see silence) and is not isolated. It may lack quorum.
 func (m *Machine) Listens(now int64, p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.listens(now, m.peers[i])
@@ -154,12 +154,12 @@ func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !
 // listens reports whether p was heard recently and is not isolated. An isolated process takes no new state.
 func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.speaks(now, p) }
 
-// outvoted reports whether p has lacked quorum for a third of its lease while this process has had it in the same set: most
+// outvoted reports whether p has lacked quorum for a third of its ackTTL while this process has had it in the same set: most
 // voters do not reach p, so its partitions have no decider and it must not block a takeover. If both lacked quorum
 // recently, p may have regained it without having said so; if p is not introduced, it lacks quorum because this process
 // does not acknowledge it.
 func (m *Machine) outvoted(now int64, p *peer) bool {
-	long := p.lease / 3
+	long := p.ackTTL / 3
 	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
@@ -207,7 +207,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, lease: int64(m.c.Timeout), declined: never,
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, ackTTL: int64(m.c.Timeout), declined: never,
 	}
 	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)

@@ -19,11 +19,11 @@ func TestVersionsCarryPendingGrants(t *testing.T) {
 		want string
 	}{
 		{"no pending grants", &message.Heartbeat{Set: four}, 0, "4: w y z"},
-		{"unseen pending grants", &message.Heartbeat{Set: four, PendingGrants: 7}, 6, "3: y z"},
-		{"seen pending grants", &message.Heartbeat{Set: four, PendingGrants: 7}, 7, "4: w y z"},
+		{"unseen pending grants", &message.Heartbeat{Set: four, GrantsSeq: 7}, 6, "3: y z"},
+		{"seen pending grants", &message.Heartbeat{Set: four, GrantsSeq: 7}, 7, "4: w y z"},
 		{"unconfirmed", &message.Heartbeat{Set: four, Unconfirmed: true}, 0, "3: y z"},
-		{"an answer with unseen pending grants", &message.Ack{Set: four, PendingGrants: 7}, 6, "3: y z"},
-		{"an answer with seen pending grants", &message.Ack{Set: four, PendingGrants: 7}, 7, "4: w y z"},
+		{"an answer with unseen pending grants", &message.Ack{Set: four, GrantsSeq: 7}, 6, "3: y z"},
+		{"an answer with seen pending grants", &message.Ack{Set: four, GrantsSeq: 7}, 7, "4: w y z"},
 		{"an answer on an unconfirmed set", &message.Ack{Set: four, Unconfirmed: true}, 0, "3: y z"},
 	} {
 		l := newLone(t, three)
@@ -42,7 +42,7 @@ func TestUnconfirmed(t *testing.T) {
 	l := newLone(t, message.Set{})
 	l.Introduced(y)
 	l.Introduced(z)
-	if l.acks(100*ms, y, message.Heartbeat{Set: mine, PendingGrants: 2}) {
+	if l.acks(100*ms, y, message.Heartbeat{Set: mine, GrantsSeq: 2}) {
 		t.Error("acknowledged on an unconfirmed set")
 	}
 	if got := show(l.Set()); got != "3: y z" {
@@ -60,7 +60,7 @@ func TestUnconfirmed(t *testing.T) {
 		t.Error("acknowledged after word of who knows less")
 	}
 	l.Saw(y, 2)
-	if !l.acks(330*ms, y, message.Heartbeat{Set: mine, PendingGrants: 2}) {
+	if !l.acks(330*ms, y, message.Heartbeat{Set: mine, GrantsSeq: 2}) {
 		t.Error("not acknowledged after the pending grants was seen")
 	}
 	l.Take()
@@ -75,8 +75,8 @@ func TestUnconfirmed(t *testing.T) {
 func TestUnconfirmedOfTheLost(t *testing.T) {
 	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}
 	l := newLone(t, message.Set{})
-	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: old, PendingGrants: 2})
-	l.say(110*ms, z, &message.Heartbeat{Sent: 1, Set: old, PendingGrants: 2})
+	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: old, GrantsSeq: 2})
+	l.say(110*ms, z, &message.Heartbeat{Sent: 1, Set: old, GrantsSeq: 2})
 	q := message.Peer{Name: "q", Boot: "1-q"}
 	for _, c := range []struct {
 		name  string
@@ -89,7 +89,7 @@ func TestUnconfirmedOfTheLost(t *testing.T) {
 		{"y has begun anew, z has not", 200 * ms, later, message.Heartbeat{Set: young}, "m"},
 		{"what y has is unconfirmed too", 900 * ms, later, message.Heartbeat{Set: young, Unconfirmed: true}, "m"},
 		{"z is silent for so long that it counts as dead", 900 * ms, later, message.Heartbeat{Set: young}, "a"},
-		{"z is back after all, and its set ranks higher", 1000 * ms, z, message.Heartbeat{Set: old, PendingGrants: 2}, "m"},
+		{"z is back after all, and its set ranks higher", 1000 * ms, z, message.Heartbeat{Set: old, GrantsSeq: 2}, "m"},
 	} {
 		c.h.Sent = c.at
 		l.say(c.at, c.from, &c.h)
@@ -111,7 +111,7 @@ func TestPendingGrantsOfAnotherClusterID(t *testing.T) {
 	l.Introduced(y)
 	l.Saw(y, 5)
 	other := message.Set{ID: "o", Version: 1, Members: []string{"a", "b", "y"}}
-	if l.acks(100*ms, y, message.Heartbeat{Set: other, PendingGrants: 5}) {
+	if l.acks(100*ms, y, message.Heartbeat{Set: other, GrantsSeq: 5}) {
 		t.Error("acknowledged with pending grants of another cluster ID")
 	}
 	if got := show(l.Set()); got != "1: a b y" {

@@ -99,7 +99,7 @@ func (p *process) take(e message.Envelope) {
 		p.m.Saw(e.From, b.Seq)
 	case *message.Ack:
 		if b.OK {
-			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent+min(max(b.Lease, 600*ms), 1800*ms))
+			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent+min(max(b.AckTTL, 600*ms), 1800*ms))
 		}
 	}
 	p.m.Step(p.clock(), e)

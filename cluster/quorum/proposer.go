@@ -79,7 +79,7 @@ func (m *Machine) pursue(now int64) {
 		p.vote(now, m.c.Self.Name)
 	}
 	if len(p.votes) >= m.set.Majority() {
-		m.adopt(now, p.set)
+		m.installSet(now, p.set)
 		return
 	}
 	m.ask(&message.Accept{Set: p.set, Ballot: p.ballot})
@@ -113,7 +113,7 @@ func (p *proposal) vote(now int64, name string) {
 // promise handles a response to Prepare. clusterID is the sender's.
 func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Promise) {
 	if clusterID == m.set.ID && b.Version == m.set.Version+1 {
-		m.told(now, from, b)
+		m.takePromise(now, from, b)
 	}
 	p := m.answered(from, b.Version, b.Ballot, b.OK)
 	if p == nil || p.accepting {
@@ -140,7 +140,7 @@ func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
 	}
 	p.vote(now, from.Name)
 	if len(p.votes) >= m.set.Majority() {
-		m.adopt(now, p.set)
+		m.installSet(now, p.set)
 	}
 }
 
@@ -160,7 +160,7 @@ func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool
 	return p
 }
 
-// recent is the silence after which a member is skipped as coordinator; longer if its lease is.
+// recent is the silence after which a member is skipped as coordinator; longer if its ackTTL is.
 const recent = time.Second
 
 // coordinates reports whether this process proposes changes: it has the lowest name of the live members. Members that wish

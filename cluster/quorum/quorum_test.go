@@ -113,7 +113,7 @@ func TestGrace(t *testing.T) {
 }
 
 // TestLapses: a process counts a lapse when it regains quorum after so long that an acknowledging voter may have restarted
-// without its promises (a grace less its lease), and one has. A lone voter depends on no other.
+// without its promises (a grace less its ackTTL), and one has. A lone voter depends on no other.
 func TestLapses(t *testing.T) {
 	for _, c := range []struct {
 		name, members string

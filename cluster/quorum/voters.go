@@ -26,10 +26,10 @@ func (m *Machine) Dissolved() uint64 { return m.dissolved }
 // knows is the state that a peer reports in a heartbeat or acknowledgement.
 type knows struct {
 	set message.Set
-	// pendingGrants is the number of its last pending grant. unconfirmed: it has not seen the pending grants of any process
+	// grantsSeq is the number of its last pending grants. unconfirmed: it has not seen the pending grants of any process
 	// that knew the set.
-	pendingGrants uint64
-	unconfirmed   bool
+	grantsSeq   uint64
+	unconfirmed bool
 	// proven: it has quorum in set.
 	proven bool
 }
@@ -40,7 +40,7 @@ type knows struct {
 // it has seen the pending grants.
 func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set
-	informs := !k.unconfirmed && p.saw >= k.pendingGrants
+	informs := !k.unconfirmed && p.saw >= k.grantsSeq
 	switch {
 	case k.unconfirmed || !validSet(s):
 	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
@@ -57,8 +57,8 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 				m.beginGrace(now)
 			}
 		}
-		m.adopt(now, s)
-		m.unconfirmed = p.saw < k.pendingGrants
+		m.installSet(now, s)
+		m.unconfirmed = p.saw < k.grantsSeq
 	case informs && s.Equal(m.set):
 		m.unconfirmed = false
 	}
@@ -101,8 +101,8 @@ func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
 	return true
 }
 
-// adopt makes s this process's set and announces it to all peers, once s is on disk.
-func (m *Machine) adopt(now int64, s message.Set) bool {
+// installSet makes s this process's set and announces it to all peers, once s is on disk.
+func (m *Machine) installSet(now int64, s message.Set) bool {
 	if !m.wantSet(now, s) {
 		return false
 	}
@@ -122,7 +122,7 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 		}
 		// This state belongs to the old cluster ID.
 		for _, p := range m.peers {
-			p.reading, p.until, p.told, p.saw = never, never, 0, 0
+			p.reading, p.until, p.reportedVersion, p.saw = never, never, 0, 0
 		}
 		for i := range m.given {
 			m.given[i].shown = 0
@@ -288,7 +288,7 @@ func (m *Machine) undo(now int64) {
 	}
 	m.founded++
 	m.set, m.missed, m.proposal, m.pulse, m.unconfirmed = message.Set{}, nil, nil, nil, false
-	m.enough = never
+	m.enoughSince = never
 	m.countQuorum(now)
 	m.beatAll(now)
 }

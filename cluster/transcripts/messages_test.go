@@ -44,7 +44,7 @@ func kindOf(b message.Body) string {
 		return "grants"
 	case *message.Claim:
 		return "claim"
-	case *message.Grant:
+	case *message.ClaimResponse:
 		return "grant"
 	case *message.Fetch:
 		return "fetch"
@@ -156,7 +156,7 @@ func describe(e *message.Envelope) string {
 		if len(b.Parts) == 0 {
 			item("asks which acknowledgements are in force")
 		}
-	case *message.Grant:
+	case *message.ClaimResponse:
 		describeGrant(say, item, b, e.To.Boot)
 	case *message.Fetch:
 		say("fetch the state of p%d, %s", b.Partition, tellMark(b.State))
@@ -182,7 +182,7 @@ func describe(e *message.Envelope) string {
 	return s.String()
 }
 
-func describeGrant(say, item func(string, ...any), b *message.Grant, claimer string) {
+func describeGrant(say, item func(string, ...any), b *message.ClaimResponse, claimer string) {
 	if b.Probe {
 		say("response to the probe")
 	} else {

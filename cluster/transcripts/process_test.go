@@ -155,7 +155,7 @@ func (p *process) tick() {
 	p.c.after(ticking, p.tick)
 }
 
-// live moves p through its life: a voter serves; a process that leaves hands over, leaves the voter set, and ends.
+// live moves p through its life: a voter serves; a process that leaves hands off, leaves the voter set, and ends.
 func (p *process) live(now int64) {
 	switch {
 	case p.state == member.Joining && p.admitted && p.quorum.In():

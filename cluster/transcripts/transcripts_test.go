@@ -143,7 +143,7 @@ var commands = map[string]func(c *simulated, args []string) (string, error){
 		}
 		return "", nil
 	},
-	// leave NAMES: each process hands over what it owns, leaves the voter set, and ends.
+	// leave NAMES: each process hands off what it owns, leaves the voter set, and ends.
 	"leave": each(func(c *simulated, p *process) string {
 		c.say(p, "leaving")
 		p.state = member.Leaving

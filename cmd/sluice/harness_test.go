@@ -23,7 +23,7 @@ func testConfig(t *testing.T) node.Config {
 	c.Name, c.Secret = "n1", bytes.Repeat([]byte("x"), 32)
 	c.GRPCPort, c.HTTPPort, c.PeerPort, c.GossipPort = 0, 0, 0, 0
 	// The machine may do other things too: see internal/node's tests.
-	c.Bounds.MaxWait, c.Right, c.CheckTimeout, c.Rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
+	c.Bounds.MaxWait, c.QuorumTimeout, c.CheckTimeout, c.Rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
 	c.Rules = t.TempDir()
 	writeRule(t, c.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	return c

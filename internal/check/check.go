@@ -105,6 +105,9 @@ type Decider interface {
 // another node or a reset may go unnoticed.
 const MaxDenied = 100 * time.Millisecond
 
+// DoNotCache is the Answer.Age of a denial that must not be cached: it is as old as one may get.
+const DoNotCache = MaxDenied
+
 // DeniedFor returns how long denial d of r holds whatever other clients spend, at most MaxDenied. It is 0 for a check whose
 // denial counts or changes the counter.
 func DeniedFor(r *bucket.Request, d *bucket.Decision) time.Duration {

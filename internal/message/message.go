@@ -42,7 +42,7 @@ func (*Accepted) body()      {}
 func (*Holdings) body()      {}
 func (*PendingGrants) body() {}
 func (*Claim) body()         {}
-func (*Grant) body()         {}
+func (*ClaimResponse) body() {}
 func (*Fetch) body()         {}
 func (*TransferBatch) body() {}
 func (*Receipt) body()       {}
@@ -71,19 +71,20 @@ type Heartbeat struct {
 	// Set is the newest version that the sender knows; zero if it knows none.
 	Set  Set  `cbor:"2,keyasint,omitzero"`
 	Wish Wish `cbor:"3,keyasint,omitempty"`
-	// Seen is the receiver's newest pending grant that the sender has processed.
+	// Seen is the Seq of the receiver's newest PendingGrants that the sender has processed.
 	Seen uint64 `cbor:"4,keyasint,omitempty"`
-	// PendingGrants is the sender's newest pending grant. A receiver that has not seen it does not adopt a later version of
+	// GrantsSeq is the Seq of the sender's newest PendingGrants. A receiver that has not seen it does not adopt a later version of
 	// its set from this heartbeat.
-	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
+	GrantsSeq uint64 `cbor:"5,keyasint,omitempty"`
 	// Unconfirmed: the sender has adopted Set without having seen the pending grants of any process that knew it. Receivers
 	// do not adopt it.
 	Unconfirmed bool `cbor:"6,keyasint,omitempty"`
 	// Isolated: the sender is one of several voters and has heard none for so long that it has no quorum, or it can take no
 	// new state.
 	Isolated bool `cbor:"7,keyasint,omitempty"`
-	// Lease is how long (ns from Sent) an acknowledgement counts towards the sender's quorum. 0 is the minimum.
-	Lease int64 `cbor:"8,keyasint,omitempty"`
+	// AckTTL is how long (ns from Sent) an acknowledgement counts towards the sender's quorum: F in docs/protocol.md. 0 is
+	// the minimum.
+	AckTTL int64 `cbor:"8,keyasint,omitempty"`
 	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.
 	NoQuorum bool `cbor:"9,keyasint,omitempty"`
 	// Expect is the number of processes that the sender would found a set with, itself included; 0: it only joins one.
@@ -101,11 +102,11 @@ type Ack struct {
 	Got int64 `cbor:"2,keyasint,omitempty"`
 	OK  bool  `cbor:"3,keyasint,omitempty"`
 	// As in Heartbeat.
-	Set           Set    `cbor:"4,keyasint,omitzero"`
-	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
-	Unconfirmed   bool   `cbor:"6,keyasint,omitempty"`
-	// Lease is that of the heartbeat.
-	Lease int64 `cbor:"7,keyasint,omitempty"`
+	Set         Set    `cbor:"4,keyasint,omitzero"`
+	GrantsSeq   uint64 `cbor:"5,keyasint,omitempty"`
+	Unconfirmed bool   `cbor:"6,keyasint,omitempty"`
+	// AckTTL is that of the heartbeat.
+	AckTTL int64 `cbor:"7,keyasint,omitempty"`
 }
 
 // Prepare requests a Promise. Prepare, Promise, Accept and Accepted agree on the next version of the voter set among the
@@ -164,13 +165,13 @@ type Holding struct {
 
 // Loss describes lost counters of a partition, as far as its owner knows.
 type Loss struct {
-	// Of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
-	Of Epoch `cbor:"1,keyasint,omitzero"`
-	// Sure is the lost epoch if it turns out that no process owned the partition at Of; equal to Of where ownership is
-	// certain.
-	Sure Epoch `cbor:"2,keyasint,omitzero"`
-	// Has is the highest epoch whose state is complete: nothing is lost of it or of earlier epochs.
-	Has Epoch `cbor:"3,keyasint,omitzero"`
+	// Last is the last epoch whose state may be lost. A returning state of this or a later epoch ends the loss.
+	Last Epoch `cbor:"1,keyasint,omitzero"`
+	// LastCertain is the last lost epoch if it turns out that no process owned the partition at Last; equal to Last where
+	// ownership is certain.
+	LastCertain Epoch `cbor:"2,keyasint,omitzero"`
+	// Complete is the highest epoch whose state is complete: nothing is lost of it or of earlier epochs.
+	Complete Epoch `cbor:"3,keyasint,omitzero"`
 	// Age is the time (ns) since the takeover without that state.
 	Age int64 `cbor:"4,keyasint,omitempty"`
 }
@@ -181,12 +182,12 @@ type AcceptLoss struct{}
 // PendingGrants lists the claims that the sender has granted or learned. It is resent until the receiver's heartbeats have
 // seen it; until then they are not acknowledged.
 type PendingGrants struct {
-	Seq    uint64    `cbor:"1,keyasint,omitempty"`
-	Grants []Granted `cbor:"2,keyasint,omitempty"`
+	Seq    uint64         `cbor:"1,keyasint,omitempty"`
+	Grants []PendingGrant `cbor:"2,keyasint,omitempty"`
 }
 
-// Granted is a promised partition and its claimer.
-type Granted struct {
+// PendingGrant is a promised partition and its claimer.
+type PendingGrant struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 	Claimer   Peer   `cbor:"3,keyasint,omitzero"`
@@ -207,10 +208,10 @@ type Claimed struct {
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 }
 
-// Grant answers a Claim.
-type Grant struct {
-	ID    uint64      `cbor:"1,keyasint,omitempty"`
-	Parts []GrantPart `cbor:"2,keyasint,omitempty"`
+// ClaimResponse answers a Claim: which partitions the sender grants. (Units of a lease are granted by bucket.Grant.)
+type ClaimResponse struct {
+	ID    uint64              `cbor:"1,keyasint,omitempty"`
+	Parts []ClaimResponsePart `cbor:"2,keyasint,omitempty"`
 	// Votes: the sender is past its grace, so its grants count towards a majority.
 	Votes bool `cbor:"3,keyasint,omitempty"`
 	// Version is the sender's voter set version at the time. A vote for a claimer with a lower version does not count.
@@ -221,8 +222,8 @@ type Grant struct {
 	Acked []Acked `cbor:"6,keyasint,omitempty"`
 }
 
-// GrantPart answers for one partition.
-type GrantPart struct {
+// ClaimResponsePart answers for one partition.
+type ClaimResponsePart struct {
 	Partition int `cbor:"1,keyasint,omitempty"`
 	// OK: the sender has promised the generation to the claimer.
 	OK bool `cbor:"2,keyasint,omitempty"`
@@ -232,10 +233,10 @@ type GrantPart struct {
 	// Has is the completeness of the sender's state, and State its mark.
 	Has   Completeness `cbor:"5,keyasint,omitempty"`
 	State Mark         `cbor:"6,keyasint,omitzero"`
-	// Owned is the highest epoch with announced ownership that the sender knows. Granted is the epoch granted to another
-	// process before this claim.
-	Owned   Epoch `cbor:"7,keyasint,omitzero"`
-	Granted Epoch `cbor:"8,keyasint,omitzero"`
+	// LastOwned is the highest epoch with announced ownership that the sender knows. MaybeOwned is a later epoch that was
+	// granted before to another process, which may have owned the partition.
+	LastOwned  Epoch `cbor:"7,keyasint,omitzero"`
+	MaybeOwned Epoch `cbor:"8,keyasint,omitzero"`
 }
 
 // Completeness ranks states of a partition.
@@ -256,7 +257,7 @@ type Acked struct {
 	Left int64  `cbor:"2,keyasint,omitempty"` // ns from the creation of this message
 }
 
-// Fetch requests the state of a partition that the receiver offered in its Grant.
+// Fetch requests the state of a partition that the receiver offered in its ClaimResponse.
 type Fetch struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"` // of the claim

@@ -39,7 +39,7 @@ func Validate(b Body) error {
 		for i := range b.Parts {
 			number("partition", b.Parts[i].Partition)
 		}
-	case *Grant:
+	case *ClaimResponse:
 		for i := range b.Parts {
 			number("partition", b.Parts[i].Partition)
 			unknown = unknown || b.Parts[i].Has > Complete

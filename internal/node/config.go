@@ -42,7 +42,7 @@ type Config struct {
 
 	CheckTimeout, JoinTimeout, ShutdownTimeout, HandoverTimeout time.Duration
 	ForgetAfter, LostStateHold, MaxClockSkew                    time.Duration
-	Right                                                       time.Duration // cluster.Config.Right, no flag
+	QuorumTimeout                                               time.Duration // cluster.Config.QuorumTimeout, no flag
 	Rejoin                                                      time.Duration // gossip.Config.RejoinInterval, no flag
 	Replicas                                                    int
 

@@ -242,7 +242,7 @@ func (m *scrape) knowing(s *snapshot) {
 	m.counter("sluice_messages_dropped_total", "Control messages dropped before sending, for a full queue or a missing connection, and on "+
 		"arrival for a full queue. Necessary ones are sent again.", s.pool.Dropped+c.Dropped)
 
-	m.gauge("sluice_right", "1 while this node has quorum: a majority of voters has acknowledged it recently.", flag(c.Right))
+	m.gauge("sluice_right", "1 while this node has quorum: a majority of voters has acknowledged it recently.", flag(c.HasQuorum))
 	m.gauge("sluice_set_members", "Number of voters, the members of which majorities are counted.", float64(len(c.Set.Members)))
 	m.gauge("sluice_set_version", "Version of the voter set.", float64(c.Set.Version))
 	m.gauge("sluice_peers_unheard", "Members in gossip that this node does not hear over the peer port.", float64(c.Unreachable))
@@ -256,7 +256,7 @@ func (m *scrape) moving(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
 	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Holding))
-	m.gauge("sluice_partitions_closing", "Partitions that are being handed over.", float64(p.Closing))
+	m.gauge("sluice_partitions_closing", "Partitions that are being handed over.", float64(p.InHandoff))
 	m.gauge("sluice_partitions_claiming", "Partitions without an owner that this node is taking over.", float64(p.Claiming))
 	m.gauge("sluice_partitions_unprotected", "Partitions owned here without a complete replica at a reachable node.",
 		float64(p.Unprotected))
@@ -265,8 +265,8 @@ func (m *scrape) moving(s *snapshot) {
 	m.gauge("sluice_copies", "Replicas here of other nodes' partitions.", float64(p.Copies))
 	m.gauge("sluice_divergent", "Divergent states of partitions lost to another owner that has not merged them yet.", float64(p.Divergent))
 	m.counters("sluice_handoffs_total", "Partitions handed over to another node, and received from one.", "direction")
-	m.by("given", p.HandedOver, "taken", p.Received)
-	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.TakenBack)
+	m.by("given", p.HandedOff, "taken", p.Received)
+	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.HandoffsRejected)
 	m.counter("sluice_claims_total", "Partitions taken over because they had no living owner.", p.Claims)
 	m.counter("sluice_claims_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
 	m.counter("sluice_claims_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",

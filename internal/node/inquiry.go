@@ -138,4 +138,4 @@ func (m controlQueue) Deliver(e message.Envelope) {
 }
 
 // spreadLoad sends a report to the other nodes.
-func (n *Node) spreadLoad(r limiter.LoadReport) { n.cluster.Tell(new(message.Load(r))) }
+func (n *Node) spreadLoad(r limiter.LoadReport) { n.cluster.Broadcast(new(message.Load(r))) }

@@ -36,7 +36,7 @@ func TestPeerPortsClosed(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3"} {
 		s := testConfig(t)
 		s.Name, s.BootstrapExpect, s.JoinTimeout = name, 2, 200*time.Millisecond
-		s.Bind, s.Right = "127.0.0.1", 600*time.Millisecond
+		s.Bind, s.QuorumTimeout = "127.0.0.1", 600*time.Millisecond
 		for _, n := range nodes {
 			s.Join = append(s.Join, n.gossip.Addr())
 		}

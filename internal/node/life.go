@@ -118,7 +118,7 @@ func (n *Node) handOver() (all bool) {
 		n.log.Info("handing over", "partitions", held)
 	}
 	began := time.Now()
-	gave, left, err := n.cluster.HandOver(ctx)
+	gave, left, err := n.cluster.HandOff(ctx)
 	longest := time.Duration(n.cluster.Stats().Partitions.FrozenMax).Round(time.Microsecond)
 	facts := []any{"given", gave, "left", left, "took", time.Since(began).Round(time.Millisecond), "longest_freeze", longest}
 	switch {

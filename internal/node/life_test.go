@@ -45,7 +45,7 @@ func TestStopHandsOver(t *testing.T) {
 			t.Errorf("user %d: %d are left, want 1", i, got)
 		}
 	}
-	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Claims != 0 || !s.Right {
+	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Claims != 0 || !s.HasQuorum {
 		t.Errorf("%+v", s)
 	}
 	// The two go as well, one after the other; the last has nobody to give to.
@@ -87,7 +87,7 @@ func TestTwin(t *testing.T) {
 	}
 	total := 0
 	for _, n := range nodes {
-		if s := n.cluster.Stats(); len(s.Set.Members) != 3 || !s.Right || s.Partitions.SteppedDown != 0 {
+		if s := n.cluster.Stats(); len(s.Set.Members) != 3 || !s.HasQuorum || s.Partitions.SteppedDown != 0 {
 			t.Errorf("%s: %+v", n.config.Name, s)
 		}
 		total += n.holding()
@@ -108,7 +108,7 @@ func TestForgetByHand(t *testing.T) {
 	// What it says is cut off from here on, as if it had crashed.
 	nodes[1].peerServer.Close()
 	nodes[1].peers.Close()
-	await(t, "without quorum", func() bool { return !nodes[0].cluster.Stats().Right })
+	await(t, "without quorum", func() bool { return !nodes[0].cluster.Stats().HasQuorum })
 	if m := nodes[0].service.Members(t.Context()); !strings.Contains(m.Reason, "of 2 counted members") {
 		t.Errorf("it does not say why: %q", m.Reason)
 	}
@@ -116,7 +116,7 @@ func TestForgetByHand(t *testing.T) {
 		_, err := nodes[0].service.Forget(t.Context(), "n2")
 		return err == nil
 	})
-	await(t, "holding all", func() bool { return nodes[0].holding() == 1021 && nodes[0].cluster.Stats().Right })
+	await(t, "holding all", func() bool { return nodes[0].holding() == 1021 && nodes[0].cluster.Stats().HasQuorum })
 	nodes[0].Hurry()
 	nodes[1].Hurry()
 }

@@ -29,7 +29,7 @@ func testConfig(t *testing.T) Config {
 	s.GRPCPort, s.HTTPPort, s.PeerPort, s.GossipPort = 0, 0, 0, 0
 	// What nodes decide is looked at, not how soon they lose patience with a machine that does other things too: they reject
 	// nothing because work waits for a processor, and a stall of a second neither takes their right nor has on_failure answer.
-	s.Bounds.MaxWait, s.Right, s.CheckTimeout, s.Rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
+	s.Bounds.MaxWait, s.QuorumTimeout, s.CheckTimeout, s.Rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
 	s.Rules = t.TempDir()
 	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	return s

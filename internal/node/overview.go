@@ -22,7 +22,7 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 		return o
 	}
 	o.Set = limiter.VoterSet{ClusterID: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
-	o.MayDecide, o.Reason = own.Right, own.Reason
+	o.MayDecide, o.Reason = own.HasQuorum, own.Reason
 	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
 		o.Unreached = nil // the next overview has the reason
 	}
@@ -34,7 +34,7 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 	o.Clocks = limiter.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
 	p := own.Partitions
 	o.Holdings = limiter.Holdings{
-		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
+		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.InHandoff,
 		Copies: p.Copies, Claims: p.Claiming, Divergent: p.Divergent, Lost: p.Lost,
 	}
 	if p.Lost > 0 {

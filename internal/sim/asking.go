@@ -209,7 +209,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 		return decided, message.Peer{}, d
 	}
 	p.waiting = append(p.waiting, waiting{
-		ask: a, hop: h, clusterID: p.set.ID, term: p.handoff.Term(a.key.partition), seq: seq, since: w.now,
+		ask: a, hop: h, clusterID: p.set.ID, term: p.handoff.LocalTerm(a.key.partition), seq: seq, since: w.now,
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
@@ -244,7 +244,7 @@ func (w *simCluster) release(p *process) {
 	p.waiting = nil
 	for _, x := range waits {
 		switch {
-		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Term(x.ask.key.partition) == x.term:
+		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.LocalTerm(x.ask.key.partition) == x.term:
 			acc := x.ask.key.account(x.clusterID)
 			acc.released++
 			w.judgeReleased(x.ask.key, acc)
@@ -263,51 +263,51 @@ func (w *simCluster) release(p *process) {
 	}
 }
 
-// told is a process and an epoch that it has been told of.
-type told struct {
+// learned is a process and an epoch that it has learned of.
+type learned struct {
 	process *process
 	epoch   message.Epoch
 }
 
-// noteTold records the epochs that owners and granters report to p.
-func (w *simCluster) noteTold(p *process, e message.Envelope) {
+// noteLearned records the epochs that owners and granters report to p.
+func (w *simCluster) noteLearned(p *process, e message.Envelope) {
 	if e.To != p.self || e.ClusterID != p.set.ID {
 		return
 	}
-	tell := func(part int, gen uint64, boot string) {
-		w.history(e.ClusterID, part).told[told{p, message.Epoch{Gen: gen, Boot: boot}}] = true
+	note := func(part int, gen uint64, boot string) {
+		w.history(e.ClusterID, part).learned[learned{p, message.Epoch{Gen: gen, Boot: boot}}] = true
 	}
 	switch b := e.Body.(type) {
 	case *message.Holdings:
 		for _, x := range b.Held {
-			tell(x.Partition, x.Gen, e.From.Boot)
+			note(x.Partition, x.Gen, e.From.Boot)
 		}
 	case *message.PendingGrants:
 		for _, x := range b.Grants {
-			tell(x.Partition, x.Gen, x.Claimer.Boot)
+			note(x.Partition, x.Gen, x.Claimer.Boot)
 		}
-	case *message.Grant:
+	case *message.ClaimResponse:
 		for _, x := range b.Parts {
-			for _, epoch := range []message.Epoch{x.Known, x.Owned, x.Granted} {
-				tell(x.Partition, epoch.Gen, epoch.Boot)
+			for _, epoch := range []message.Epoch{x.Known, x.LastOwned, x.MaybeOwned} {
+				note(x.Partition, epoch.Gen, epoch.Boot)
 			}
 		}
 	}
 }
 
-// promiseForgotten reports whether the owner of t could not know of before: it was not told, every process that owned or
+// promiseForgotten reports whether the owner of t could not know of before: it had not learned of it, every process that owned or
 // granted before was stopped or gone when the claim of t began, and one of them has crashed. Unless processes are stopped, no
-// granter of the claim was told either.
+// granter of the claim had learned of it either.
 func (w *simCluster) promiseForgotten(h *history, before, t *term) bool {
 	asked, claims := h.asked[t.state.Mark.Epoch]
 	knew := func(p *process) bool {
 		return p.runs() && !p.paused && (!claims || p == t.process || p.resumed <= asked)
 	}
-	if !w.stops && slices.ContainsFunc(h.granted[t.state.Mark.Epoch], func(p *process) bool { return h.told[told{p, before.state.Mark.Epoch}] }) {
+	if !w.stops && slices.ContainsFunc(h.granted[t.state.Mark.Epoch], func(p *process) bool { return h.learned[learned{p, before.state.Mark.Epoch}] }) {
 		return false
 	}
 	all := append(slices.Clone(h.granted[before.state.Mark.Epoch]), before.process)
-	return !h.told[told{t.process, before.state.Mark.Epoch}] && !slices.ContainsFunc(all, knew) &&
+	return !h.learned[learned{t.process, before.state.Mark.Epoch}] && !slices.ContainsFunc(all, knew) &&
 		slices.ContainsFunc(all, func(p *process) bool { return p.crashed })
 }
 

@@ -132,7 +132,7 @@ func (w *simCluster) someTypes() (string, func(message.Body) bool) {
 	case 4:
 		return "holdings", func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
 	case 5:
-		return "grants", func(b message.Body) bool { _, ok := b.(*message.Grant); return ok }
+		return "grants", func(b message.Body) bool { _, ok := b.(*message.ClaimResponse); return ok }
 	default:
 		return "pending_grants", func(b message.Body) bool { _, ok := b.(*message.PendingGrants); return ok }
 	}

@@ -22,8 +22,8 @@ func TestGuardsRemoved(t *testing.T) {
 		invariants []string // without the rule one of them is violated
 	}{
 		{"epoch", guard.EpochCheck, "chaos", []string{"I1", "seal", "epoch"}},
-		{"majority", guard.ClaimMajority, "creep", []string{"I1"}},
-		{"wait", guard.ClaimWait, "creep", []string{"I1"}},
+		{"majority", guard.ClaimMajority, "disconnect", []string{"I1"}},
+		{"wait", guard.ClaimWait, "disconnect", []string{"I1"}},
 		{"promise", guard.Promise, "chaos", []string{"I1"}},
 		{"inheritance", guard.Inheritance, "sleepers", []string{"I1"}},
 		{"freeze", guard.Freeze, "planned", []string{"seal"}},

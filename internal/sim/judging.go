@@ -307,7 +307,7 @@ func (w *simCluster) note(p *process, e message.Envelope) {
 				h.asked[epoch] = w.now
 			}
 		}
-	case *message.Grant:
+	case *message.ClaimResponse:
 		for _, part := range b.Parts {
 			h := w.history(e.ClusterID, part.Partition)
 			if part.Has == message.Partial {

@@ -182,7 +182,7 @@ func (w *simCluster) step(p *process, now int64, l *controlMessage) {
 	p.quorum.Step(now, l.envelope)
 	p.handoff.Step(now, l.envelope)
 	w.notePortions(p, l.envelope)
-	w.noteTold(p, l.envelope)
+	w.noteLearned(p, l.envelope)
 	w.watch(p)
 }
 

@@ -39,7 +39,7 @@ var profiles = []profile{
 	{name: "pause", share: 8, nodes: upTo(2, 5), play: singlePause, bound: oneByOne},
 	{name: "isolate", share: 7, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
 	{name: "sleepers", share: 3, nodes: upTo(4, 5), play: sleepers},
-	{name: "creep", share: 5, nodes: upTo(3, 5), play: creep},
+	{name: "disconnect", share: 5, nodes: upTo(3, 5), play: disconnectOneByOne},
 	{name: "damage", share: 2, nodes: upTo(2, 4), play: damage, bound: nothing, exact: true},
 	{name: "bridge", share: 4, nodes: upTo(4, 5), play: bridge, bound: oneByOne},
 	{name: "forgotten", share: 2, nodes: upTo(3, 3), play: forgotten},
@@ -228,7 +228,7 @@ func singlePause(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
-	w.hush()
+	w.stopLoadSometimes()
 	d := between(w.rng, 20*time.Millisecond, 1200*time.Millisecond)
 	if w.rng.IntN(2) == 0 {
 		d = between(w.rng, 500*time.Millisecond, 6*time.Second)
@@ -242,23 +242,23 @@ func isolate(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
-	w.hush()
+	w.stopLoadSometimes()
 	how := way(w.rng.IntN(3))
 	w.split([]int{p.place}, how, true)
 	w.pass(between(w.rng, 30*time.Millisecond, 5*time.Second))
 	w.split([]int{p.place}, how, false)
 }
 
-// hush stops the load in a third of the runs until all is settled again, so that the units spent by a divergent copy are
-// visible once merged.
-func (w *simCluster) hush() {
+// stopLoadSometimes stops the load in a third of the runs until all is settled again, so that the units spent by a divergent
+// copy are visible once merged.
+func (w *simCluster) stopLoadSometimes() {
 	if w.rng.IntN(3) == 0 {
 		w.unload()
 	}
 }
 
-// creep cuts one process off from the others one by one.
-func creep(w *simCluster) {
+// disconnectOneByOne cuts one process off from the others one by one.
+func disconnectOneByOne(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)

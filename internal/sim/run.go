@@ -170,7 +170,7 @@ func (w *simCluster) play(f *profile, n int) {
 	}
 	w.exhaust()
 	w.pass(2 * time.Second)
-	// A damaged copy is found when it is to be handed over.
+	// A damaged copy is found when it is to be handed off.
 	if why := w.unsettled(f.name != "damage"); why != "" {
 		w.fail("I7", general, "after all was settled, and nobody asked any more: %s", why)
 	}

@@ -65,12 +65,12 @@ type history struct {
 	all []*term
 	// partial are the epochs of states that were offered as partial to a claim.
 	partial map[message.Epoch]bool
-	// claimed are the generations of claims, asked when they were sent, granted the processes that granted an epoch, told the
-	// processes told of one.
+	// claimed are the generations of claims, asked when they were sent, granted the processes that granted an epoch,
+	// learned the processes that learned of one.
 	claimed map[claim]uint64
 	asked   map[message.Epoch]int64
 	granted map[message.Epoch][]*process
-	told    map[told]bool
+	learned map[learned]bool
 }
 
 // claim identifies a claim.
@@ -92,7 +92,7 @@ func (w *simCluster) history(clusterID string, part int) *history {
 	if h == nil {
 		h = &history{
 			byEpoch: map[message.Epoch]*term{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, asked: map[message.Epoch]int64{},
-			granted: map[message.Epoch][]*process{}, told: map[told]bool{},
+			granted: map[message.Epoch][]*process{}, learned: map[learned]bool{},
 		}
 		w.histories[c] = h
 		w.chapters = append(w.chapters, c)
@@ -100,7 +100,7 @@ func (w *simCluster) history(clusterID string, part int) *history {
 	return h
 }
 
-// replaced reports whether from is a replica that lacked decisions of its owner: of t, or of the owner that handed over to t,
+// replaced reports whether from is a replica that lacked decisions of its owner: of t, or of the owner that handed off to t,
 // directly or through others.
 func (h *history) replaced(from message.Mark, t *term) bool {
 	for t != nil && t.state.Mark.Epoch != from.Epoch && t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0 {
@@ -174,13 +174,13 @@ func (w *simCluster) judgeContent(part int, t *term) {
 		return
 	}
 	from := h.byEpoch[start.Epoch]
-	swapped := t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0
+	afterHandoff := t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0
 	for i, k := range w.keysOf[part] {
 		want := int64(0)
 		if from != nil {
 			want = from.asOf(i, start.Seq)
 		}
-		if k.request.Transient && !swapped {
+		if k.request.Transient && !afterHandoff {
 			continue // replicas do not have these
 		}
 		if t.before[i] < want {
@@ -196,11 +196,11 @@ func (w *simCluster) judgeSwap(part int, t *term) {
 	from := w.history(t.clusterID, part).byEpoch[start.Epoch]
 	switch {
 	case from == nil:
-		w.fail("I5 swap", part, "%s was handed the partition from %s, which nobody held", t.process, tellMark(start))
+		w.fail("I5 handoff", part, "%s was handed the partition from %s, which nobody held", t.process, tellMark(start))
 	case start.Seq >= from.last:
 		from.handed = true
 	default:
-		w.fail("I5 swap", part, "%s was handed the partition as of %s; %s has decided up to %d", t.process, tellMark(start), from.process, from.last)
+		w.fail("I5 handoff", part, "%s was handed the partition as of %s; %s has decided up to %d", t.process, tellMark(start), from.process, from.last)
 	}
 }
 

@@ -133,7 +133,7 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 			say(" p%d %s", c.Partition, tellGen(c.Gen))
 			about(c.Partition)
 		}
-	case *message.Grant:
+	case *message.ClaimResponse:
 		say("grant %d:", b.ID)
 		for _, g := range b.Parts {
 			say(" p%d ok=%v knows %s of %s, has %d %s;", g.Partition, g.OK, tellEpoch(g.Known), short(g.Owner), g.Has, tellMark(g.State))

@@ -28,7 +28,7 @@ var kinds = [...]message.Body{
 	7:  (*message.Holdings)(nil),
 	8:  (*message.PendingGrants)(nil),
 	9:  (*message.Claim)(nil),
-	10: (*message.Grant)(nil),
+	10: (*message.ClaimResponse)(nil),
 	11: (*message.Fetch)(nil),
 	12: (*message.TransferBatch)(nil),
 	13: (*message.Receipt)(nil),

@@ -138,7 +138,7 @@ func TestStrangeControl(t *testing.T) {
 	later := map[int]any{1: 7, 99: []string{"a field that is none"}} // N and more
 	m := post(t,
 		head(&message.Heartbeat{}), &message.Heartbeat{Wish: 3},
-		head(&message.Grant{}), &message.Grant{Parts: []message.GrantPart{{Has: 255}}},
+		head(&message.ClaimResponse{}), &message.ClaimResponse{Parts: []message.ClaimResponsePart{{Has: 255}}},
 		head(&message.TransferBatch{}), &message.TransferBatch{Parts: []message.Part{{Kind: 6}}},
 		head(&message.TransferBatch{}), &message.TransferBatch{Parts: []message.Part{{}}},
 		head(&message.TransferBatch{}, 2, 1), later,

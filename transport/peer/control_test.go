@@ -63,10 +63,10 @@ var (
 func bodies() []message.Body {
 	return []message.Body{
 		&message.Heartbeat{},
-		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, PendingGrants: huge, Unconfirmed: true, Isolated: true},
+		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, GrantsSeq: huge, Unconfirmed: true, Isolated: true},
 		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
 		&message.Ack{},
-		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, PendingGrants: huge, Unconfirmed: true},
+		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, GrantsSeq: huge, Unconfirmed: true},
 		&message.Prepare{},
 		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
 		&message.Promise{},
@@ -76,16 +76,16 @@ func bodies() []message.Body {
 		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
 		&message.Holdings{},
-		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Has: epoch, Age: math.MaxInt64}}}},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Last: epoch, LastCertain: mark.Epoch, Complete: epoch, Age: math.MaxInt64}}}},
 		&message.PendingGrants{},
-		&message.PendingGrants{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
+		&message.PendingGrants{Seq: huge, Grants: []message.PendingGrant{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},
 		&message.Claim{ID: huge, Probe: true, Parts: []message.Claimed{{}, {Partition: last, Gen: huge}}},
-		&message.Grant{},
-		&message.Grant{
+		&message.ClaimResponse{},
+		&message.ClaimResponse{
 			ID: huge, Votes: true, Probe: true,
-			Parts: []message.GrantPart{
-				{}, {Partition: last, OK: true, Known: epoch, Owner: process, Has: message.Complete, State: mark, Owned: epoch, Granted: epoch},
+			Parts: []message.ClaimResponsePart{
+				{}, {Partition: last, OK: true, Known: epoch, Owner: process, Has: message.Complete, State: mark, LastOwned: epoch, MaybeOwned: epoch},
 				{Has: message.Partial, State: message.Mark{Seq: 1}},
 			},
 			Acked: []message.Acked{{}, {Boot: "b-9", Left: math.MaxInt64}, {Boot: odd, Left: math.MinInt64}},
@@ -100,7 +100,7 @@ func bodies() []message.Body {
 				{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
 				{Partition: last, Kind: message.Close, Epoch: epoch, InitialSync: huge, Seq: huge, Start: message.Mark{Epoch: epoch, Seq: huge}, Next: message.Epoch{Gen: huge, Boot: odd}, Sum: huge},
 				{Kind: message.Answer, Counters: 1, Bytes: len(portions) - 14, End: true, Next: message.Epoch{Gen: 1}},
-				{Partition: 1, Kind: message.Merge, Begin: true, End: true, Loss: message.Loss{Of: epoch, Sure: epoch, Has: epoch, Age: 9}},
+				{Partition: 1, Kind: message.Merge, Begin: true, End: true, Loss: message.Loss{Last: epoch, LastCertain: epoch, Complete: epoch, Age: 9}},
 			},
 			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
 		},

@@ -137,7 +137,7 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 		return
 	}
 	if e.Copy {
-		w.spare.post(e)
+		w.duplicateControl.post(e)
 	}
 	w.control.post(e)
 }
@@ -145,8 +145,8 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 // ways are the ways to one address: for records that are answered at once, for records whose answers wait for a replica or
 // another node, for control messages, and for copies of control messages.
 type ways struct {
-	prompt, sync   *link
-	control, spare *outbox
+	prompt, sync              *link
+	control, duplicateControl *outbox
 }
 
 // known returns the ways to addr; nil if there are none yet.
@@ -170,7 +170,7 @@ func (p *Pool) ways(addr string) (*ways, error) {
 	if w == nil {
 		w = &ways{
 			prompt: &link{pool: p, addr: addr, trips: 1}, sync: &link{pool: p, addr: addr, trips: 2},
-			control: newOutbox(p, addr), spare: newOutbox(p, addr),
+			control: newOutbox(p, addr), duplicateControl: newOutbox(p, addr),
 		}
 		p.mu.ways[addr] = w
 	}
@@ -182,7 +182,7 @@ func (w *ways) close(why error) {
 	w.prompt.close(why)
 	w.sync.close(why)
 	w.control.close()
-	w.spare.close()
+	w.duplicateControl.close()
 }
 
 // Failure returns why the messages to addr do not arrive, "" if the last connection was made or none was tried.

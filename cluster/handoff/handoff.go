@@ -5,19 +5,19 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// closes freezes partitions whose next owner, at the channel's peer, is level, and packs their closes. From then on this
-// process decides nothing there, and takes a partition back only when the peer rejects the close.
+// closes freezes partitions whose next owner, the channel's peer, has all changes but a few, and packs their closes with the
+// rest. From then on this process decides nothing there, and takes a partition back only when the peer rejects the close.
 func (k *packing) closes() {
 	ch, m := k.ch, k.m
-	for len(ch.level) > 0 && k.room() > 0 && m.may() {
-		t := ch.level[0]
-		ch.level = ch.level[1:]
+	for len(ch.closes) > 0 && k.room() > 0 && m.hasQuorum() {
+		t := ch.closes[0]
+		ch.closes = ch.closes[1:]
 		p := t.part
-		if p.hold.giver == ch.peer && m.now-p.hold.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
+		if p.hold.previousOwner == ch.peer && m.now-p.hold.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
 			p.hold.later = true // offered again when the time has passed
 			continue
 		}
-		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > nearlyLevel {
+		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > maxCloseChanges {
 			continue
 		}
 		if guard.On(guard.Freeze) {
@@ -38,7 +38,7 @@ func (k *packing) closes() {
 			continue
 		}
 		h.seq = seq
-		p.enter(handingOver)
+		p.enter(inHandoff)
 		h.nextOwner, h.frozen = t, m.now
 		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
 		p.known = knowledge{epoch: h.next, owner: ch.peer, since: m.now}
@@ -50,13 +50,13 @@ func (k *packing) closes() {
 	}
 }
 
-// handedOver completes a handoff: t's peer owns p now, and the state here is a replica.
-func (m *Machine) handedOver(p *partition, t *target) {
-	if p.phase != handingOver || p.hold.nextOwner != t {
+// handoffAccepted ends a handoff at the old owner: t's peer owns p now, and the state here is a replica.
+func (m *Machine) handoffAccepted(p *partition, t *target) {
+	if p.phase != inHandoff || p.hold.nextOwner != t {
 		return
 	}
-	m.thawed(p)
-	m.stats.HandedOver++
+	m.noteFreezeEnd(p)
+	m.stats.HandedOff++
 	mark := message.Mark{Epoch: p.hold.next, Seq: p.hold.seq}
 	before := message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
 	m.confirmed[p.number].Store(p.hold.seq)
@@ -70,13 +70,13 @@ func (m *Machine) handedOver(p *partition, t *target) {
 	p.state.mark, p.state.start, p.state.from, p.state.passed = mark, before, t.ch.peer, false
 	p.noteOwned(next)
 	if p.known.epoch == next {
-		p.known.basis, p.known.start = announced, before
+		p.known.status, p.known.start = ownerAnnounced, before
 	}
 }
 
-// handedOverLate makes the state here a replica of p's owner if the owner took a close that this process had given up (as
+// handoffAcceptedLate makes the state here a replica of p's owner if the owner took a close that this process had given up (as
 // after a lapse). The owner counts it as a replica too. start is the beginning of the owner's epoch.
-func (m *Machine) handedOverLate(p *partition, start message.Mark) {
+func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 	s, k := &p.state, &p.known
 	if p.phase != replica && p.phase != divergent || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
 		return
@@ -86,18 +86,18 @@ func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.owner, false
 }
 
-// closeRejected takes p back, unless another process owns it at a higher epoch.
-func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
-	if p.phase != handingOver || p.hold.nextOwner != t {
+// handoffRejected takes p back, unless another process owns it at a higher epoch.
+func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) {
+	if p.phase != inHandoff || p.hold.nextOwner != t {
 		return
 	}
-	m.thawed(p)
+	m.noteFreezeEnd(p)
 	h := p.hold
 	m.learn(p, x.Known, x.Owner)
-	if p.phase != handingOver {
+	if p.phase != inHandoff {
 		return // a higher epoch is known; p is no longer owned here
 	}
-	m.stats.TakenBack++
+	m.stats.HandoffsRejected++
 	others := make([]*target, 0, len(h.targets))
 	for _, o := range h.targets {
 		if o == t {
@@ -113,12 +113,12 @@ func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 		o.gone = true
 	}
 	m.open(p, epoch, message.Mark{Epoch: h.epoch, Seq: h.seq})
-	m.shun(p, t.ch.peer)
+	m.skipForAWhile(p, t.ch.peer)
 	m.plan(p)
 }
 
-// thawed records the duration of a freeze.
-func (m *Machine) thawed(p *partition) {
+// noteFreezeEnd records the duration of a freeze.
+func (m *Machine) noteFreezeEnd(p *partition) {
 	d := m.now - p.hold.frozen
 	m.stats.Freezes++
 	m.stats.FrozenNanos += d
@@ -148,12 +148,12 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 	m.stats.Received++
 	s.loss = m.decodeLoss(part.Loss, s.loss)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
-	// The giver has the same state, and remains a replica until another one is complete.
-	giver := &target{
+	// The previous owner has the same state, and remains a replica until another one is complete.
+	previousOwner := &target{
 		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
-		level: part.Seq, packed: part.Seq, acked: part.Seq,
+		drained: part.Seq, packed: part.Seq, acked: part.Seq,
 	}
-	m.open(p, part.Next, start, giver)
-	p.hold.giver, p.hold.since = from, m.now
+	m.open(p, part.Next, start, previousOwner)
+	p.hold.previousOwner, p.hold.since = from, m.now
 	return true
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-// scene is the members that gossip shows at a moment, and which of them live. It is immutable.
-type scene struct {
+// liveMembers is the members that gossip shows at a moment, and which of them live. It is immutable.
+type liveMembers struct {
 	seq   uint64 // of gossip's view
 	nodes []node // sorted by name
 	self  int    // index in nodes
 }
 
 // state returns this process's state.
-func (s *scene) state() member.State { return s.nodes[s.self].state }
+func (s *liveMembers) state() member.State { return s.nodes[s.self].state }
 
 // of returns the node that gossip shows under name, nil if none.
-func (s *scene) of(name string) *node {
+func (s *liveMembers) of(name string) *node {
 	if i := slices.IndexFunc(s.nodes, func(n node) bool { return n.name == name }); i >= 0 {
 		return &s.nodes[i]
 	}
 	return nil
 }
 
-// placement is the assigned owners and replicas in a scene: the ring of the members that serve and live, and the same ring
+// assignment is the assigned owners and replicas of a liveMembers: the ring of the members that serve and live, and the same ring
 // without this process, whose owners have its replicas where zones allow it.
-type placement struct {
-	scene   *scene
+type assignment struct {
+	live    *liveMembers
 	table   *ring.Table
 	without *ring.Table
 	view    handoff.View
@@ -40,9 +40,9 @@ type placement struct {
 	err     error
 }
 
-// place returns the placement of s. Tables of before are kept where the members are the same.
-func place(c ring.Config, s *scene, before *placement) *placement {
-	p := &placement{scene: s}
+// assign returns the assignment of s. Tables of before are reused where the members are the same.
+func assign(c ring.Config, s *liveMembers, before *assignment) *assignment {
+	p := &assignment{live: s}
 	var all, others []string
 	for i, n := range s.nodes {
 		if !n.lives {
@@ -92,22 +92,22 @@ func owners(t *ring.Table, members []message.Peer) []int {
 	return list
 }
 
-// placer builds placements beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
+// assigner builds assignments beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
 // several requests it serves the last.
-type placer struct {
+type assigner struct {
 	config ring.Config
 	retain func(addrs []string)
-	last   *placement      // of the goroutine
-	next   chan *scene     // holds the last request
-	done   chan *placement // to the runner
+	last   *assignment       // of the goroutine
+	next   chan *liveMembers // holds the last request
+	done   chan *assignment  // to the runner
 }
 
-func newPlacer(c ring.Config, retain func([]string), first *placement) *placer {
-	return &placer{c, retain, first, make(chan *scene, 1), make(chan *placement)}
+func newAssigner(c ring.Config, retain func([]string), first *assignment) *assigner {
+	return &assigner{c, retain, first, make(chan *liveMembers, 1), make(chan *assignment)}
 }
 
-// ask requests the placement of s. It does not block. Only the runner may call it.
-func (p *placer) ask(s *scene) {
+// ask requests the assignment of s. It does not block. Only the runner may call it.
+func (p *assigner) ask(s *liveMembers) {
 	select {
 	case <-p.next:
 	default:
@@ -115,14 +115,14 @@ func (p *placer) ask(s *scene) {
 	p.next <- s
 }
 
-// run builds placements until ctx ends.
-func (p *placer) run(ctx context.Context) {
+// run builds assignments until ctx ends.
+func (p *assigner) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case s := <-p.next:
-			next := place(p.config, s, p.last)
+			next := assign(p.config, s, p.last)
 			if next.err == nil {
 				p.last = next
 				var addrs []string // of the other members, also those that do not live
@@ -151,16 +151,16 @@ func signal(c chan struct{}) {
 
 // replicaNode is a member that may have replicas of this process's partitions.
 type replicaNode struct {
-	place int // index in the view's Members
-	hash  uint64
-	zone  string
+	member int // index in the view's Members
+	hash   uint64
+	zone   string
 }
 
 // replicaNodes returns for each partition the members that should have this process's first and second replica, as indexes in
 // the view's Members, or noNode. The first is the owner in the ring without this process, which would take the partition over,
 // unless it is in this process's zone and another zone has members. The second is in a third zone where there is one. The
 // others are placed by rendezvous hashing, so few replicas move when a member comes or goes.
-func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
+func replicaNodes(s *liveMembers, ringOwner []int) (first, second []int) {
 	var others []replicaNode
 	at, zone := 0, s.nodes[s.self].zone
 	for i, n := range s.nodes {
@@ -177,8 +177,8 @@ func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
 		a := best(others, p, func(n replicaNode) int {
 			switch {
 			case zonesDiffer(zone, n.zone):
-				return 1 + boolInt(n.place == owner)
-			case n.place == owner:
+				return 1 + boolInt(n.member == owner)
+			case n.member == owner:
 				return 0
 			}
 			return -1
@@ -187,15 +187,15 @@ func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
 		if a == nil {
 			continue
 		}
-		first[p] = a.place
+		first[p] = a.member
 		b := best(others, p, func(n replicaNode) int {
-			if n.place == a.place {
+			if n.member == a.member {
 				return -1
 			}
 			return boolInt(zonesDiffer(zone, n.zone) && zonesDiffer(a.zone, n.zone))
 		})
 		if b != nil {
-			second[p] = b.place
+			second[p] = b.member
 		}
 	}
 	return first, second

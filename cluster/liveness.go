@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing over: a next owner
+// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing off: a next owner
 // that is leaving too, or still takes this node for the owner, would have to pass it on.
 const spread = 500 * time.Millisecond
 
@@ -22,20 +22,20 @@ func (r *runner) takeView() {
 		return
 	}
 	now := r.node.cfg.Clock()
-	r.seq, r.kept, r.members = v.Seq, r.heardOf(now, v), v.Members
-	r.show(now)
+	r.seq, r.heardOnly, r.members = v.Seq, r.lostButHeard(now, v), v.Members
+	r.updateKnown(now)
 }
 
-// heardOf returns the members of the last view that v has lost, though they did not leave and this process hears them on the
+// lostButHeard returns the members of the last view that v has lost, though they did not leave and this process hears them on the
 // peer port: packets of gossip get lost sooner than heartbeats, and ownership depends on heartbeats.
-func (r *runner) heardOf(now int64, v member.View) (kept []member.Member) {
-	for _, m := range slices.Concat(r.members, r.kept) {
+func (r *runner) lostButHeard(now int64, v member.View) (heardOnly []member.Member) {
+	for _, m := range slices.Concat(r.members, r.heardOnly) {
 		shown := slices.ContainsFunc(v.Members, func(o member.Member) bool { return o.Name == m.Name })
 		if !shown && r.stillHeard(now, m) {
-			kept = append(kept, m)
+			heardOnly = append(heardOnly, m)
 		}
 	}
-	return kept
+	return heardOnly
 }
 
 func (r *runner) stillHeard(now int64, m member.Member) bool {
@@ -43,16 +43,16 @@ func (r *runner) stillHeard(now int64, m member.Member) bool {
 	return p != r.self && m.State != member.Leaving && r.quorum.Lives(now, p)
 }
 
-// show makes the members of the last view, and the kept ones, the known members.
-func (r *runner) show(now int64) {
-	r.shown, r.at = nodesOf(member.View{Members: slices.Concat(r.members, r.kept)}, r.self)
-	if r.shown[r.at].state == member.Leaving && r.leftAt == 0 {
+// updateKnown makes the members of the last view, and those that are only heard, the known members.
+func (r *runner) updateKnown(now int64) {
+	r.known, r.at = nodesOf(member.View{Members: slices.Concat(r.members, r.heardOnly)}, r.self)
+	if r.known[r.at].state == member.Leaving && r.leftAt == 0 {
 		r.leftAt = now
 	}
-	r.addrs = make(map[message.Peer]string, len(r.shown))
-	first := make(map[string]int64, len(r.shown))
+	r.addrs = make(map[message.Peer]string, len(r.known))
+	first := make(map[string]int64, len(r.known))
 	var peers []message.Peer
-	for i, n := range r.shown {
+	for i, n := range r.known {
 		r.addrs[n.peer()] = n.addr
 		if i == r.at {
 			continue
@@ -66,7 +66,7 @@ func (r *runner) show(now int64) {
 	}
 	r.first = first
 	r.quorum.SetView(now, peers)
-	r.arrange(now)
+	r.updateLive(now)
 }
 
 // watch notices which members are no longer heard, and which are again.
@@ -78,44 +78,44 @@ func (r *runner) watch(now int64) {
 	if when.Settling() {
 		when.Settle(now, r.settled(now))
 	}
-	if n := len(r.kept); n > 0 {
-		r.kept = slices.DeleteFunc(r.kept, func(m member.Member) bool { return !r.stillHeard(now, m) })
-		if len(r.kept) < n {
-			r.show(now)
+	if n := len(r.heardOnly); n > 0 {
+		r.heardOnly = slices.DeleteFunc(r.heardOnly, func(m member.Member) bool { return !r.stillHeard(now, m) })
+		if len(r.heardOnly) < n {
+			r.updateKnown(now)
 			return
 		}
 	}
-	for i := range r.shown {
-		if r.scene.nodes[i] != r.asOf(now, i) {
-			r.arrange(now)
+	for i := range r.known {
+		if r.live.nodes[i] != r.asOf(now, i) {
+			r.updateLive(now)
 			return
 		}
 	}
 }
 
-// arrange makes the members that are known now the scene, and requests its ring. It ends the calls to nodes that are no longer
-// heard, so that their checks are sent elsewhere.
-func (r *runner) arrange(now int64) {
-	s := &scene{seq: r.seq, nodes: make([]node, len(r.shown)), self: r.at}
+// updateLive computes which known members live now, and requests the assignment for them. It ends the calls to nodes that are
+// no longer heard, so that their checks are sent elsewhere.
+func (r *runner) updateLive(now int64) {
+	s := &liveMembers{seq: r.seq, nodes: make([]node, len(r.known)), self: r.at}
 	for i := range s.nodes {
 		n := r.asOf(now, i)
 		s.nodes[i] = n
 		lived := func(b node) bool { return b.boot == n.boot && b.lives }
-		if !n.lives && n.addr != "" && slices.ContainsFunc(r.scene.nodes, lived) {
+		if !n.lives && n.addr != "" && slices.ContainsFunc(r.live.nodes, lived) {
 			r.node.cfg.Peers.HangUp(n.addr)
 		}
 	}
-	r.scene, r.stale = s, true
-	r.placer.ask(s)
+	r.live, r.stale = s, true
+	r.assigner.ask(s)
 }
 
 // asOf returns the i-th known member in its current state. This process counts as serving for spread after it began to leave,
 // if another member can own partitions.
 func (r *runner) asOf(now int64, i int) node {
-	n := r.shown[i]
+	n := r.known[i]
 	n.lives = r.lives(now, n.peer())
 	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(spread) {
-		if slices.ContainsFunc(r.shown, func(o node) bool {
+		if slices.ContainsFunc(r.known, func(o node) bool {
 			return o.peer() != r.self && o.state == member.Serving && r.lives(now, o.peer())
 		}) {
 			n.state = member.Serving
@@ -130,20 +130,20 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 		return true
 	}
 	at, ok := r.first[p.Boot]
-	return ok && now < at+int64(r.node.cfg.dead())
+	return ok && now < at+int64(r.node.cfg.silence())
 }
 
-// takePlacement puts p in force. If no ring could be built, the last one stays.
-func (r *runner) takePlacement(p *placement) {
+// takeAssignment puts p in force. If no ring could be built, the last one stays.
+func (r *runner) takeAssignment(p *assignment) {
 	if p.err != nil {
 		r.node.stats.viewsRejected.Add(1)
-		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", p.scene.seq, "error", p.err)
+		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", p.live.seq, "error", p.err)
 		return
 	}
 	if p.built {
 		r.node.stats.ringBuilds.Add(1)
 	}
-	r.placement, r.stale = p, true
+	r.assignment, r.stale = p, true
 	r.handoff.SetView(r.node.cfg.Clock(), p.view)
 }
 
@@ -161,8 +161,8 @@ func (r *runner) publish() {
 	}
 	if routes := r.handoff.Routes(); r.stale || routes != r.routes {
 		r.routes, r.stale = routes, false
-		next := newRouting(r.scene.nodes, r.scene.self, r.placement.table)
-		next.seq = r.scene.seq
+		next := newRouting(r.live.nodes, r.live.self, r.assignment.table)
+		next.seq = r.live.seq
 		if r.voters > 0 {
 			next.voters = r.voters
 		}

@@ -193,7 +193,7 @@ func TestEventualCut(t *testing.T) {
 	})
 }
 
-// TestEventualOwners: the counter is right whoever holds it: after a hand-over, and after a crash.
+// TestEventualOwners: the counter is right whoever holds it: after a handoff, and after a crash.
 func TestEventualOwners(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const limit = 1 << 30

@@ -24,9 +24,9 @@ const (
 	maxLines = 1024
 )
 
-// eventually is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
+// eventualMode is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
 // and a goroutine counts the reports of other nodes on keys that this node owns.
-type eventually struct {
+type eventualMode struct {
 	node   *Node
 	shards [bookShards]bookShard
 	inbox  chan message.Envelope
@@ -46,8 +46,8 @@ type bookShard struct {
 	}
 }
 
-func newEventually(n *Node) *eventually {
-	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
+func newEventualMode(n *Node) *eventualMode {
+	v := &eventualMode{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
 	v.mu.owner = eventual.NewOwner(n.table, maxReported)
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
@@ -55,10 +55,10 @@ func newEventually(n *Node) *eventually {
 	return v
 }
 
-func (v *eventually) shard(k bucket.Key) *bookShard { return &v.shards[k.Hi%bookShards] }
+func (v *eventualMode) shard(k bucket.Key) *bookShard { return &v.shards[k.Hi%bookShards] }
 
 // decide answers check i of b from the book, if it can.
-func (v *eventually) decide(b *check.Batch, i int) bool {
+func (v *eventualMode) decide(b *check.Batch, i int) bool {
 	q := &b.Requests[i]
 	if !q.Eventual || !eventual.Serves(&q.Request) {
 		return false
@@ -76,7 +76,7 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 }
 
 // run takes control messages until ctx ends.
-func (v *eventually) run(ctx context.Context) {
+func (v *eventualMode) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,7 +88,7 @@ func (v *eventually) run(ctx context.Context) {
 }
 
 // take takes a control message of another node.
-func (v *eventually) take(e message.Envelope) {
+func (v *eventualMode) take(e message.Envelope) {
 	if e.To.Boot != v.node.cfg.Boot {
 		return
 	}
@@ -108,7 +108,7 @@ func (v *eventually) take(e message.Envelope) {
 }
 
 // report reports to each owner what was admitted here of its keys. more: there are keys in the books.
-func (v *eventually) report() (more bool) {
+func (v *eventualMode) report() (more bool) {
 	r, now := v.node.routing.Load(), v.node.cfg.Clock()
 	for len(v.lines) < len(r.nodes) {
 		v.lines = append(v.lines, nil)
@@ -137,7 +137,7 @@ func (v *eventually) report() (more bool) {
 }
 
 // send sends m to the node with the index to, which may be this one.
-func (v *eventually) send(r *routing, to int, m *message.Report) {
+func (v *eventualMode) send(r *routing, to int, m *message.Report) {
 	self := r.nodes[r.self].peer()
 	if to == r.self {
 		if a := v.count(r, self, m); a != nil {
@@ -151,7 +151,7 @@ func (v *eventually) send(r *routing, to int, m *message.Report) {
 
 // count counts a report of from on keys that this node owns, and returns the answer, nil if there is none or this node has no
 // quorum.
-func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *message.Account {
+func (v *eventualMode) count(r *routing, from message.Peer, m *message.Report) *message.Account {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	until, now := v.node.quorumUntil.Load(), v.node.cfg.Clock()
@@ -182,7 +182,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 }
 
 // learn takes an owner's answer.
-func (v *eventually) learn(a *message.Account) {
+func (v *eventualMode) learn(a *message.Account) {
 	now := v.node.cfg.Clock()
 	for i := range a.Lines {
 		l := &a.Lines[i]
@@ -209,7 +209,7 @@ type EventualStats struct {
 }
 
 // stats returns the counts.
-func (v *eventually) stats(now int64) EventualStats {
+func (v *eventualMode) stats(now int64) EventualStats {
 	t := EventualStats{
 		Decided: v.decided.Load(), Sent: v.sent.Load(), Received: v.received.Load(), Dropped: v.dropped.Load(),
 		Charged: v.charged.Load(), Over: v.over.Load(),
