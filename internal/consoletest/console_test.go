@@ -81,7 +81,7 @@ func TestWatched(t *testing.T) {
 	b.truly("n3 is seen to be gone", `[...document.querySelectorAll("#member-rows tr.gone")].some((r) => r.textContent.startsWith("n3"))`)
 	b.shows("#say", "n3")
 	b.shows("#cluster", "2 of them may decide")
-	b.truly("the others hold all", `[...document.querySelectorAll("#member-rows tr:not(.gone) td[data-label='Partitions held']")].reduce((n, c) => n + parseInt(c.textContent), 0) === 1021`)
+	b.truly("the others own all", `[...document.querySelectorAll("#member-rows tr:not(.gone) td[data-label='Partitions owned']")].reduce((n, c) => n + parseInt(c.textContent), 0) === 1021`)
 	b.shows("#link-text", "Live")
 
 	// The page's own node stops: it says so, and stop takes no longer for who watches.
@@ -113,7 +113,7 @@ func TestTokens(t *testing.T) {
 		b.do(chromedp.SendKeys("#token", token+kb.Enter))
 	}
 	enter("sluice_wrong")
-	b.truly("it asks again", `document.querySelector("#token-dialog").open && document.querySelector("#token-why").textContent.includes("does not take this token")`)
+	b.truly("it asks again", `document.querySelector("#token-dialog").open && document.querySelector("#token-why").textContent.includes("rejected this token")`)
 	enter(tokens["viewer"])
 	b.shows("#link-text", "Live")
 	b.shows("#member-rows", "n3")
@@ -178,7 +178,7 @@ func TestLogin(t *testing.T) {
 	}
 	again := openAt(t, address, 1280, 900, false)
 	again.truly("it asks for a login", `document.querySelector("#token-dialog").open`)
-	again.shows("#token-why", "logs nobody in")
+	again.shows("#token-why", "login address is not valid")
 }
 
 // TestReadable: in both colour schemes and on a phone, everything can be read, reached and named.
