@@ -1,0 +1,213 @@
+package bucket
+
+import "math/bits"
+
+// record is a counter as the table keeps it: 48 bytes with its key and without a pointer, so that a table of millions costs the
+// garbage collector nothing. A counter of several limits, of a log, or with anything else that does not fit has the rest in a side.
+type record struct {
+	key Key
+	// now is the counter's.
+	now int64
+	// spent and aux are those of its only limit, or spent is the place of its side.
+	spent, aux int64
+	meta       meta
+}
+
+// meta packs, from the lowest bit on: the flags of the counter, its cuts, its admissions, its birth and the number of its limits.
+type meta uint64
+
+const (
+	flagBits, cutBits, admissionBits, birthBits = 3, 12, 16, 13
+
+	cutsMask       = 1<<(flagBits+cutBits) - 1
+	admissionsMask = 1<<admissionBits - 1
+	birthsMask     = 1<<birthBits - 1
+	// MaxSets is the most that Config.MaxSets may be.
+	MaxSets = 1<<(64-flagBits-cutBits-admissionBits-birthBits) - 1
+)
+
+const (
+	pageBytes   = 4096
+	recordBytes = 48
+	pageRecords = pageBytes / recordBytes
+)
+
+// page is a piece of memory for records. They lie in slots: slot i is record i%pageRecords of page i/pageRecords.
+type page struct {
+	records [pageRecords]record
+	_       [pageBytes - pageRecords*recordBytes]byte
+}
+
+// store holds the records of a shard in the slots from 0 to n-1. A record stays in its slot until it is removed, or the last one takes
+// the slot of one that is. Not safe for concurrent use.
+type store struct {
+	arena *arena
+	pages []*page
+	n     uint32
+	index index
+	// sides are what does not fit into records; spare are the places of those that are free.
+	sides []*side
+	spare []uint32
+	// dirty has a bit for each slot whose counter is in the shard's journal.
+	dirty []uint64
+	// hand is the slot that an eviction looks at next, glance that which an insertion looks at next.
+	hand, glance uint32
+}
+
+// side is what a record has no room for.
+type side struct {
+	first state
+	more  *more
+}
+
+// sideBytes is the memory of a side, and of its place.
+const sideBytes = 56
+
+func (s *store) at(slot uint32) *record { return &s.pages[slot/pageRecords].records[slot%pageRecords] }
+
+func (s *store) hashOf(slot uint32) uint64 { return s.at(slot).key.hash() }
+
+// find returns the slot of k's record.
+func (s *store) find(k Key) (slot uint32, ok bool) {
+	return s.index.find(k.hash(), func(slot uint32) bool { return s.at(slot).key == k })
+}
+
+// add returns the slot of a new record for k, which has none. Only its key is set.
+func (s *store) add(k Key) uint32 {
+	slot := s.n
+	if int(slot/pageRecords) == len(s.pages) {
+		s.pages = append(s.pages, s.arena.get())
+	}
+	if int(slot/64) == len(s.dirty) {
+		s.dirty = append(s.dirty, 0)
+	}
+	s.n++
+	*s.at(slot) = record{key: k}
+	s.index.insert(k.hash(), slot, s.hashOf)
+	return slot
+}
+
+// remove takes the record of a slot out, and puts the last one there.
+func (s *store) remove(slot uint32) {
+	r := s.at(slot)
+	s.dropSide(r)
+	s.index.remove(r.key.hash(), slot, s.hashOf)
+	s.setDirty(slot, false)
+	s.n--
+	if last := s.n; slot != last {
+		moved := s.at(last)
+		s.index.rename(moved.key.hash(), last, slot)
+		*r = *moved
+		if s.isDirty(last) {
+			s.setDirty(last, false)
+			s.setDirty(slot, true)
+		}
+	}
+	// One page stays as room, so that a shard which gains and loses counters by turns needs none from the arena.
+	for int(s.n)/pageRecords+1 < len(s.pages)-1 {
+		s.arena.put(s.pages[len(s.pages)-1])
+		s.pages[len(s.pages)-1] = nil
+		s.pages = s.pages[:len(s.pages)-1]
+	}
+}
+
+// clear removes all records.
+func (s *store) clear() {
+	for _, p := range s.pages {
+		s.arena.put(p)
+	}
+	*s = store{arena: s.arena}
+}
+
+func (s *store) isDirty(slot uint32) bool { return s.dirty[slot/64]&(1<<(slot%64)) != 0 }
+
+func (s *store) setDirty(slot uint32, is bool) {
+	if is {
+		s.dirty[slot/64] |= 1 << (slot % 64)
+	} else {
+		s.dirty[slot/64] &^= 1 << (slot % 64)
+	}
+}
+
+// eachDirty calls yield with the slots that are dirty, in order.
+func (s *store) eachDirty(yield func(slot uint32) bool) {
+	for i, word := range s.dirty {
+		for ; word != 0; word &= word - 1 {
+			if !yield(uint32(i*64 + bits.TrailingZeros64(word))) {
+				return
+			}
+		}
+	}
+}
+
+// fits reports whether c needs no side. When an admission was does not matter without a minimum interval.
+func (c *counter) fits() bool {
+	return c.more == nil && c.first.log == nil && (c.first.last == never || c.limits.plans[0].minInterval == 0)
+}
+
+// load reads the counter of slot, whose limits are given, into c. What is in its side is c's own.
+func (s *store) load(slot uint32, limits *Limits, c *counter) {
+	r := s.at(slot)
+	*c = counter{
+		limits: limits, now: r.now,
+		cuts: uint32(r.meta & cutsMask), admissions: uint32(r.meta >> (flagBits + cutBits) & admissionsMask),
+		birth: uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask),
+	}
+	if c.has(flagSide) {
+		x := s.sides[r.spent]
+		c.first, c.more = x.first, x.more
+		return
+	}
+	c.first = state{spent: r.spent, aux: r.aux, last: never}
+}
+
+// save writes c, whose limits have the given number, into its slot.
+func (s *store) save(slot uint32, c *counter, limits uint32) {
+	r := s.at(slot)
+	r.now = c.now
+	switch {
+	case c.fits():
+		s.dropSide(r)
+		c.cuts &^= flagSide
+		r.spent, r.aux = c.first.spent, c.first.aux
+	case r.flags()&flagSide != 0:
+		*s.sides[r.spent] = side{c.first, c.more}
+		c.cuts |= flagSide
+	default:
+		r.spent, r.aux = s.newSide(side{c.first, c.more}), 0
+		c.cuts |= flagSide
+	}
+	r.meta = meta(limits)<<(flagBits+cutBits+admissionBits+birthBits) | meta(c.birth&birthsMask)<<(flagBits+cutBits+admissionBits) |
+		meta(c.admissions&admissionsMask)<<(flagBits+cutBits) | meta(c.cuts&cutsMask)
+}
+
+func (s *store) newSide(x side) int64 {
+	made := &side{}
+	*made = x
+	if n := len(s.spare); n > 0 {
+		place := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		s.sides[place] = made
+		return int64(place)
+	}
+	s.sides = append(s.sides, made)
+	return int64(len(s.sides) - 1)
+}
+
+// dropSide forgets the side of r, if it has one.
+func (s *store) dropSide(r *record) {
+	if r.flags()&flagSide == 0 {
+		return
+	}
+	s.sides[r.spent] = nil
+	s.spare = append(s.spare, uint32(r.spent))
+	r.meta &^= meta(flagSide)
+	if len(s.spare) == len(s.sides) {
+		s.sides, s.spare = nil, nil
+	}
+}
+
+func (r *record) flags() uint32 { return uint32(r.meta & (1<<flagBits - 1)) }
+
+// set returns the number of the record's limits.
+func (r *record) set() uint32 { return uint32(r.meta >> (flagBits + cutBits + admissionBits + birthBits)) }
