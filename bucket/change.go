@@ -149,7 +149,9 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 		s.log = s.log.clone() // another state continues with the original
 		return
 	}
-	s.last = from.state.last
+	if p.minInterval > 0 {
+		s.last = from.state.last
+	}
 	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
 		return
@@ -251,7 +253,7 @@ func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, 
 	for i := range list {
 		x := &list[i]
 		charge(&x.state, x.plan(), now, mulSat(cost, x.plan().cost))
-		x.state.last = now
+		x.state.admit(x.plan(), now)
 		if x.plan().maxEntries > most {
 			v := x.state.span()
 			for int(v.n) > most {

@@ -8,8 +8,14 @@ import (
 
 // TestCounterSize: millions of counters depend on it.
 func TestCounterSize(t *testing.T) {
-	if n := unsafe.Sizeof(counter{}); n != 64 {
-		t.Errorf("a counter takes %d bytes, want 64", n)
+	if n := unsafe.Sizeof(record{}); n != recordBytes {
+		t.Errorf("a record takes %d bytes, want %d", n, recordBytes)
+	}
+	if n := unsafe.Sizeof(page{}); n != pageBytes {
+		t.Errorf("a page takes %d bytes, want %d", n, pageBytes)
+	}
+	if n := unsafe.Sizeof(line{}); n != 64 {
+		t.Errorf("a line of the index takes %d bytes, want 64", n)
 	}
 	if n := unsafe.Sizeof(more{}); n != moreBytes {
 		t.Errorf("what counters of several limits have more takes %d bytes, want %d", n, moreBytes)
@@ -51,7 +57,7 @@ func TestShadowsAreBounded(t *testing.T) {
 		r.Limits = limits(hours)
 		table.Do(1, r)
 	}
-	c, _ := table.shards[0].mu.lru.Peek(r.Key)
+	c := table.counterOf(r.Key)
 	if got := len(c.shadows()); got != maxFormer {
 		t.Fatalf("%d shadows, want %d", got, maxFormer)
 	}

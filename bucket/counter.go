@@ -2,8 +2,7 @@ package bucket
 
 import "slices"
 
-// counter is what one key has spent. It takes 64 bytes with one limit, and no more memory behind pointers unless the limit
-// keeps a log.
+// counter is what one key has spent, in the form in which it is decided. A table keeps it as a record (store.go).
 type counter struct {
 	// limits is the set that the states belong to, by index.
 	limits *Limits
@@ -14,13 +13,18 @@ type counter struct {
 	// Both wrap. The bits of cuts below oneCut are flags.
 	admissions, cuts uint32
 	first            state
+
+	// slot is where it is kept, set the number of limits in the table, and birth tells it from other counters of the key, before
+	// and after.
+	slot, set uint32
+	birth     uint16
 }
 
 const (
-	// flagDirty: the key is in the shard's journal.
-	flagDirty uint32 = 1 << iota
 	// flagHeld: receipts for this counter may exist.
-	flagHeld
+	flagHeld uint32 = 1 << iota
+	// flagSide: its record has a side.
+	flagSide
 	// flagAgain: the key was used again since its counter was created or last spared by an eviction.
 	flagAgain
 	oneCut
@@ -117,14 +121,12 @@ func (r *rare) clone() *rare {
 	return &rare{slices.Clone(r.shadows), r.ledger.clone()}
 }
 
-// clone returns a copy of c on the heap that shares only rings.
-func (c *counter) clone() *counter {
+// clone returns a copy of c that shares only rings.
+func (c *counter) clone() counter {
 	if c.more == nil {
-		d := *c
-		return &d
+		return *c
 	}
-	d := c.copyTo(new(more))
-	return &d
+	return c.copyTo(new(more))
 }
 
 // at returns the state of limit i.
@@ -199,9 +201,8 @@ func (s *state) freeAt(p *plan, last, now int64) bool {
 	return c.used(p, now) == 0 && c.interval(p, now) == 0 && c.atRest(p, now)
 }
 
-// entryBytes is the memory of a counter with one limit and its part of the table: its own 64 bytes, 80 of the LRU entry and
-// about 56 of the map, without garbage collector overhead.
-const entryBytes = 200
+// entryBytes is the memory of a counter of one limit: its record, and its part of the index and of the pages.
+const entryBytes = recordBytes + 10
 
 // The memory of more and rare without their contents.
 const (
@@ -212,6 +213,9 @@ const (
 // bytes returns the approximate memory of c.
 func (c *counter) bytes() int64 {
 	n := entryBytes + c.first.log.bytes()
+	if !c.fits() {
+		n += sideBytes
+	}
 	if m := c.more; m != nil {
 		n += moreBytes + 32*int64(cap(m.rest)) + m.rare.bytes()
 		for i := range m.rest {

@@ -49,6 +49,8 @@ type domain struct {
 // account counts a table's references to one set of limits.
 type account struct {
 	table  *Table
+	limits *Limits
+	number uint32
 	domain *domain
 	refs   atomic.Int64
 }
@@ -92,16 +94,34 @@ func (t *Table) accountOf(l *Limits) *account {
 	return t.accounts.bySet[l]
 }
 
-// refer adds a reference to l, and returns its domain.
-func (t *Table) refer(l *Limits) *domain {
+// account returns the account with a number that a record has.
+func (t *Table) account(number uint32) *account { return (*t.numbers.Load())[number] }
+
+// numberLocked gives a its number. The accounts' lock must be held.
+func (t *Table) numberLocked(a *account) {
+	list := *t.numbers.Load()
+	if n := len(t.freed); n > 0 {
+		a.number = t.freed[n-1]
+		t.freed = t.freed[:n-1]
+		list[a.number] = a // nobody reads this place: no record has the number
+		return
+	}
+	a.number = uint32(len(list))
+	list = append(list, a)
+	t.numbers.Store(&list)
+}
+
+// refer adds a reference to l, and returns its account.
+func (t *Table) refer(l *Limits) *account {
 	if a := l.account.Load(); a != nil && a.table == t && a.join() {
-		return a.domain
+		return a
 	}
 	t.accounts.Lock()
 	defer t.accounts.Unlock()
 	a := t.accounts.bySet[l]
 	if a == nil {
-		a = &account{table: t, domain: t.domainLocked(l.domain)}
+		a = &account{table: t, limits: l, domain: t.domainLocked(l.domain)}
+		t.numberLocked(a)
 		t.accounts.bySet[l] = a
 		l.account.CompareAndSwap(nil, a)
 		if a.domain.sets.Add(1) == 1 && a.domain.shared {
@@ -113,21 +133,22 @@ func (t *Table) refer(l *Limits) *domain {
 		t.sets.Add(1)
 	}
 	a.refs.Add(1)
-	return a.domain
+	return a
 }
 
-// unrefer removes a reference to l, and returns its domain.
-func (t *Table) unrefer(l *Limits) *domain {
+// unrefer removes a reference to l.
+func (t *Table) unrefer(l *Limits) {
 	a := t.accountOf(l)
 	if a.leave() {
-		return a.domain
+		return
 	}
 	t.accounts.Lock()
 	defer t.accounts.Unlock()
 	if a.refs.Add(-1) > 0 {
-		return a.domain
+		return
 	}
 	delete(t.accounts.bySet, l)
+	t.freed = append(t.freed, a.number)
 	l.account.CompareAndSwap(a, nil)
 	a.domain.bytes.Add(-l.bytes())
 	t.bytes.Add(-l.bytes())
@@ -136,7 +157,6 @@ func (t *Table) unrefer(l *Limits) *domain {
 	if a.domain.sets.Add(-1) == 0 {
 		t.dropDomainLocked(a.domain)
 	}
-	return a.domain
 }
 
 // domainLocked returns the account of a domain. The accounts' lock must be held.
@@ -242,9 +262,10 @@ func (t *Table) Domains() []DomainStats {
 // enter accounts for c, of n bytes, as a counter of the shard.
 func (sh *shard) enter(c *counter, n int64) {
 	t := sh.table
-	d := t.refer(c.limits)
-	d.entries.Add(1)
-	d.bytes.Add(n)
+	a := t.refer(c.limits)
+	a.domain.entries.Add(1)
+	a.domain.bytes.Add(n)
+	c.set = a.number
 	for _, x := range c.shadows() {
 		t.refer(x.limits)
 	}

@@ -336,7 +336,7 @@ func (t *Table) judgeAccounts(test *testing.T, step int) {
 	refs := make(map[*Limits]int64)
 	var all int64
 	for i := range t.shards {
-		for _, c := range t.shards[i].mu.lru.Values() {
+		for _, c := range t.countersOf(i) {
 			d := t.accountOf(c.limits).domain.name
 			entries[d]++
 			bytes[d] += c.bytes()
@@ -376,7 +376,7 @@ func TestCountersStayInTheirAccount(t *testing.T) {
 		want string
 	}{{"", hourly(5), OtherDomains}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(5), "shop"}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(6), "(caller) eve"}} {
 		d := table.Do(int64(time.Hour), &Request{Limits: limitsIn(t, c.in, c.list), Cost: 1})
-		if c := table.shards[0].mu.lru.Values()[0]; d.Limit-d.Remaining != int64(i+1) || table.accountOf(c.limits).domain.name == "" {
+		if c := table.countersOf(0)[0]; d.Limit-d.Remaining != int64(i+1) || table.accountOf(c.limits).domain.name == "" {
 			t.Errorf("step %d: %+v", i, d)
 		}
 		for _, d := range table.Domains() {

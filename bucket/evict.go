@@ -1,5 +1,7 @@
 package bucket
 
+import "math"
+
 // Counters leave the table in three ways: Sweep removes free ones; an insert drops a few free ones at the old end of its list;
 // and above a cap others are evicted, free or not. Only the last can lose spent units. Eviction chooses
 //
@@ -35,7 +37,7 @@ func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 		t.entries.Add(-1)
 		return
 	}
-	d := t.accountOf(o.counter.limits).domain
+	d := t.account(o.counter.set).domain
 	d.bytes.Add(o.grown)
 	if o.has(inserted) {
 		t.entries.Add(1)
@@ -43,59 +45,85 @@ func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 		t.dropFreeLocked(sh, now)
 	}
 	if t.over() != nothing || d.crowded() {
-		t.makeRoomLocked(sh, now, d, 1)
+		t.makeRoomLocked(sh, now, d, true)
 	}
 }
 
-// dropFreeLocked drops a few free counters from the old end of sh's list.
+// dropFreeLocked drops those of the next few counters of sh that are free.
 func (t *Table) dropFreeLocked(sh *shard, now int64) {
-	for range glances {
-		key, c, _ := sh.mu.lru.GetOldest()
-		if sh.mu.lru.Len() == 1 || !c.free(sh.atLocked(now)) {
-			return
+	s, c := &sh.mu.store, &sh.mu.seen
+	for range min(glances, s.n-1) {
+		if s.glance >= s.n {
+			s.glance = 0
 		}
-		t.forgetLocked(sh, key, c)
+		if s.glance == sh.mu.work.slot {
+			s.glance++
+			continue
+		}
+		if sh.loadLocked(s.glance, c); !c.free(sh.atLocked(now)) {
+			s.glance++
+			continue
+		}
+		t.forgetLocked(sh, c)
 		t.expired.Add(1)
 	}
 }
 
-// makeRoomLocked evicts counters of sh, except the last keep ones, until the table is within its caps, and so is crowd if not
-// nil. It returns the numbers of evicted and inspected counters.
-func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (evicted, looks int) {
+// makeRoomLocked evicts counters of sh until the table is within its caps, and so is crowd if not nil. With keep, the counter
+// that sh is working on stays. It returns the numbers of evicted and inspected counters.
+func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep bool) (evicted, looks int) {
+	stays := 0
+	if keep {
+		stays = 1
+	}
 	// With fewer counters than choices, the choice may be the one that should be evicted last.
-	for evicted < maxEvictions && looks <= maxLooks-choices && sh.mu.lru.Len() > keep {
+	for evicted < maxEvictions && looks <= maxLooks-choices && int(sh.mu.store.n) > stays {
 		over := t.over()
 		if over == nothing && (crowd == nil || !crowd.crowded()) {
 			break
 		}
-		key, c, n := t.chooseLocked(sh, now, over, min(maxLooks-looks, sh.mu.lru.Len()-keep))
+		slot, found, n := t.chooseLocked(sh, now, over, min(maxLooks-looks, int(sh.mu.store.n)-stays), keep)
 		looks += n
-		if c == nil {
+		if !found {
 			break
 		}
-		t.evictLocked(sh, now, key, c)
+		t.evictLocked(sh, now, slot)
 		evicted++
 	}
 	return evicted, looks
 }
 
-// chooseLocked returns the counter of sh to evict, nil if none of the oldest looks may be, and the number inspected. Fully
+// chooseLocked returns the slot of the counter of sh to evict, if one of the next looks may be, and the number inspected. Fully
 // spent counters, those of smaller domains, and those that share a set when there are too many sets, are evicted only if the
 // table far exceeds a cap.
-func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Key, *counter, int) {
-	most, far, looked := t.largest(over), t.farOver(), 0
+func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, keep bool) (slot uint32, found bool, looked int) {
+	s, c := &sh.mu.store, &sh.mu.seen
+	most, far, stride := t.largest(over), t.farOver(), uint32(1)
+	if far && s.n > 4*maxLooks {
+		// Counters of one domain may lie side by side. So the looks are spread, by the golden ratio, and find those of the largest.
+		stride = uint32(uint64(s.n)*0x9e3779b9>>32) | 1
+	}
 	var best, other, shared victim
 	for candidates := 0; looked < looks && candidates < choices; looked++ {
-		k, c, _ := sh.mu.lru.GetOldest()
+		if s.hand >= s.n {
+			s.hand %= s.n
+		}
+		if keep && s.hand == sh.mu.work.slot {
+			if s.hand++; s.hand >= s.n {
+				s.hand = 0
+			}
+		}
+		sh.loadLocked(s.hand, c)
 		if may := t.mayGo(c, over, most); may || far {
-			x := victim{k, c, c.worth(sh.atLocked(now))}
+			x := victim{c.slot, c.now, c.worth(sh.atLocked(now)), true}
 			switch {
-			case !may && over == tooManySets && t.accountOf(c.limits).domain.has(over) >= most-most/4:
+			case !may && over == tooManySets && t.account(c.set).domain.has(over) >= most-most/4:
 				shared = shared.or(x) // its set is freed with the last counter that has it
 			case !may:
 				other = other.or(x)
 			case x.worth == usedOnce:
-				return k, c, looked + 1
+				s.hand++ // the last counter comes into its slot, and is not to be the next
+				return c.slot, true, looked + 1
 			case x.worth == halfSpent:
 				best = best.or(x)
 				candidates++
@@ -103,27 +131,28 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Ke
 				best = best.or(x)
 			}
 		}
-		c.cuts &^= flagAgain
-		sh.mu.lru.Get(k) // spared for now
+		s.at(s.hand).meta &^= meta(flagAgain) // spared for now
+		s.hand += stride
 	}
 	for _, x := range []victim{shared, other} {
-		if best.counter == nil {
+		if !best.found {
 			best = x
 		}
 	}
-	return best.key, best.counter, looked
+	return best.slot, best.found, looked
 }
 
 // victim is a candidate for eviction.
 type victim struct {
-	key     Key
-	counter *counter
-	worth   worth
+	slot  uint32
+	now   int64 // of its last use
+	worth worth
+	found bool
 }
 
 // or returns which of a, if set, and b to evict.
 func (a victim) or(b victim) victim {
-	if a.counter == nil || b.worth < a.worth || b.worth == a.worth && b.counter.now < a.counter.now {
+	if !a.found || b.worth < a.worth || b.worth == a.worth && b.now < a.now {
 		return b
 	}
 	return a
@@ -131,7 +160,7 @@ func (a victim) or(b victim) victim {
 
 // mayGo reports whether c may be evicted if there is too much of r, and the largest domain has most of it.
 func (t *Table) mayGo(c *counter, r resource, most int64) bool {
-	a := t.accountOf(c.limits)
+	a := t.account(c.set)
 	switch {
 	case a.domain.crowded():
 		return true
@@ -142,14 +171,16 @@ func (t *Table) mayGo(c *counter, r resource, most int64) bool {
 }
 
 // evictLocked evicts key's counter c of sh.
-func (t *Table) evictLocked(sh *shard, now int64, key Key, c *counter) {
+func (t *Table) evictLocked(sh *shard, now int64, slot uint32) {
+	c := &sh.mu.seen
+	sh.loadLocked(slot, c)
 	if c.free(sh.atLocked(now)) {
 		t.evictedExpired.Add(1)
 	} else {
 		t.evictedLive.Add(1)
-		t.accountOf(c.limits).domain.evicted.Add(1)
+		t.account(c.set).domain.evicted.Add(1)
 	}
-	t.forgetLocked(sh, key, c)
+	t.forgetLocked(sh, c)
 }
 
 // worth is how much is lost with a counter.
@@ -185,8 +216,8 @@ func (c *counter) worth(now int64) (w worth) {
 }
 
 // forgetLocked removes key's counter c from sh.
-func (t *Table) forgetLocked(sh *shard, key Key, c *counter) {
-	t.bytes.Add(-sh.removeLocked(key, c, c.bytes()))
+func (t *Table) forgetLocked(sh *shard, c *counter) {
+	t.bytes.Add(-sh.removeLocked(c, c.bytes()))
 	t.entries.Add(-1)
 }
 
@@ -201,7 +232,7 @@ func (t *Table) evictElsewhere(now int64, own int) {
 		}
 		sh := &t.shards[i]
 		sh.mu.Lock()
-		e, l := t.makeRoomLocked(sh, now, nil, 0)
+		e, l := t.makeRoomLocked(sh, now, nil, false)
 		sh.mu.Unlock()
 		evicted, looks = evicted+e, looks+l
 		if evicted >= maxEvictions || t.over() == nothing || looks >= maxLooks && !t.farOver() {
@@ -214,27 +245,20 @@ func (t *Table) evictElsewhere(now int64, own int) {
 func (t *Table) Sweep(now int64, shard int) int {
 	now = inRange(now)
 	sh := &t.shards[shard]
-	sh.mu.Lock()
-	keys := sh.mu.lru.Keys()
-	sh.mu.Unlock()
 	removed := 0
-	for len(keys) > 0 {
-		n := min(sweepChunk, len(keys))
-		removed += t.sweep(sh, now, keys[:n])
-		keys = keys[n:]
-	}
-	return removed
-}
-
-// sweep removes the free counters of keys and returns their number.
-func (t *Table) sweep(sh *shard, now int64, keys []Key) (removed int) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for _, key := range keys {
-		if c, ok := sh.mu.lru.Peek(key); ok && c.free(sh.atLocked(now)) {
-			t.forgetLocked(sh, key, c)
-			removed++
+	// From the last slot on: a removal puts a counter into its slot that was seen already.
+	for slot := uint32(math.MaxUint32); slot > 0; {
+		sh.mu.Lock()
+		slot = min(slot, sh.mu.store.n)
+		for n := 0; n < sweepChunk && slot > 0; n++ {
+			slot--
+			c := &sh.mu.seen
+			if sh.loadLocked(slot, c); c.free(sh.atLocked(now)) {
+				t.forgetLocked(sh, c)
+				removed++
+			}
 		}
+		sh.mu.Unlock()
 	}
 	t.expired.Add(uint64(removed))
 	return removed

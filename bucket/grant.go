@@ -98,7 +98,7 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	if sh.mu.sealed {
 		return 0, sh.mu.seq, Sealed
 	}
-	if c, ok := sh.mu.lru.Peek(key); ok && len(c.grants()) > 0 {
+	if c := sh.getLocked(key); c != nil && len(c.grants()) > 0 {
 		var o outcome
 		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
 		t.followLocked(sh, own, now, key, o, false)
@@ -111,8 +111,8 @@ func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
 	sh := &t.shards[key.Shard(len(t.shards))]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	c, ok := sh.mu.lru.Peek(key)
-	if !ok {
+	c := sh.getLocked(key)
+	if c == nil {
 		return 0, 0
 	}
 	now = sh.atLocked(inRange(now))
@@ -156,8 +156,8 @@ func (l *LeaseRequest) grantable() bool {
 
 // grantLocked grants l as id, as far as possible.
 func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o outcome) {
-	c, ok := sh.mu.lru.Get(l.Key)
-	if !ok {
+	c := sh.getLocked(l.Key)
+	if c == nil {
 		made := newCounter(l.Limits, now, &sh.mu.spare)
 		if made.grant(now, l, id, g) {
 			o = sh.insertLocked(l.Key, &made)
@@ -167,11 +167,12 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 		return o
 	}
 	before := c.bytes()
-	c, o.did = sh.underLocked(l.Key, c, l.Limits, now, before)
+	c, o.did = sh.underLocked(c, l.Limits, now, before)
 	at := c.settle(now)
 	if c.grant(at, l, id, g) {
 		o.did = changed
 	}
+	sh.saveLocked(c)
 	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	g.seenFrom(now, at)
@@ -200,6 +201,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 		}
 		o.did = changed
 	}
+	sh.saveLocked(c)
 	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	return back, o
@@ -280,7 +282,7 @@ func (c *counter) addGrant(g grant, now int64) {
 			s.charge(p, now, mulSat(g.units, p.cost))
 			g.paid |= 1 << i
 		}
-		s.last = now
+		s.admit(p, now)
 	}
 	c.admissions++
 	c.setGrants(append(c.grants(), g))

@@ -59,7 +59,7 @@ func TestGrantedBytes(t *testing.T) {
 		step()
 		for _, x := range []*Table{table, other} {
 			var want int64
-			if c, ok := x.shards[0].mu.lru.Peek(Key{}); ok {
+			if c := x.counterOf(Key{}); c != nil {
 				want = c.bytes()
 			}
 			if got := x.Stats().Bytes - x.Stats().SetBytes; got != want || x.shards[0].mu.bytes != want {

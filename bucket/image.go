@@ -29,7 +29,10 @@ func (t *Table) Keys(shard int, keys []Key) []Key {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return append(keys, sh.mu.lru.Keys()...)
+	for slot := range sh.mu.store.n {
+		keys = append(keys, sh.mu.store.at(slot).key)
+	}
+	return keys
 }
 
 // Export appends the counters of keys, which must belong to the shard, as of now (Unix ns), to im. A key without a counter is
@@ -70,7 +73,7 @@ func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Roo
 		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
 		for ; n < stretch && room.Holds(im); n++ {
-			c, _ := sh.mu.lru.Peek(keys[n])
+			c := sh.getLocked(keys[n])
 			data, sets := len(im.Data), len(im.Limits)
 			im.add(sh.atLocked(now), keys[n], c)
 			if room.Counter > 0 && len(im.Data)-data > room.Counter {

@@ -152,12 +152,12 @@ func TestImageForm(t *testing.T) {
 		granted []int64
 		want    []uint64
 	}{
-		{per(bucket.TokenBucket, 10, time.Minute), nil, []uint64{2, 0, 1, 3, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 0, 1, 3, minute}},
-		{per(bucket.SlidingCounter, 10, time.Minute), nil, []uint64{2, 0, 1, 3, 0, 0}},
-		{per(bucket.SlidingWindow, 10, time.Minute), nil, []uint64{2, 0, 1, 1, 0, 3}},
-		{per(bucket.TokenBucket, 10, time.Minute), []int64{4, 2}, []uint64{2, 64, 1, 3, 0, 2, 1e9, 4, 1<<63 + uint64(day), 0, 1e9, 2, 1<<63 + uint64(day) + 1, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64, 1, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
+		{per(bucket.TokenBucket, 10, time.Minute), nil, []uint64{2, 0, 0, 3, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 0, 0, 3, minute}},
+		{per(bucket.SlidingCounter, 10, time.Minute), nil, []uint64{2, 0, 0, 3, 0, 0}},
+		{per(bucket.SlidingWindow, 10, time.Minute), nil, []uint64{2, 0, 0, 1, 0, 3}},
+		{per(bucket.TokenBucket, 10, time.Minute), []int64{4, 2}, []uint64{2, 64, 0, 3, 0, 2, 1e9, 4, 1<<63 + uint64(day), 0, 1e9, 2, 1<<63 + uint64(day) + 1, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64, 0, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
 	} {
 		table, limits := smallTable(t), mustLimits(t, c.limit)
 		table.Do(day, &bucket.Request{Limits: limits, Cost: 3})

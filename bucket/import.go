@@ -85,42 +85,38 @@ func (t *Table) importLocked(
 // placeLocked makes key's counter a copy of x, in the memory of the existing one if possible and if no receipt would mistake it
 // for the old one.
 func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
-	c, ok := sh.mu.lru.Get(key)
-	switch {
-	case !ok:
+	c := sh.getLocked(key)
+	if c == nil {
 		return sh.insertLocked(key, x)
-	case c.fits(x):
-		if c.limits != x.limits {
-			n := c.bytes()
-			sh.exit(c, n)
-			c.limits = x.limits
-			sh.enter(c, n)
-		}
-		c.now, c.first = x.now, x.first
-		if c.more != nil {
-			copy(c.more.rest, x.more.rest)
-		}
-		return o
 	}
 	before := c.bytes()
 	sh.exit(c, before)
-	made := sh.replaceLocked(key, c, x.clone())
-	sh.enter(made, before)
-	o.counter, o.grown = made, made.bytes()-before
+	if c.takes(x) {
+		c.limits, c.now, c.first = x.limits, x.now, x.first
+		if c.more != nil {
+			copy(c.more.rest, x.more.rest)
+		}
+	} else {
+		made := x.clone()
+		c = sh.replaceLocked(c, &made)
+	}
+	sh.enter(c, before)
+	sh.saveLocked(c)
+	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	return o
 }
 
 // clearLocked removes the counter of key, if it has one.
 func (sh *shard) clearLocked(key Key) (o outcome) {
-	if c, ok := sh.mu.lru.Peek(key); ok {
-		o = outcome{did: removed, grown: -sh.removeLocked(key, c, c.bytes())}
+	if c := sh.getLocked(key); c != nil {
+		o = outcome{did: removed, grown: -sh.removeLocked(c, c.bytes())}
 	}
 	return o
 }
 
-// fits reports whether the memory of c can become a copy of x.
-func (c *counter) fits(x *counter) bool {
+// takes reports whether the memory of c can become a copy of x.
+func (c *counter) takes(x *counter) bool {
 	if c.has(flagHeld) || c.limits != x.limits && !c.limits.Equal(x.limits) {
 		return false
 	}

@@ -29,22 +29,12 @@ type journal struct {
 	// first is the time of the first change in entries, unconfirmed that of the oldest drained change that is not confirmed,
 	// oldest the earlier of the two; or none.
 	first, unconfirmed, oldest int64
-	// entries are the changed keys. Their counters are marked, so that each is added once.
-	entries []changedKey
-	// stale bounds the duplicate keys in entries since the last compact: it counts keys that lost their marked counter or have
-	// none. bare: some key had none at the last compact.
-	stale int
-	bare  bool
+	// dirty counts the counters that have changed; the store has their slots.
+	dirty int
+	// gone are changed keys that had no counter, kept how many of them were left by the last compact.
+	gone []Key
+	kept int
 }
-
-// changedKey is a key in a journal. counter is the counter marked for it: if the mark is gone, or counter is nil, the key has
-// no counter or another one.
-type changedKey struct {
-	key     Key
-	counter *counter
-}
-
-func (e *changedKey) marked() bool { return e.counter != nil && e.counter.has(flagDirty) }
 
 // none is the time of a missing change. No clock shows it; see inRange.
 const none int64 = math.MaxInt64
@@ -62,77 +52,10 @@ func (j *journal) behind(now int64) bool {
 	return j.gate > 0 && now > j.oldest && elapsed(j.oldest, now) > uint64(j.gate)
 }
 
-// maxStale is the number of stale keys that a short journal may have.
-const maxStale = 64
+// fewGone is the number of keys that gone of a short journal may have before it is made compact.
+const fewGone = 64
 
-// add adds key with its counter c, nil if it has none.
-func (j *journal) add(now int64, key Key, c *counter) {
-	if c != nil {
-		if c.has(flagDirty) {
-			return
-		}
-		c.cuts |= flagDirty
-	} else {
-		j.stale++
-	}
-	if len(j.entries) == 0 {
-		j.first = now
-		j.oldest = min(now, j.unconfirmed)
-	}
-	j.entries = append(j.entries, changedKey{key, c})
-	if j.stale > maxStale+len(j.entries)/2 {
-		j.compact()
-	}
-}
-
-// compact removes duplicate keys. It runs when about half of the list is stale, so the list is at most about twice as long as
-// necessary, at little cost.
-func (j *journal) compact() {
-	slices.SortFunc(j.entries, func(a, b changedKey) int {
-		if a.key.Hi != b.key.Hi {
-			return cmp.Compare(a.key.Hi, b.key.Hi)
-		}
-		return cmp.Compare(a.key.Lo, b.key.Lo)
-	})
-	j.bare = false
-	kept := j.entries[:0]
-	for _, e := range j.entries {
-		if n := len(kept); n == 0 || kept[n-1].key != e.key {
-			kept = append(kept, e)
-		} else if e.marked() {
-			kept[n-1].counter = e.counter // the only marked one
-		}
-	}
-	for i := range kept {
-		j.bare = j.bare || !kept[i].marked()
-	}
-	clear(j.entries[len(kept):])
-	j.entries, j.stale = kept, 0
-}
-
-// empty removes all entries and their counters' marks.
-func (j *journal) empty() {
-	for i := range j.entries {
-		if c := j.entries[i].counter; c != nil {
-			c.cuts &^= flagDirty
-		}
-	}
-	const enough = 256
-	if cap(j.entries) > enough && len(j.entries) < cap(j.entries)/8 {
-		j.entries = nil // memory of a past burst
-	}
-	clear(j.entries) // release removed counters
-	j.entries, j.stale, j.bare = j.entries[:0], 0, false
-	j.first, j.oldest = none, j.unconfirmed
-}
-
-// lose notes that c is no longer the counter of its key.
-func (j *journal) lose(c *counter) {
-	if c.has(flagDirty) {
-		c.cuts &^= flagDirty
-		j.stale++ // the next change adds the key again
-	}
-}
+func (j *journal) isEmpty() bool { return j.dirty == 0 && len(j.gone) == 0 }
 
 // confirm sets the time of the oldest drained change that is unconfirmed.
 func (j *journal) confirm(since int64) {
@@ -140,24 +63,60 @@ func (j *journal) confirm(since int64) {
 	j.oldest = min(j.first, since)
 }
 
-// recordLocked adds key of shard own, with its counter c or nil, to the journal.
+// recordLocked records a change of key of shard own, whose counter is c now, nil if it has none.
 func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter) {
-	if len(sh.mu.journal.entries) == 0 {
+	j := &sh.mu.journal
+	if j.isEmpty() {
+		j.first = now
+		j.oldest = min(now, j.unconfirmed)
 		t.changed[own/64].Or(1 << (own % 64))
 		select {
 		case t.activated <- struct{}{}:
 		default:
 		}
 	}
-	sh.mu.journal.add(now, key, c)
+	switch {
+	case c == nil:
+		sh.goneLocked(key)
+	case !sh.mu.store.isDirty(c.slot):
+		sh.mu.store.setDirty(c.slot, true)
+		j.dirty++
+	}
+}
+
+// goneLocked records that key has no counter any more.
+func (sh *shard) goneLocked(key Key) {
+	j := &sh.mu.journal
+	j.gone = append(j.gone, key)
+	if len(j.gone) > fewGone+2*j.kept {
+		sh.compactLocked()
+	}
+}
+
+// compactLocked leaves each key in gone once, and none whose counter is recorded. It runs when the list has doubled.
+func (sh *shard) compactLocked() {
+	j := &sh.mu.journal
+	slices.SortFunc(j.gone, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Hi, b.Hi), cmp.Compare(a.Lo, b.Lo)) })
+	j.gone = slices.DeleteFunc(slices.Compact(j.gone), func(k Key) bool {
+		slot, ok := sh.mu.store.find(k)
+		return ok && sh.mu.store.isDirty(slot)
+	})
+	j.kept = len(j.gone)
 }
 
 // emptyLocked empties the journal of shard own.
 func (t *Table) emptyLocked(sh *shard, own int) {
-	if len(sh.mu.journal.entries) == 0 {
+	j := &sh.mu.journal
+	if j.isEmpty() {
 		return
 	}
-	sh.mu.journal.empty()
+	clear(sh.mu.store.dirty)
+	const enough = 256
+	if cap(j.gone) > enough && len(j.gone) < cap(j.gone)/8 {
+		j.gone = nil // memory of a past burst
+	}
+	j.dirty, j.gone, j.kept = 0, j.gone[:0], 0
+	j.first, j.oldest = none, j.unconfirmed
 	t.changed[own/64].And(^(uint64(1) << (own % 64)))
 }
 
@@ -197,13 +156,12 @@ func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) 
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	j := &sh.mu.journal
-	if j.stale > 0 || j.bare {
-		j.compact()
+	sh.compactLocked()
+	keys, since = slices.Grow(keys, j.dirty+len(j.gone)), j.first
+	for slot := range sh.mu.store.eachDirty {
+		keys = append(keys, sh.mu.store.at(slot).key)
 	}
-	keys, since = slices.Grow(keys, len(j.entries)), j.first
-	for i := range j.entries {
-		keys = append(keys, j.entries[i].key)
-	}
+	keys = append(keys, j.gone...)
 	j.unconfirmed = min(j.unconfirmed, since)
 	t.emptyLocked(sh, shard)
 	return keys, sh.mu.seq, since

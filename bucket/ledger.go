@@ -175,7 +175,7 @@ func (c *counter) pay(g *grant, spent int64) {
 		if !g.isPaid(i) {
 			s.chargeLate(p, c.now, mulSat(spent, p.cost))
 		}
-		s.last = c.now
+		s.admit(p, c.now)
 	}
 	c.admissions++
 	c.chargeShadows(c.now, spent, (*state).chargeLate)
@@ -212,7 +212,8 @@ type Receipt struct {
 	key Key
 	// counter is the exact counter that was charged: its successor after a reset, eviction or change of limits never had the
 	// charge. It is also replaced at a refund, which may already have returned the charge.
-	counter  *counter
+	birth    uint16
+	charged  bool
 	at, cost int64
 	// ahead is the correction of the shard's clock at the time.
 	ahead int64
@@ -225,7 +226,7 @@ type Receipt struct {
 }
 
 // Charged reports whether rc remembers a charge.
-func (rc *Receipt) Charged() bool { return rc.counter != nil }
+func (rc *Receipt) Charged() bool { return rc.charged }
 
 // mark is what undoing a charge to one limit needs: the level (see state) just before it, the end of the window or step or the
 // date of the entry that it went into, and the admission before it.
@@ -258,7 +259,7 @@ func (rc *Receipt) before(c *counter, now int64) {
 // after completes the receipt after the charge to c, which is now in the table.
 func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
 	c.cuts |= flagHeld
-	rc.key, rc.counter, rc.transient = r.Key, c, r.Transient
+	rc.key, rc.birth, rc.charged, rc.transient = r.Key, c.birth, true, r.Transient
 	rc.at, rc.cost, rc.ahead = c.now, cost, ahead
 	rc.admissions, rc.cuts = c.admissions, c.cuts
 }
@@ -271,13 +272,13 @@ func (c *counter) undo(rc *Receipt, now int64) {
 		if i > 0 {
 			m = rc.rest[i-1]
 		}
-		if (c.cuts ^ rc.cuts) >= oneCut {
+		if (c.cuts^rc.cuts)&cutsMask >= oneCut {
 			// Something below this charge may be gone, so everything drained since counts against the charge alone.
 			m.spent, m.aux = 0, drained(&plans[i], m.aux)
 		}
 		s := c.at(i)
 		s.undo(&plans[i], m, rc.at, now, mulSat(rc.cost, plans[i].cost))
-		if c.admissions == rc.admissions && s.last == rc.at {
+		if (c.admissions^rc.admissions)&admissionsMask == 0 && s.last == rc.at {
 			s.last = m.last
 		}
 	}

@@ -1,7 +1,9 @@
 package bucket
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -21,7 +23,8 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now = sh.atLocked(now)
-	c, known := sh.mu.lru.Peek(key)
+	c := sh.getLocked(key)
+	known = c != nil
 	var seen counter
 	if known {
 		seen = c.copyTo(new(more))
@@ -40,11 +43,21 @@ func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standi
 	now = inRange(now)
 	sh := &t.shards[shard]
 	sh.mu.Lock()
-	keys := sh.mu.lru.Keys()
+	type used struct {
+		key Key
+		at  int64
+	}
+	all := make([]used, sh.mu.store.n)
+	for slot := range all {
+		r := sh.mu.store.at(uint32(slot))
+		all[slot] = used{r.key, r.now}
+	}
 	sh.mu.Unlock()
-	for _, key := range keys[max(0, len(keys)-most):] {
+	slices.SortStableFunc(all, func(a, b used) int { return cmp.Compare(a.at, b.at) })
+	for _, u := range all[max(0, len(all)-most):] {
 		sh.mu.Lock()
-		c, known := sh.mu.lru.Peek(key)
+		c := sh.getLocked(u.key)
+		known := c != nil
 		var limits *Limits
 		var list []Standing
 		if known {
@@ -53,7 +66,7 @@ func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standi
 		}
 		sh.mu.Unlock()
 		if known {
-			f(key, limits, list)
+			f(u.key, limits, list)
 		}
 	}
 }
@@ -160,7 +173,7 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 // windowLocked returns the end of the window of r.Key that contains at.
 func (sh *shard) windowLocked(at int64, r *Request) int64 {
 	s, p := newState(&r.Limits.plans[0]), &r.Limits.plans[0]
-	if c, ok := sh.mu.lru.Peek(r.Key); ok && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
+	if c := sh.getLocked(r.Key); c != nil && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
 		s = c.first
 		s.settle(p, c.now, max(at, c.now))
 	}

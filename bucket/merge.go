@@ -25,8 +25,8 @@ import (
 
 // joinLocked merges x, as of now, into the counter of key. x must not be used any more.
 func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
-	c, ok := sh.mu.lru.Get(key)
-	if !ok {
+	c := sh.getLocked(key)
+	if c == nil {
 		if x.free(now) {
 			return o
 		}
@@ -37,8 +37,7 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 	}
 	before := c.bytes()
 	if c.has(flagHeld) {
-		// A copy, so that no receipt takes out of it what x has not had.
-		c = sh.replaceLocked(key, c, c.clone())
+		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld
 	}
 	sh.exit(c, before)
@@ -46,6 +45,7 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		o.did = changed
 	}
 	sh.enter(c, before)
+	sh.saveLocked(c)
 	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	return o
@@ -130,7 +130,7 @@ func started(p *plan, i int, inForce []candidate, now int64) state {
 // merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. s may take over o's
 // data behind pointers.
 func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
-	if o.last > s.last {
+	if p.minInterval > 0 && o.last > s.last {
 		s.last, changed = o.last, true
 	}
 	switch p.kind {

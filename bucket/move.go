@@ -31,8 +31,11 @@ func (sh *shard) correct(ahead int64) {
 	}
 	sh.mu.ahead = ahead
 	made := new(phases)
-	for _, c := range sh.mu.lru.Values() {
+	c := &sh.mu.work
+	for slot := range sh.mu.store.n {
+		sh.loadLocked(slot, c)
 		c.move(inRange(addSat(c.now, by)), made)
+		sh.saveLocked(c)
 	}
 }
 

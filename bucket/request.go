@@ -225,7 +225,7 @@ func (c *counter) charge(now, cost int64) {
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
 		s.charge(p, now, mulSat(cost, p.cost))
-		s.last = now
+		s.admit(p, now)
 	}
 	c.admissions++
 	c.chargeShadows(now, cost, (*state).charge)

@@ -44,7 +44,7 @@ func (t *Table) Open(shard int, seq uint64) {
 // Do and DoHeld ignore seal and gate, but their changes are counted and recorded.
 func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
 	if rc != nil {
-		rc.counter = nil
+		rc.charged = false
 	}
 	seq, v = t.try(now, r, rc, &d)
 	return d, seq, v
@@ -137,7 +137,7 @@ func spentCounter(l *Limits, at int64) counter {
 			continue
 		}
 		s.charge(p, at, p.capacity)
-		s.last = at
+		s.admit(p, at)
 	}
 	return c
 }
@@ -150,9 +150,9 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		return o, false
 	}
 	unknown := spentCounter(r.Limits, since)
-	c, there := sh.mu.lru.Peek(r.Key)
+	c := sh.getLocked(r.Key)
 	seen := newCounter(r.Limits, now, new(more))
-	if there {
+	if c != nil {
 		if seen = c.copyTo(new(more)); c.limits != r.Limits && !c.limits.Equal(r.Limits) {
 			seen = *seen.withLimits(r.Limits, now)
 		}
@@ -181,9 +181,10 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 
 // joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
-	if c, ok := sh.mu.lru.Get(r.Key); ok {
+	if c := sh.getLocked(r.Key); c != nil {
 		before := c.bytes()
-		c, o.did = sh.underLocked(r.Key, c, r.Limits, now, before)
+		c, o.did = sh.underLocked(c, r.Limits, now, before)
+		sh.saveLocked(c)
 		o.counter, o.grown = c, c.bytes()-before
 		sh.mu.bytes += o.grown
 	}
@@ -218,8 +219,8 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	sh := &t.shards[own]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if c, ok := sh.mu.lru.Peek(key); ok {
-		t.forgetLocked(sh, key, c)
+	if c := sh.getLocked(key); c != nil {
+		t.forgetLocked(sh, c)
 	}
 	at := sh.atLocked(now)
 	c := newCounter(limits, at, &sh.mu.spare)
@@ -238,7 +239,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 		}
 		if units > 0 {
 			s.charge(p, at, units)
-			s.last = at
+			s.admit(p, at)
 		}
 	}
 	t.followLocked(sh, own, now, key, sh.insertLocked(key, &c), true)
@@ -249,7 +250,8 @@ func (t *Table) Has(key Key) bool {
 	sh := &t.shards[key.Shard(len(t.shards))]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.mu.lru.Contains(key)
+	_, ok := sh.mu.store.find(key)
+	return ok
 }
 
 // Says returns the time range (Unix ns) in which a Decision on limit i, made at a time with this ResetAfter, tells what is left

@@ -1,11 +1,8 @@
 package bucket
 
 import (
-	"math"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // shard is the part of a table under one lock.
@@ -15,7 +12,7 @@ type shard struct {
 		sync.Mutex
 		// sealed: Try decides nothing here.
 		sealed bool
-		lru    *simplelru.LRU[Key, *counter]
+		store  store
 		// seq counts the changes, recorded or not.
 		seq     uint64
 		journal journal
@@ -29,16 +26,36 @@ type shard struct {
 		phases phases
 		// spare is a buffer for counters that are not in the table.
 		spare more
+		// work is the counter of the key in question, seen one that an eviction or a sweep looks at.
+		work, seen counter
+		// births numbers the counters that were made here.
+		births uint16
 	}
 }
 
-// newLRU returns an empty list without a cap: the caps are the table's.
-func newLRU() *simplelru.LRU[Key, *counter] {
-	lru, err := simplelru.NewLRU[Key, *counter](math.MaxInt, nil)
-	if err != nil {
-		panic("bucket: simplelru rejects its size: " + err.Error()) // the size is positive
+// getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
+// kept by saveLocked.
+func (sh *shard) getLocked(key Key) *counter {
+	slot, ok := sh.mu.store.find(key)
+	if !ok {
+		return nil
 	}
-	return lru
+	sh.loadLocked(slot, &sh.mu.work)
+	return &sh.mu.work
+}
+
+// loadLocked reads the counter of slot into c.
+func (sh *shard) loadLocked(slot uint32, c *counter) {
+	sh.mu.store.load(slot, sh.table.account(sh.mu.store.at(slot).set()).limits, c)
+}
+
+// saveLocked keeps c, a counter of the shard, as it is.
+func (sh *shard) saveLocked(c *counter) { sh.mu.store.save(c) }
+
+// bornLocked returns the number of a counter that is made now.
+func (sh *shard) bornLocked() uint16 {
+	sh.mu.births++
+	return sh.mu.births & birthsMask
 }
 
 // outcome is the effect on a shard. It is small enough to be returned in registers, because copying it would slow down a check.
@@ -80,9 +97,9 @@ func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *
 
 // decideKnownLocked is decideLocked without regard to a loss.
 func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
-	c, ok := sh.mu.lru.Get(r.Key)
+	c := sh.getLocked(r.Key)
 	switch {
-	case !ok:
+	case c == nil:
 		return sh.firstLocked(now, r, verb, cost, rc, d)
 	case verb == Read || verb == status:
 		sh.readLocked(c, now, r, verb, cost, d)
@@ -101,7 +118,7 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 	}
 	l := c.ledger()
 	if l == nil {
-		o = outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c, before)}
+		o = outcome{did: removed | changed, grown: -sh.removeLocked(c, before)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
@@ -111,8 +128,9 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 		l.grants[i].paid = 0
 	}
 	made.setGrants(l.grants)
-	c = sh.replaceLocked(r.Key, c, &made)
+	c = sh.replaceLocked(c, &made)
 	sh.enter(c, before)
+	sh.saveLocked(c)
 	o = outcome{did: changed, counter: c, grown: c.bytes() - before}
 	sh.mu.bytes += o.grown
 	c.status(c.now, d)
@@ -154,6 +172,7 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 		o.did |= charged
 		if rc != nil {
 			rc.after(r, o.counter, cost, sh.mu.ahead)
+			sh.saveLocked(o.counter)
 		}
 	}
 	sh.mu.spare.release()
@@ -172,9 +191,11 @@ func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
 
 // insertLocked inserts a copy of c as the counter of key, which has none.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
-	made := c.clone()
-	sh.mu.lru.Add(key, made)
+	made := &sh.mu.work
+	*made = c.clone()
+	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
+	sh.saveLocked(made)
 	o := outcome{did: inserted, counter: made, grown: made.bytes()}
 	sh.mu.bytes += o.grown
 	return o
@@ -200,11 +221,11 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
 	before := c.bytes()
 	if verb == Refund {
-		// A copy, so that earlier receipts do not find their counter.
-		c = sh.replaceLocked(r.Key, c, c.clone())
+		// So that earlier receipts do not find their counter.
+		c.birth = sh.bornLocked()
 		c.keepGrants() // for the same reason
 	}
-	c, o.did = sh.underLocked(r.Key, c, r.Limits, now, before)
+	c, o.did = sh.underLocked(c, r.Limits, now, before)
 	c.cuts |= flagAgain
 	at := c.settle(now)
 	if rc != nil {
@@ -230,15 +251,16 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if rc != nil && o.has(charged) {
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
+	sh.saveLocked(c)
 	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	d.seenFrom(now, at)
 	return o
 }
 
-// underLocked puts key's counter c, with before bytes accounted for, under the limits l, and returns it. Under equal limits it
+// underLocked puts the counter c, with before bytes accounted for, under the limits l, and returns it. Under equal limits it
 // stays in its domain's account: using another domain's counter does not take it over.
-func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) (made *counter, did effects) {
+func (sh *shard) underLocked(c *counter, l *Limits, now, before int64) (made *counter, did effects) {
 	if c.limits == l {
 		return c, 0
 	}
@@ -250,7 +272,7 @@ func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) 
 	if equal {
 		c.limits = l // parsed again; next time the pointers are equal
 	} else {
-		c, did = sh.replaceLocked(key, c, c.withLimits(l, now)), changed
+		c, did = sh.replaceLocked(c, c.withLimits(l, now)), changed
 	}
 	sh.enter(c, before)
 	return c, did
@@ -262,34 +284,38 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if sh.mu.sealed {
 		return o
 	}
-	c, ok := sh.mu.lru.Peek(rc.key)
-	if !ok || c != rc.counter {
-		return o
-	}
-	if rc.ahead != sh.mu.ahead {
+	c := sh.getLocked(rc.key)
+	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead {
 		return o
 	}
 	before := c.bytes()
 	c.undo(rc, c.settle(now))
+	sh.saveLocked(c)
 	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a lease may have ended
 	sh.mu.bytes += o.grown
 	return o
 }
 
-// replaceLocked replaces old, the counter of key, by made, and returns it.
-func (sh *shard) replaceLocked(key Key, old, made *counter) *counter {
-	sh.mu.journal.lose(old)
-	made.cuts &^= flagDirty
-	sh.mu.lru.Add(key, made)
-	return made
+// replaceLocked replaces old by made, which receipts of old do not find, and returns it.
+func (sh *shard) replaceLocked(old, made *counter) *counter {
+	made.slot, made.birth = old.slot, sh.bornLocked()
+	sh.mu.work = *made
+	return &sh.mu.work
 }
 
-// removeLocked removes key's counter c, with n bytes accounted for, and returns n.
-func (sh *shard) removeLocked(key Key, c *counter, n int64) int64 {
-	sh.mu.lru.Remove(key)
+// removeLocked removes the counter c, with n bytes accounted for, and returns n.
+func (sh *shard) removeLocked(c *counter, n int64) int64 {
 	sh.exit(c, n)
 	sh.mu.bytes -= n
-	sh.mu.journal.lose(c)
+	s := &sh.mu.store
+	if key := s.at(c.slot).key; s.isDirty(c.slot) {
+		sh.mu.journal.dirty--
+		sh.goneLocked(key)
+	}
+	s.remove(c.slot)
+	if sh.mu.work.slot == s.n {
+		sh.mu.work.slot = c.slot // it was the last
+	}
 	return n
 }
 

@@ -18,7 +18,7 @@ import (
 // counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
-	// last is when the last check was admitted, or never.
+	// last is when the last check was admitted, or never. Only limits with a minimum interval keep it.
 	last int64
 	log  *entries
 }
@@ -145,12 +145,19 @@ func (s *state) refund(p *plan, cost int64) {
 	}
 }
 
+// admit notes that a check was admitted at now.
+func (s *state) admit(p *plan, now int64) {
+	if p.minInterval > 0 {
+		s.last = now
+	}
+}
+
 // read reads s, a new state of p, as of now.
 func (s *state) read(r *reader, p *plan, now int64, made *phases) {
 	if p.stateless() {
 		return
 	}
-	if ago := r.uint(); ago > 0 {
+	if ago := r.uint(); ago > 0 && p.minInterval > 0 {
 		s.last = never + 1 + int64(max(elapsed(never+1, now), ago-1)-(ago-1))
 	}
 	switch p.kind {

@@ -149,7 +149,7 @@ func (c *counter) fits() bool {
 func (s *store) load(slot uint32, limits *Limits, c *counter) {
 	r := s.at(slot)
 	*c = counter{
-		limits: limits, now: r.now,
+		limits: limits, now: r.now, slot: slot, set: r.set(),
 		cuts: uint32(r.meta & cutsMask), admissions: uint32(r.meta >> (flagBits + cutBits) & admissionsMask),
 		birth: uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask),
 	}
@@ -161,9 +161,9 @@ func (s *store) load(slot uint32, limits *Limits, c *counter) {
 	c.first = state{spent: r.spent, aux: r.aux, last: never}
 }
 
-// save writes c, whose limits have the given number, into its slot.
-func (s *store) save(slot uint32, c *counter, limits uint32) {
-	r := s.at(slot)
+// save writes c into its slot.
+func (s *store) save(c *counter) {
+	r := s.at(c.slot)
 	r.now = c.now
 	switch {
 	case c.fits():
@@ -177,7 +177,7 @@ func (s *store) save(slot uint32, c *counter, limits uint32) {
 		r.spent, r.aux = s.newSide(side{c.first, c.more}), 0
 		c.cuts |= flagSide
 	}
-	r.meta = meta(limits)<<(flagBits+cutBits+admissionBits+birthBits) | meta(c.birth&birthsMask)<<(flagBits+cutBits+admissionBits) |
+	r.meta = meta(c.set)<<(flagBits+cutBits+admissionBits+birthBits) | meta(c.birth&birthsMask)<<(flagBits+cutBits+admissionBits) |
 		meta(c.admissions&admissionsMask)<<(flagBits+cutBits) | meta(c.cuts&cutsMask)
 }
 
@@ -210,4 +210,6 @@ func (s *store) dropSide(r *record) {
 func (r *record) flags() uint32 { return uint32(r.meta & (1<<flagBits - 1)) }
 
 // set returns the number of the record's limits.
-func (r *record) set() uint32 { return uint32(r.meta >> (flagBits + cutBits + admissionBits + birthBits)) }
+func (r *record) set() uint32 {
+	return uint32(r.meta >> (flagBits + cutBits + admissionBits + birthBits))
+}

@@ -20,6 +20,7 @@ package bucket
 
 import (
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"math"
 	"sync"
@@ -65,8 +66,8 @@ func (c *Config) validate() error {
 		return errors.New("max_entries: is negative; use 0 for the default, or at least 1")
 	case c.MaxBytes < 0:
 		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
-	case c.MaxSets < 0:
-		return errors.New("max_sets: is negative; use 0 for the default, or at least 1")
+	case c.MaxSets < 0 || c.MaxSets > MaxSets/2:
+		return fmt.Errorf("max_sets: is out of range; use 0 for the default, or 1 to %d", MaxSets/2)
 	case c.WhenFull > DenyNew:
 		return errors.New("when_full: is unknown; use EvictOld or DenyNew")
 	}
@@ -98,6 +99,10 @@ type Table struct {
 	// domains are all of accounts.byName, and those of others with counters. capped: some have a cap.
 	domains atomic.Pointer[[]*domain]
 	others  [otherDomains]domain
+	// numbers finds an account by its number, which records have; freed are numbers without an account.
+	numbers atomic.Pointer[[]*account]
+	freed   []uint32
+	arena   *arena
 	seed    maphash.Seed
 	capped  atomic.Bool
 	// changed has a bit for every shard whose journal has entries. Written under the shard's lock, read without.
@@ -125,6 +130,7 @@ func NewTable(c Config) (*Table, error) {
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,
 		whenFull:   c.WhenFull,
+		arena:      newArena(),
 		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {
@@ -132,6 +138,7 @@ func NewTable(c Config) (*Table, error) {
 	}
 	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)
 	t.listDomainsLocked()
+	t.numbers.Store(new([]*account))
 	if c.MaxSets > 0 {
 		t.maxSets = int64(c.MaxSets)
 	}
@@ -143,7 +150,7 @@ func NewTable(c Config) (*Table, error) {
 	}
 	for i := range t.shards {
 		sh := &t.shards[i]
-		sh.table, sh.mu.lru, sh.mu.journal = t, newLRU(), newJournal()
+		sh.table, sh.mu.store.arena, sh.mu.journal = t, t.arena, newJournal()
 	}
 	return t, nil
 }
@@ -156,7 +163,7 @@ func (t *Table) Do(now int64, r *Request) (d Decision) {
 
 // DoHeld is Do, and fills rc if it charged; charged reports whether it did.
 func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
-	rc.counter = nil
+	rc.charged = false
 	charged = t.do(now, r, rc, &d)
 	return d, charged
 }
@@ -205,7 +212,7 @@ func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, 
 // GiveBack undoes the charge in rc as far as it still counts: never in a newer window, never more than has not yet leaked or
 // refilled, and nothing while the shard is sealed. A receipt counts once.
 func (t *Table) GiveBack(now int64, rc *Receipt) {
-	if rc.counter == nil {
+	if !rc.charged {
 		return
 	}
 	now = inRange(now)
@@ -214,7 +221,7 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 	sh.mu.Lock()
 	t.followLocked(sh, own, now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.transient)
 	sh.mu.Unlock()
-	rc.counter = nil
+	rc.charged = false
 }
 
 // DropShard forgets the shard's counters, its journal and its number of changes, and returns the number of counters. Seal and
@@ -223,15 +230,16 @@ func (t *Table) DropShard(shard int) int {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	n := sh.mu.lru.Len()
-	for _, c := range sh.mu.lru.Values() {
-		sh.exit(c, c.bytes())
+	n := int(sh.mu.store.n)
+	for slot := range sh.mu.store.n {
+		sh.loadLocked(slot, &sh.mu.seen)
+		sh.exit(&sh.mu.seen, sh.mu.seen.bytes())
 	}
 	t.entries.Add(-int64(n))
 	t.bytes.Add(-sh.mu.bytes)
-	// A new list, because an emptied map keeps its memory.
-	sh.mu.lru, sh.mu.bytes, sh.mu.seq = newLRU(), 0, 0
 	t.emptyLocked(sh, shard)
+	sh.mu.store.clear()
+	sh.mu.bytes, sh.mu.seq = 0, 0
 	sh.mu.journal.confirm(none)
 	return n
 }
