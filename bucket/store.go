@@ -1,6 +1,11 @@
 package bucket
 
-import "math/bits"
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/sluice-project/sluice/internal/offheap"
+)
 
 // record is a counter as the table keeps it: 48 bytes with its key and without a pointer, so that a table of millions costs the
 // garbage collector nothing. A counter of several limits, of a log, or with anything else that does not fit has the rest in a side.
@@ -27,7 +32,7 @@ const (
 )
 
 const (
-	pageBytes   = 4096
+	pageBytes   = offheap.PageBytes
 	recordBytes = 48
 	pageRecords = pageBytes / recordBytes
 )
@@ -41,7 +46,7 @@ type page struct {
 // store holds the records of a shard in the slots from 0 to n-1. A record stays in its slot until it is removed, or the last one takes
 // the slot of one that is. Not safe for concurrent use.
 type store struct {
-	arena *arena
+	arena *offheap.Arena
 	pages []*page
 	n     uint32
 	index index
@@ -76,7 +81,7 @@ func (s *store) find(k Key) (slot uint32, ok bool) {
 func (s *store) add(k Key) uint32 {
 	slot := s.n
 	if int(slot/pageRecords) == len(s.pages) {
-		s.pages = append(s.pages, s.arena.get())
+		s.pages = append(s.pages, (*page)(unsafe.Pointer(s.arena.Get())))
 	}
 	if int(slot/64) == len(s.dirty) {
 		s.dirty = append(s.dirty, 0)
@@ -105,7 +110,7 @@ func (s *store) remove(slot uint32) {
 	}
 	// One page stays as room, so that a shard which gains and loses counters by turns needs none from the arena.
 	for int(s.n)/pageRecords+1 < len(s.pages)-1 {
-		s.arena.put(s.pages[len(s.pages)-1])
+		s.arena.Put((*offheap.Page)(unsafe.Pointer(s.pages[len(s.pages)-1])))
 		s.pages[len(s.pages)-1] = nil
 		s.pages = s.pages[:len(s.pages)-1]
 	}
@@ -114,7 +119,7 @@ func (s *store) remove(slot uint32) {
 // clear removes all records.
 func (s *store) clear() {
 	for _, p := range s.pages {
-		s.arena.put(p)
+		s.arena.Put((*offheap.Page)(unsafe.Pointer(p)))
 	}
 	*s = store{arena: s.arena}
 }

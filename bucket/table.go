@@ -25,6 +25,8 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-project/sluice/internal/offheap"
 )
 
 // Config configures a Table.
@@ -102,7 +104,7 @@ type Table struct {
 	// numbers finds an account by its number, which records have; freed are numbers without an account.
 	numbers atomic.Pointer[[]*account]
 	freed   []uint32
-	arena   *arena
+	arena   *offheap.Arena
 	seed    maphash.Seed
 	capped  atomic.Bool
 	// changed has a bit for every shard whose journal has entries. Written under the shard's lock, read without.
@@ -130,7 +132,7 @@ func NewTable(c Config) (*Table, error) {
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,
 		whenFull:   c.WhenFull,
-		arena:      newArena(),
+		arena:      offheap.New(),
 		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {

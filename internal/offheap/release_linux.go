@@ -1,10 +1,10 @@
-package bucket
+package offheap
 
-import "golang.org/x/sys/unix"
+import "syscall"
 
 // release gives the memory of b, whole pages, to the operating system. It reads as zeros then.
 func release(b []byte) {
-	if unix.Madvise(b, unix.MADV_DONTNEED) != nil {
+	if syscall.Madvise(b, syscall.MADV_DONTNEED) != nil {
 		clear(b)
 	}
 }
