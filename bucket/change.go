@@ -22,8 +22,10 @@ import (
 // shadow is a former limit and its state.
 type shadow struct {
 	limits *Limits
-	place  int
-	state  state
+	// set is the number of limits in the table, once the counter is accounted for there.
+	set   uint32
+	place int
+	state state
 }
 
 func (x *shadow) plan() *plan { return &x.limits.plans[x.place] }
@@ -38,9 +40,6 @@ const (
 	// it is MaxKeyEntries. It is the default bound of limits that come with a check.
 	fewEntries = 4096
 )
-
-// shadowBytes is the memory of a shadow.
-const shadowBytes = 48
 
 // withLimits returns a counter that continues c under l, settled to now. c must not be used any more.
 func (c *counter) withLimits(l *Limits, now int64) *counter {
@@ -79,12 +78,9 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 // takeGrants transfers the grants of from to c. Limit i of c has taken over the state at index origin[i]-1 of from; units
 // charged to other states are held from now on.
 func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
-	l := from.ledger()
-	if l == nil {
-		return
-	}
-	for j := range l.grants {
-		g, paid := &l.grants[j], uint16(0)
+	list := from.grants()
+	for j := range list {
+		g, paid := &list[j], uint16(0)
 		for i, place := range origin {
 			if place > 0 && g.isPaid(place-1) {
 				paid |= 1 << i
@@ -92,7 +88,7 @@ func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 		}
 		g.paid = paid
 	}
-	c.setGrants(l.grants)
+	c.setGrants(list)
 }
 
 // candidate is an old limit and its state that a new limit may take over.
@@ -105,7 +101,7 @@ type candidate struct {
 func (c *counter) candidates() []candidate {
 	list := make([]candidate, 0, len(c.limits.plans)+maxShadows)
 	for i := range c.limits.plans {
-		list = append(list, candidate{shadow: shadow{c.limits, i, *c.at(i)}})
+		list = append(list, candidate{shadow: shadow{limits: c.limits, place: i, state: *c.at(i)}})
 	}
 	for _, x := range c.shadows() {
 		list = append(list, candidate{shadow: x})
@@ -169,8 +165,8 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 
 // addShadow adds x. Call boundShadows after the last one.
 func (c *counter) addShadow(x shadow) {
-	r := c.ensureRare()
-	r.shadows = append(r.shadows, x)
+	m := c.ensureMore()
+	m.shadows = append(m.shadows, x)
 }
 
 // boundShadows drops excess shadows and shortens the logs of the others. All are settled to now. It does not write to rings,
@@ -179,22 +175,22 @@ func (c *counter) boundShadows(now int64) {
 	if len(c.shadows()) == 0 {
 		return
 	}
-	r := c.more.rare
-	for len(r.shadows) > maxShadows {
+	m := c.more
+	for len(m.shadows) > maxShadows {
 		soonest := 0
-		for i := range r.shadows {
-			if r.shadows[i].free(now) < r.shadows[soonest].free(now) {
+		for i := range m.shadows {
+			if m.shadows[i].free(now) < m.shadows[soonest].free(now) {
 				soonest = i
 			}
 		}
-		r.shadows = slices.Delete(r.shadows, soonest, soonest+1)
+		m.shadows = slices.Delete(m.shadows, soonest, soonest+1)
 	}
-	for sets := r.former(); len(sets) > maxFormer; sets = r.former() {
+	for sets := m.former(); len(sets) > maxFormer; sets = m.former() {
 		soonest, wait := 0, int64(math.MaxInt64)
 		for i, l := range sets {
 			longest := int64(0)
-			for j := range r.shadows {
-				if x := &r.shadows[j]; x.limits == l {
+			for j := range m.shadows {
+				if x := &m.shadows[j]; x.limits == l {
 					longest = max(longest, x.free(now))
 				}
 			}
@@ -202,11 +198,11 @@ func (c *counter) boundShadows(now int64) {
 				soonest, wait = i, longest
 			}
 		}
-		r.shadows = slices.DeleteFunc(r.shadows, func(x shadow) bool { return x.limits == sets[soonest] })
+		m.shadows = slices.DeleteFunc(m.shadows, func(x shadow) bool { return x.limits == sets[soonest] })
 	}
 	most := c.entriesEach()
-	for i := range r.shadows {
-		x := &r.shadows[i]
+	for i := range m.shadows {
+		x := &m.shadows[i]
 		x.state.squeeze(min(most, x.plan().maxEntries))
 	}
 }
@@ -215,10 +211,10 @@ func (c *counter) boundShadows(now int64) {
 func (x *shadow) free(now int64) int64 { return x.state.free(x.plan(), now) }
 
 // former returns the sets that the shadows belong to.
-func (r *rare) former() []*Limits {
+func (m *more) former() []*Limits {
 	sets := make([]*Limits, 0, maxFormer+1)
-	for i := range r.shadows {
-		if l := r.shadows[i].limits; !slices.Contains(sets, l) {
+	for i := range m.shadows {
+		if l := m.shadows[i].limits; !slices.Contains(sets, l) {
 			sets = append(sets, l)
 		}
 	}

@@ -17,23 +17,17 @@ func TestCounterSize(t *testing.T) {
 	if n := unsafe.Sizeof(line{}); n != 64 {
 		t.Errorf("a line of the index takes %d bytes, want 64", n)
 	}
-	if n := unsafe.Sizeof(more{}); n != moreBytes {
-		t.Errorf("what counters of several limits have more takes %d bytes, want %d", n, moreBytes)
+	if n := unsafe.Sizeof(sideHead{}); n != 8 {
+		t.Errorf("the head of a side takes %d bytes, want 8", n)
 	}
-	if n := unsafe.Sizeof(rare{}); n != rareBytes {
-		t.Errorf("what few counters have takes %d bytes, want %d", n, rareBytes)
+	if n := unsafe.Sizeof(sideState{}); n != 32 {
+		t.Errorf("a state takes %d bytes, want 32", n)
 	}
-	if n := unsafe.Sizeof(shadow{}); n != shadowBytes {
-		t.Errorf("a shadow takes %d bytes, want %d", n, shadowBytes)
+	if n := unsafe.Sizeof(sideShadow{}); n != 40 {
+		t.Errorf("a shadow takes %d bytes, want 40", n)
 	}
-	if n := unsafe.Sizeof(ledger{}); n != ledgerBytes {
-		t.Errorf("a ledger takes %d bytes, want %d", n, ledgerBytes)
-	}
-	if n := unsafe.Sizeof(grant{}); n != grantBytes {
-		t.Errorf("a grant takes %d bytes, want %d", n, grantBytes)
-	}
-	if n := unsafe.Sizeof(plan{}); n != planBytes {
-		t.Errorf("a plan takes %d bytes, want %d", n, planBytes)
+	if n := unsafe.Sizeof(grant{}); n != 32 {
+		t.Errorf("a grant takes %d bytes, want 32", n)
 	}
 }
 

@@ -1,7 +1,5 @@
 package bucket
 
-import "slices"
-
 // counter is what one key has spent, in the form in which it is decided. A table keeps it as a record (store.go).
 type counter struct {
 	// limits is the set that the states belong to, by index.
@@ -37,42 +35,34 @@ func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 type more struct {
 	// rest are the states of the limits after the first.
 	rest []state
-	// rare is nil unless the limits have changed or there are grants.
-	rare *rare
-}
-
-// rare has data that few counters need.
-type rare struct {
 	// shadows are states of former limits; see change.go.
 	shadows []shadow
-	// ledger has the grants, nil if none.
-	ledger *ledger
+	// grants and plans are those of the ledger; see ledger.go.
+	grants []grant
+	plans  []plan
 }
 
-// ensureRare returns the rare part of c, creating it if necessary.
-func (c *counter) ensureRare() *rare {
+// ensureMore returns c.more, creating it if necessary.
+func (c *counter) ensureMore() *more {
 	if c.more == nil {
 		c.more = new(more)
 	}
-	if c.more.rare == nil {
-		c.more.rare = new(rare)
-	}
-	return c.more.rare
+	return c.more
 }
 
 // shadows returns the shadows of c.
 func (c *counter) shadows() []shadow {
-	if c.more == nil || c.more.rare == nil {
+	if c.more == nil {
 		return nil
 	}
-	return c.more.rare.shadows
+	return c.more.shadows
 }
 
 // newCounter returns a counter without spent units. If l has several limits, their states use m, which must then not be nil.
 func newCounter(l *Limits, now int64, m *more) counter {
 	c := counter{limits: l, now: now, first: newState(&l.plans[0])}
 	if n := len(l.plans) - 1; n > 0 {
-		m.rest, m.rare = m.rest[:0], nil
+		m.release()
 		for i := range n {
 			m.rest = append(m.rest, newState(&l.plans[i+1]))
 		}
@@ -81,10 +71,12 @@ func newCounter(l *Limits, now int64, m *more) counter {
 	return c
 }
 
-// release clears references in m, a buffer, so that it keeps nothing alive.
+// release empties m, a buffer, so that it keeps nothing alive.
 func (m *more) release() {
 	clear(m.rest)
-	m.rare = nil
+	clear(m.shadows)
+	clear(m.plans)
+	m.rest, m.shadows, m.grants, m.plans = m.rest[:0], m.shadows[:0], m.grants[:0], m.plans[:0]
 }
 
 // copyTo returns a copy of c that uses m for data behind pointers. Rings of logs are shared unless there are grants: settling
@@ -92,11 +84,14 @@ func (m *more) release() {
 func (c *counter) copyTo(m *more) counter {
 	d := *c
 	if c.more != nil {
-		m.rest = append(m.rest[:0], c.more.rest...)
-		m.rare = c.more.rare.clone()
+		m.release()
+		m.rest = append(m.rest, c.more.rest...)
+		m.shadows = append(m.shadows, c.more.shadows...)
+		m.grants = append(m.grants, c.more.grants...)
+		m.plans = append(m.plans, c.more.plans...)
 		d.more = m
 	}
-	if d.ledger() != nil {
+	if len(d.grants()) > 0 {
 		d.unshare() // settling charges expired leases
 	}
 	return d
@@ -104,29 +99,10 @@ func (c *counter) copyTo(m *more) counter {
 
 // unshare gives c its own rings.
 func (c *counter) unshare() {
-	for i := range c.limits.plans {
-		c.at(i).log = c.at(i).log.clone()
+	for i := range c.states() {
+		s := c.state(i)
+		s.log = s.log.clone()
 	}
-	list := c.shadows()
-	for i := range list {
-		list[i].state.log = list[i].state.log.clone()
-	}
-}
-
-// clone returns a copy of r; r may be nil.
-func (r *rare) clone() *rare {
-	if r == nil {
-		return nil
-	}
-	return &rare{slices.Clone(r.shadows), r.ledger.clone()}
-}
-
-// clone returns a copy of c that shares only rings.
-func (c *counter) clone() counter {
-	if c.more == nil {
-		return *c
-	}
-	return c.copyTo(new(more))
 }
 
 // at returns the state of limit i.
@@ -137,12 +113,28 @@ func (c *counter) at(i int) *state {
 	return &c.more.rest[i-1]
 }
 
+// states returns the number of states, those of shadows included.
+func (c *counter) states() int {
+	if c.more == nil {
+		return 1
+	}
+	return 1 + len(c.more.rest) + len(c.more.shadows)
+}
+
+// state returns the state i: first those of the limits, then those of shadows.
+func (c *counter) state(i int) *state {
+	if i == 0 || i <= len(c.more.rest) {
+		return c.at(i)
+	}
+	return &c.more.shadows[i-1-len(c.more.rest)].state
+}
+
 // settle moves the counter to now if that is later, and returns its time.
 func (c *counter) settle(now int64) int64 {
 	if now <= c.now {
 		return c.now
 	}
-	if c.ledger() != nil {
+	if len(c.grants()) > 0 {
 		c.lapse(now)
 	}
 	c.settleStates(now)
@@ -170,8 +162,8 @@ func (c *counter) free(now int64) bool {
 	if now < c.now {
 		now = c.now
 	}
-	if l := c.ledger(); l != nil {
-		if l.grants[len(l.grants)-1].end > now {
+	if list := c.grants(); len(list) > 0 {
+		if list[len(list)-1].end > now {
 			return false
 		}
 		d := c.copyTo(new(more))
@@ -204,35 +196,16 @@ func (s *state) freeAt(p *plan, last, now int64) bool {
 // entryBytes is the memory of a counter of one limit: its record, and its part of the index and of the pages.
 const entryBytes = recordBytes + 10
 
-// The memory of more and rare without their contents.
-const (
-	moreBytes = 32
-	rareBytes = 32
-)
-
-// bytes returns the approximate memory of c.
+// bytes returns the memory of c in the table.
 func (c *counter) bytes() int64 {
-	n := entryBytes + c.first.log.bytes()
-	if !c.fits() {
-		n += sideBytes
+	if c.fits() {
+		return entryBytes
 	}
-	if m := c.more; m != nil {
-		n += moreBytes + 32*int64(cap(m.rest)) + m.rare.bytes()
-		for i := range m.rest {
-			n += m.rest[i].log.bytes()
+	n := entryBytes + blockBytes(c.sideBytes())
+	for i := range c.states() {
+		if s := c.state(i); s.log != nil {
+			n += blockBytes(ringBytes(len(s.log.ring)))
 		}
-	}
-	return n
-}
-
-// bytes returns the approximate memory of r; r may be nil.
-func (r *rare) bytes() int64 {
-	if r == nil {
-		return 0
-	}
-	n := rareBytes + shadowBytes*int64(cap(r.shadows)) + r.ledger.bytes()
-	for i := range r.shadows {
-		n += r.shadows[i].state.log.bytes()
 	}
 	return n
 }

@@ -266,8 +266,9 @@ func (sh *shard) enter(c *counter, n int64) {
 	a.domain.entries.Add(1)
 	a.domain.bytes.Add(n)
 	c.set = a.number
-	for _, x := range c.shadows() {
-		t.refer(x.limits)
+	list := c.shadows()
+	for i := range list {
+		list[i].set = t.refer(list[i].limits).number
 	}
 }
 

@@ -51,7 +51,7 @@ func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 
 // dropFreeLocked drops those of the next few counters of sh that are free.
 func (t *Table) dropFreeLocked(sh *shard, now int64) {
-	s, c := &sh.mu.store, &sh.mu.seen
+	s := &sh.mu.store
 	for range min(glances, s.n-1) {
 		if s.glance >= s.n {
 			s.glance = 0
@@ -60,7 +60,8 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 			s.glance++
 			continue
 		}
-		if sh.loadLocked(s.glance, c); !c.free(sh.atLocked(now)) {
+		c := sh.lookLocked(s.glance)
+		if !c.free(sh.atLocked(now)) {
 			s.glance++
 			continue
 		}
@@ -97,7 +98,7 @@ func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep bool) (
 // spent counters, those of smaller domains, and those that share a set when there are too many sets, are evicted only if the
 // table far exceeds a cap.
 func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, keep bool) (slot uint32, found bool, looked int) {
-	s, c := &sh.mu.store, &sh.mu.seen
+	s := &sh.mu.store
 	most, far, stride := t.largest(over), t.farOver(), uint32(1)
 	if far && s.n > 4*maxLooks {
 		// Counters of one domain may lie side by side. So the looks are spread, by the golden ratio, and find those of the largest.
@@ -113,7 +114,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 				s.hand = 0
 			}
 		}
-		sh.loadLocked(s.hand, c)
+		c := sh.lookLocked(s.hand)
 		if may := t.mayGo(c, over, most); may || far {
 			x := victim{c.slot, c.now, c.worth(sh.atLocked(now)), true}
 			switch {
@@ -172,8 +173,7 @@ func (t *Table) mayGo(c *counter, r resource, most int64) bool {
 
 // evictLocked evicts key's counter c of sh.
 func (t *Table) evictLocked(sh *shard, now int64, slot uint32) {
-	c := &sh.mu.seen
-	sh.loadLocked(slot, c)
+	c := sh.lookLocked(slot)
 	if c.free(sh.atLocked(now)) {
 		t.evictedExpired.Add(1)
 	} else {
@@ -195,7 +195,7 @@ const (
 // worth returns what is lost with c at now.
 func (c *counter) worth(now int64) (w worth) {
 	now = max(now, c.now)
-	if c.ledger() != nil {
+	if len(c.grants()) > 0 {
 		return allSpent
 	}
 	for i := range c.limits.plans {
@@ -252,8 +252,7 @@ func (t *Table) Sweep(now int64, shard int) int {
 		slot = min(slot, sh.mu.store.n)
 		for n := 0; n < sweepChunk && slot > 0; n++ {
 			slot--
-			c := &sh.mu.seen
-			if sh.loadLocked(slot, c); c.free(sh.atLocked(now)) {
+			if c := sh.lookLocked(slot); c.free(sh.atLocked(now)) {
 				t.forgetLocked(sh, c)
 				removed++
 			}

@@ -137,13 +137,10 @@ func (t *Table) nextGrant(now int64) uint64 {
 	}
 }
 
-// noteGrants keeps nextGrant from reusing the IDs in l, which may be nil.
-func (t *Table) noteGrants(l *ledger) {
-	if l == nil {
-		return
-	}
-	for i := range l.grants {
-		id := l.grants[i].id
+// noteGrants keeps nextGrant from reusing the IDs of list.
+func (t *Table) noteGrants(list []grant) {
+	for i := range list {
+		id := list[i].id
 		for last := t.granted.Load(); last < id && !t.granted.CompareAndSwap(last, id); last = t.granted.Load() {
 		}
 	}

@@ -151,8 +151,8 @@ func (im *Image) add(now int64, key Key, c *counter) {
 func (im *Image) appendBody(b []byte, c *counter) []byte {
 	list := c.shadows()
 	head := uint64(len(list))
-	l := c.ledger()
-	if l != nil {
+	granted := c.grants()
+	if len(granted) > 0 {
 		head |= headLedger
 	}
 	b = binary.AppendUvarint(b, head)
@@ -167,17 +167,17 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 		b = x.state.append(append(b, 0), x.plan(), c.now)
 		b = putLength(b, start)
 	}
-	if l != nil {
-		b = l.append(b, c.now)
+	if len(granted) > 0 {
+		b = appendGrants(b, granted, c.now)
 	}
 	return b
 }
 
-// append appends l.
-func (l *ledger) append(b []byte, now int64) []byte {
-	b = binary.AppendUvarint(b, uint64(len(l.grants)))
-	for i := range l.grants {
-		g := &l.grants[i]
+// appendGrants appends a ledger.
+func appendGrants(b []byte, list []grant, now int64) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for i := range list {
+		g := &list[i]
 		b = binary.AppendUvarint(b, elapsed(now, g.end))
 		b = binary.AppendUvarint(b, uint64(g.units))
 		b = binary.AppendUvarint(b, g.id)

@@ -55,7 +55,7 @@ func (t *Table) importLocked(
 	for ; *done < to; *done++ {
 		key := r.key()
 		at := sh.atLocked(now)
-		c, there := im.read(r, at, &sh.mu.spare, &sh.mu.phases)
+		c, there := im.read(r, at, &sh.mu.spare)
 		if r.why == "" && key.Shard(len(t.shards)) != own {
 			r.fail("it belongs to another shard")
 		}
@@ -65,7 +65,7 @@ func (t *Table) importLocked(
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
-		t.noteGrants(c.ledger())
+		t.noteGrants(c.grants())
 		var o outcome
 		switch {
 		case merge && there:
@@ -82,8 +82,7 @@ func (t *Table) importLocked(
 	return grown, nil
 }
 
-// placeLocked makes key's counter a copy of x, in the memory of the existing one if possible and if no receipt would mistake it
-// for the old one.
+// placeLocked makes key's counter a copy of x.
 func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	c := sh.getLocked(key)
 	if c == nil {
@@ -91,15 +90,7 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	}
 	before := c.bytes()
 	sh.exit(c, before)
-	if c.takes(x) {
-		c.limits, c.now, c.first = x.limits, x.now, x.first
-		if c.more != nil {
-			copy(c.more.rest, x.more.rest)
-		}
-	} else {
-		made := x.clone()
-		c = sh.replaceLocked(c, &made)
-	}
+	c = sh.replaceLocked(c, x)
 	sh.enter(c, before)
 	sh.saveLocked(c)
 	o.counter, o.grown = c, c.bytes()-before
@@ -115,32 +106,9 @@ func (sh *shard) clearLocked(key Key) (o outcome) {
 	return o
 }
 
-// takes reports whether the memory of c can become a copy of x.
-func (c *counter) takes(x *counter) bool {
-	if c.has(flagHeld) || c.limits != x.limits && !c.limits.Equal(x.limits) {
-		return false
-	}
-	if c.first.log.owned() || x.first.log.owned() {
-		return false
-	}
-	if c.more == nil && x.more == nil {
-		return true
-	}
-	// With shadows there are more states than the limits have.
-	if c.more == nil || x.more == nil || c.more.rare != nil || x.more.rare != nil {
-		return false
-	}
-	for i := range c.more.rest {
-		if c.more.rest[i].log.owned() || x.more.rest[i].log.owned() {
-			return false
-		}
-	}
-	return true
-}
-
 // read reads the data after a key: whether there is a counter, and the counter as of now, which uses m for data behind
 // pointers. Unknown limits are nil.
-func (im *Image) read(r *reader, now int64, m *more, made *phases) (c counter, there bool) {
+func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
 	place := r.uint()
 	if place == 0 {
 		return c, false
@@ -154,7 +122,7 @@ func (im *Image) read(r *reader, now int64, m *more, made *phases) (c counter, t
 	if limits == nil || r.why != "" {
 		return c, true
 	}
-	c = im.readBody(&body, now, limits, m, made)
+	c = im.readBody(&body, now, limits, m)
 	if len(body.rest) > 0 {
 		body.fail("it is longer than its limits need")
 	}
@@ -165,12 +133,12 @@ func (im *Image) read(r *reader, now int64, m *more, made *phases) (c counter, t
 }
 
 // readBody reads a counter of known limits.
-func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *phases) counter {
+func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter {
 	at := inRange(subSat(now, r.int()))
 	c := newCounter(limits, at, m)
 	head := r.uint()
 	for i := range limits.plans {
-		c.at(i).read(r, &limits.plans[i], at, made)
+		c.at(i).read(r, &limits.plans[i], at)
 	}
 	shadows := head &^ headLedger
 	if shadows > maxShadows {
@@ -178,7 +146,7 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *p
 		return c
 	}
 	for range shadows {
-		im.readShadow(r, &c, made)
+		im.readShadow(r, &c)
 	}
 	c.boundShadows(at)
 	if head&headLedger != 0 && r.why == "" {
@@ -189,7 +157,7 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *p
 }
 
 // readShadow reads a shadow into c, unless its limits are unknown.
-func (im *Image) readShadow(r *reader, c *counter, made *phases) {
+func (im *Image) readShadow(r *reader, c *counter) {
 	limits, place := r.uint(), r.uint()
 	body := reader{rest: r.take(r.uint())}
 	if r.why == "" && limits >= uint64(len(im.Limits)) {
@@ -204,7 +172,7 @@ func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 		return
 	}
 	x.state = newState(x.plan())
-	x.state.read(&body, x.plan(), c.now, made)
+	x.state.read(&body, x.plan(), c.now)
 	if len(body.rest) > 0 {
 		body.fail("it is longer than its former limits need")
 	}

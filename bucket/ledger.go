@@ -19,14 +19,6 @@ import (
 //
 // Units charged at once are paid; the others are held: they are subtracted from the capacity until the lease ends.
 
-// ledger has the grants of a counter. It exists only while there are grants.
-type ledger struct {
-	// grants are those that have not ended, sorted by end.
-	grants []grant
-	// plans are the limits' plans, with the held units subtracted from the capacity.
-	plans []plan
-}
-
 // grant is one lease.
 type grant struct {
 	id uint64
@@ -41,48 +33,42 @@ type grant struct {
 // maxGrants bounds the grants of a counter.
 const maxGrants = 256
 
-// ledger returns the ledger of c, or nil.
-func (c *counter) ledger() *ledger {
-	if c.more == nil || c.more.rare == nil {
+// grants returns the grants of c that have not ended, sorted by end.
+func (c *counter) grants() []grant {
+	if c.more == nil {
 		return nil
 	}
-	return c.more.rare.ledger
-}
-
-// grants returns the grants of c that have not ended.
-func (c *counter) grants() []grant {
-	if l := c.ledger(); l != nil {
-		return l.grants
-	}
-	return nil
+	return c.more.grants
 }
 
 // plans returns the limits' plans, with the held units subtracted from the capacity. Only deciding and describing use these.
 func (c *counter) plans() []plan {
-	if l := c.ledger(); l != nil {
-		return l.plans
+	if len(c.grants()) > 0 {
+		return c.more.plans
 	}
 	return c.limits.plans
 }
 
 // setGrants sets the grants of c, in any order and including expired ones.
 func (c *counter) setGrants(list []grant) {
-	if len(list) == 0 {
-		if c.ledger() != nil {
-			c.more.rare.ledger = nil
-		}
+	if len(list) == 0 && len(c.grants()) == 0 {
 		return
 	}
 	slices.SortFunc(list, func(a, b grant) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.id, b.id)) })
-	r := c.ensureRare()
-	if r.ledger == nil {
-		r.ledger = new(ledger)
+	c.ensureMore().grants = list
+	c.holdGranted()
+}
+
+// holdGranted makes the plans of c.
+func (c *counter) holdGranted() {
+	m := c.more
+	if m.plans = m.plans[:0]; len(m.grants) == 0 {
+		return
 	}
-	l := r.ledger
-	l.grants, l.plans = list, append(l.plans[:0], c.limits.plans...)
-	for i := range l.plans {
-		p := &l.plans[i]
-		held := l.held(i, p.cost, 0)
+	m.plans = append(m.plans, c.limits.plans...)
+	for i := range m.plans {
+		p := &m.plans[i]
+		held := heldBy(m.grants, i, p.cost)
 		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
 		if p.minInterval > 0 {
 			p.capacity = 0 // see interval
@@ -90,25 +76,25 @@ func (c *counter) setGrants(list []grant) {
 	}
 }
 
-// held returns the units of limit i that the grants from index from on hold; cost is the limit's cost of a unit.
-func (l *ledger) held(i int, cost int64, from int) (held int64) {
-	for j := from; j < len(l.grants); j++ {
-		if g := &l.grants[j]; !g.isPaid(i) {
+// heldBy returns the units of limit i that the grants of list hold; cost is the limit's cost of a unit.
+func heldBy(list []grant, i int, cost int64) (held int64) {
+	for j := range list {
+		if g := &list[j]; !g.isPaid(i) {
 			held = addSat(held, mulSat(g.units, cost))
 		}
 	}
 	return held
 }
 
-// heldAfter returns what is held after grant j; held is what is held from it on.
-func (l *ledger) heldAfter(i int, cost int64, j int, held int64) int64 {
-	switch g := &l.grants[j]; {
+// heldAfter returns what is held after the first of list; held is what is held from it on.
+func heldAfter(list []grant, i int, cost, held int64) int64 {
+	switch g := &list[0]; {
 	case g.isPaid(i):
 		return held
 	case held < math.MaxInt64:
 		return held - mulSat(g.units, cost)
 	}
-	return l.held(i, cost, j+1)
+	return heldBy(list[1:], i, cost)
 }
 
 func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
@@ -123,28 +109,6 @@ func (c *counter) keepGrants() (changed bool) {
 	return changed
 }
 
-// clone returns a copy of l; l may be nil.
-func (l *ledger) clone() *ledger {
-	if l == nil {
-		return nil
-	}
-	return &ledger{slices.Clone(l.grants), slices.Clone(l.plans)}
-}
-
-const (
-	ledgerBytes = 48
-	grantBytes  = 32
-	planBytes   = 128
-)
-
-// bytes returns the approximate memory of l; l may be nil.
-func (l *ledger) bytes() int64 {
-	if l == nil {
-		return 0
-	}
-	return ledgerBytes + grantBytes*int64(cap(l.grants)) + planBytes*int64(cap(l.plans))
-}
-
 // findGrant returns the index of grant id in list, or -1.
 func findGrant(list []grant, id uint64) int {
 	return slices.IndexFunc(list, func(g grant) bool { return g.id == id })
@@ -152,7 +116,7 @@ func findGrant(list []grant, id uint64) int {
 
 // lapse ends the grants that end at or before now: their units count as spent in the last nanosecond.
 func (c *counter) lapse(now int64) {
-	list := c.ledger().grants
+	list := c.grants()
 	n := 0
 	for ; n < len(list) && list[n].end <= now; n++ {
 		g := &list[n]
@@ -192,8 +156,8 @@ func (s *state) chargeLate(p *plan, now, units int64) {
 
 // settleGrant ends the grant at index i, of which unspent units were not spent.
 func (c *counter) settleGrant(i int, unspent int64) {
-	l := c.ledger()
-	g := l.grants[i]
+	list := c.grants()
+	g := list[i]
 	c.pay(&g, g.units-unspent)
 	plans := c.limits.plans
 	for j := range plans {
@@ -203,7 +167,7 @@ func (c *counter) settleGrant(i int, unspent int64) {
 		}
 	}
 	c.cuts += oneCut
-	c.setGrants(slices.Delete(l.grants, i, i+1))
+	c.setGrants(slices.Delete(list, i, i+1))
 }
 
 // Receipt remembers one charge so that it can be undone. The zero value remembers none. A Receipt may be reused, with its

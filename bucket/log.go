@@ -183,25 +183,21 @@ type entry struct{ at, cost int64 }
 // entries is the ring of a log. It is the memory only: a state's aux has the range of the entries, so that a copy of the state
 // can drop entries without changing the ring.
 type entries struct {
-	// The length of ring is a power of two. A phase has no ring.
+	// The length of ring is a power of two.
 	ring []entry
 	// sums has the units of each block of a longer ring, over all its places, used or not, to speed up counting from the newest
 	// entry.
 	sums []sum
-	// phase is the offset of the windows of a kindWeighted, in (0, period). Many states share such entries, and they are never
-	// written.
-	phase int64
+	// block is the table's memory of ring and sums, 0 if they are on Go's heap.
+	block blockRef
 }
-
-// owned reports whether e is the ring of one log.
-func (e *entries) owned() bool { return e != nil && e.ring != nil }
 
 // minRing is the length of the smallest ring. Rings double when full and halve when an eighth full, so that a log in steady use
 // does not allocate.
 const minRing = 4
 
-// block is the number of places of a ring that share a sum.
-const block = 64
+// sumPlaces is the number of places of a ring that share a sum.
+const sumPlaces = 64
 
 // sum is an unsigned 128-bit number: a block may exceed int64.
 type sum struct{ hi, lo uint64 }
@@ -236,9 +232,9 @@ func newEntries(n int) *entries {
 
 // allocate gives e an empty ring of length n.
 func (e *entries) allocate(n int) {
-	e.ring, e.sums = make([]entry, n), nil
-	if n > block {
-		e.sums = make([]sum, n/block)
+	*e = entries{ring: make([]entry, n)}
+	if n > sumPlaces {
+		e.sums = make([]sum, n/sumPlaces)
 	}
 }
 
@@ -258,7 +254,7 @@ func (e *entries) at(v span, i uint32) *entry {
 func (e *entries) set(v span, i uint32, x entry) {
 	place := (v.head + i) & uint32(len(e.ring)-1)
 	if e.sums != nil {
-		e.sums[place/block].replace(e.ring[place].cost, x.cost)
+		e.sums[place/sumPlaces].replace(e.ring[place].cost, x.cost)
 	}
 	e.ring[place] = x
 }
@@ -270,10 +266,10 @@ func (e *entries) setCost(v span, i uint32, cost int64) { e.set(v, i, entry{e.at
 // newer ones. If all of v do not exceed it, that is index 0 and all units.
 func (e *entries) over(v span, target int64) (i uint32, newer int64) {
 	for i = v.n; i > 0; {
-		if place := (v.head + i - 1) & uint32(len(e.ring)-1); place%block == block-1 && i >= block && e.sums != nil {
-			if all := addSat(newer, e.sums[place/block].units()); all <= target {
+		if place := (v.head + i - 1) & uint32(len(e.ring)-1); place%sumPlaces == sumPlaces-1 && i >= sumPlaces && e.sums != nil {
+			if all := addSat(newer, e.sums[place/sumPlaces].units()); all <= target {
 				newer = all
-				i -= block
+				i -= sumPlaces
 				continue
 			}
 		}
@@ -325,16 +321,8 @@ func (s *state) remove(i uint32) {
 
 // clone returns a copy of e; e may be nil.
 func (e *entries) clone() *entries {
-	if e == nil || e.ring == nil {
-		return e
+	if e == nil {
+		return nil
 	}
 	return &entries{ring: slices.Clone(e.ring), sums: slices.Clone(e.sums)}
-}
-
-// bytes returns the approximate memory of e; e may be nil.
-func (e *entries) bytes() int64 {
-	if e == nil || e.ring == nil {
-		return 0
-	}
-	return 56 + 16*int64(len(e.ring)+len(e.sums))
 }

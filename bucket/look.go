@@ -165,6 +165,7 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
 	p.counter.first.aux = end // it may be that of another clock
+	sh.saveLocked(p.counter)
 	t.followLocked(sh, own, now, sum.Key, p, r.Transient)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
@@ -225,18 +226,18 @@ func (c *counter) interval(i int, now int64) int64 {
 // until is state.until for limit i, including grants: the time (ns) from now until at most target ≥ 0 units count, if nothing
 // is charged or given back.
 func (c *counter) until(i int, now, target int64) int64 {
-	p, s, l := &c.limits.plans[i], c.at(i), c.ledger()
+	p, s, list := &c.limits.plans[i], c.at(i), c.grants()
 	switch {
-	case l == nil || p.stateless():
+	case len(list) == 0 || p.stateless():
 		return s.until(p, now, target)
-	case s.fits(p, len(l.grants)):
-		return l.untilLog(i, p, s, now, target)
+	case s.fits(p, len(list)):
+		return untilLog(list, i, p, s, now, target)
 	}
 	// Advance a copy from the end of one lease to the next.
-	t, at, held := *s, now, l.held(i, p.cost, 0)
+	t, at, held := *s, now, heldBy(list, i, p.cost)
 	t.log = t.log.clone()
-	for j := range l.grants {
-		g := &l.grants[j]
+	for j := range list {
+		g := &list[j]
 		if g.isPaid(i) {
 			continue
 		}
@@ -246,7 +247,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 				return addSat(subSat(at, now), wait)
 			}
 		}
-		held = l.heldAfter(i, p.cost, j, held)
+		held = heldAfter(list[j:], i, p.cost, held)
 		t.settle(p, at, last)
 		t.chargeLate(p, last, mulSat(g.units, p.cost))
 		at = last
@@ -260,15 +261,15 @@ func (s *state) fits(p *plan, n int) bool {
 }
 
 // untilLog is until for a log that fits, whose entries all expire before those that leases will make.
-func (l *ledger) untilLog(i int, p *plan, s *state, now, target int64) int64 {
-	held := l.held(i, p.cost, 0)
+func untilLog(list []grant, i int, p *plan, s *state, now, target int64) int64 {
+	held := heldBy(list, i, p.cost)
 	if held <= target {
 		return s.until(p, now, target-held)
 	}
 	j := 0
-	for held = l.heldAfter(i, p.cost, 0, held); held > target; held = l.heldAfter(i, p.cost, j, held) {
+	for held = heldAfter(list, i, p.cost, held); held > target; held = heldAfter(list[j:], i, p.cost, held) {
 		j++
 	}
-	last := max(now, l.grants[j].end-1)
+	last := max(now, list[j].end-1)
 	return addSat(subSat(last, now), p.expiry(p.dateOf(last), last))
 }

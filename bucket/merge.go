@@ -58,10 +58,10 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 	x.settle(now)
 	switch {
 	case c.now < x.now:
-		c.move(x.now, new(phases))
+		c.move(x.now)
 		changed = true
 	case x.now < c.now:
-		x.move(c.now, new(phases))
+		x.move(c.now)
 	}
 	same := c.limits == x.limits || c.limits.Equal(x.limits)
 	if !same || len(c.shadows()) > 0 || len(x.shadows()) > 0 {

@@ -30,12 +30,15 @@ func (sh *shard) correct(ahead int64) {
 		return
 	}
 	sh.mu.ahead = ahead
-	made := new(phases)
-	c := &sh.mu.work
 	for slot := range sh.mu.store.n {
-		sh.loadLocked(slot, c)
-		c.move(inRange(addSat(c.now, by)), made)
+		c := sh.lookLocked(slot)
+		before := c.bytes()
+		c.move(inRange(addSat(c.now, by)))
 		sh.saveLocked(c)
+		grown := c.bytes() - before
+		sh.mu.bytes += grown
+		sh.table.bytes.Add(grown)
+		sh.table.account(c.set).domain.bytes.Add(grown)
 	}
 }
 
@@ -48,15 +51,15 @@ func (sh *shard) atLocked(now int64) int64 {
 }
 
 // move moves the counter from its time to to as if no time had passed in between.
-func (c *counter) move(to int64, made *phases) {
+func (c *counter) move(to int64) {
 	plans := c.limits.plans
 	for i := range plans {
-		c.at(i).move(&plans[i], c.now, to, made)
+		c.at(i).move(&plans[i], c.now, to)
 	}
 	list := c.shadows()
 	for i := range list {
 		x := &list[i]
-		x.state.move(x.plan(), c.now, to, made)
+		x.state.move(x.plan(), c.now, to)
 	}
 	granted := c.grants()
 	for i := range granted {
@@ -66,7 +69,7 @@ func (c *counter) move(to int64, made *phases) {
 }
 
 // move moves s, settled to from, to the time to. What counts at from counts for as long after to.
-func (s *state) move(p *plan, from, to int64, made *phases) {
+func (s *state) move(p *plan, from, to int64) {
 	if s.last != never {
 		s.last += to - from // wraps, unless they differ by more than int64; the sum does not
 	}
@@ -82,24 +85,14 @@ func (s *state) move(p *plan, from, to int64, made *phases) {
 		}
 	case kindWeighted:
 		if s.spent > 0 || s.aux > 0 {
-			s.log = made.at(p, s.age(p, from), to)
+			s.phase = p.phaseAt(s.age(p, from), to)
 		}
 	}
 }
 
-// phases creates phases of sliding counters, reusing the last one, since those from one node are mostly the same.
-type phases struct{ last *entries }
-
-// at returns the phase of windows of which one has the given age at now, nil for the clock's own phase.
-func (x *phases) at(p *plan, age, now int64) *entries {
-	phase := floorMod(floorMod(now, p.period)-age, p.period)
-	if phase == 0 {
-		return nil
-	}
-	if x.last == nil || x.last.phase != phase {
-		x.last = &entries{phase: phase}
-	}
-	return x.last
+// phaseAt returns the phase of windows of which one has the given age at now.
+func (p *plan) phaseAt(age, now int64) int64 {
+	return floorMod(floorMod(now, p.period)-age, p.period)
 }
 
 // following returns the end of the window that begins at e. An e that is no boundary of this clock comes from another one.

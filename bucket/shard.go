@@ -22,12 +22,12 @@ type shard struct {
 		lost lost
 		// ahead is how far (ns) the shard's time, used by its counters, is ahead of the callers' clock.
 		ahead int64
-		// phases are those of imported counters.
-		phases phases
 		// spare is a buffer for counters that are not in the table.
 		spare more
-		// work is the counter of the key in question, seen one that an eviction or a sweep looks at.
-		work, seen counter
+		// work is the counter of the key in question, seen one that an eviction or a sweep looks at. What their sides have is in
+		// workSide and seenSide.
+		work, seen         counter
+		workSide, seenSide side
 		// births numbers the counters that were made here.
 		births uint16
 	}
@@ -40,13 +40,14 @@ func (sh *shard) getLocked(key Key) *counter {
 	if !ok {
 		return nil
 	}
-	sh.loadLocked(slot, &sh.mu.work)
+	sh.mu.store.load(sh.table, slot, &sh.mu.work, &sh.mu.workSide)
 	return &sh.mu.work
 }
 
-// loadLocked reads the counter of slot into c.
-func (sh *shard) loadLocked(slot uint32, c *counter) {
-	sh.mu.store.load(slot, sh.table.account(sh.mu.store.at(slot).set()).limits, c)
+// lookLocked reads the counter of slot, for an eviction or a sweep. It is valid until the next call.
+func (sh *shard) lookLocked(slot uint32) *counter {
+	sh.mu.store.load(sh.table, slot, &sh.mu.seen, &sh.mu.seenSide)
+	return &sh.mu.seen
 }
 
 // saveLocked keeps c, a counter of the shard, as it is.
@@ -113,21 +114,21 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 // resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
 	before := c.bytes()
-	if c.ledger() != nil {
+	if len(c.grants()) > 0 {
 		c.settle(now)
 	}
-	l := c.ledger()
-	if l == nil {
+	list := c.grants()
+	if len(list) == 0 {
 		o = outcome{did: removed | changed, grown: -sh.removeLocked(c, before)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
 	sh.exit(c, before)
 	made := newCounter(r.Limits, c.now, new(more))
-	for i := range l.grants {
-		l.grants[i].paid = 0
+	for i := range list {
+		list[i].paid = 0
 	}
-	made.setGrants(l.grants)
+	made.setGrants(list)
 	c = sh.replaceLocked(c, &made)
 	sh.enter(c, before)
 	sh.saveLocked(c)
@@ -189,10 +190,10 @@ func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
 	return outcome{}
 }
 
-// insertLocked inserts a copy of c as the counter of key, which has none.
+// insertLocked inserts a copy of c as the counter of key, which has none. The outcome's counter has c's data behind pointers.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	made := &sh.mu.work
-	*made = c.clone()
+	*made = *c
 	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
 	sh.saveLocked(made)

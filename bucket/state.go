@@ -4,8 +4,7 @@ import (
 	"time"
 )
 
-// state is the state of one limit of one key: 32 bytes, because there may be millions. The meaning of spent and aux depends on
-// the kind of the limit's plan:
+// state is the state of one limit of one key. The meaning of spent and aux depends on the kind of the limit's plan:
 //
 //	kind      spent                      aux
 //	flow      level, rounded up          how far the level is below spent, in 1/period units
@@ -14,13 +13,14 @@ import (
 //	log, bins sum of the entries         where the entries lie in log (see log.go)
 //	weighted  spent in this window       spent in the window before
 //
-// The windows of weighted have their phase in log; nil means the clock's own. All states of a counter are settled to the
-// counter's time; see counter.settle.
+// All states of a counter are settled to the counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
 	// last is when the last check was admitted, or never. Only limits with a minimum interval keep it.
 	last int64
-	log  *entries
+	// phase is the offset of the windows of weighted, in [0, period): 0 is the clock's own.
+	phase int64
+	log   *entries
 }
 
 // newState returns a state without spent units.
@@ -153,7 +153,7 @@ func (s *state) admit(p *plan, now int64) {
 }
 
 // read reads s, a new state of p, as of now.
-func (s *state) read(r *reader, p *plan, now int64, made *phases) {
+func (s *state) read(r *reader, p *plan, now int64) {
 	if p.stateless() {
 		return
 	}
@@ -169,7 +169,7 @@ func (s *state) read(r *reader, p *plan, now int64, made *phases) {
 		s.readBoundary(r, p, now)
 	case kindWeighted:
 		if s.spent, s.aux = r.units(), r.units(); s.spent > 0 || s.aux > 0 {
-			s.log = made.at(p, r.upTo(p.period-1, "a window is older than it lasts"), now)
+			s.phase = p.phaseAt(r.upTo(p.period-1, "a window is older than it lasts"), now)
 		}
 	case kindLog, kindBins:
 		s.readLog(r, p, now)

@@ -13,7 +13,7 @@ type record struct {
 	key Key
 	// now is the counter's.
 	now int64
-	// spent and aux are those of its only limit, or spent is the place of its side.
+	// spent and aux are those of its only limit, or the block and the size of its side.
 	spent, aux int64
 	meta       meta
 }
@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	pageBytes   = offheap.PageBytes
+	pageBytes   = 4096
 	recordBytes = 48
 	pageRecords = pageBytes / recordBytes
 )
@@ -50,23 +50,13 @@ type store struct {
 	pages []*page
 	n     uint32
 	index index
-	// sides are what does not fit into records; spare are the places of those that are free.
-	sides []*side
-	spare []uint32
+	// slabs have what does not fit into records.
+	slabs *slabs
 	// dirty has a bit for each slot whose counter is in the shard's journal.
 	dirty []uint64
 	// hand is the slot that an eviction looks at next, glance that which an insertion looks at next.
 	hand, glance uint32
 }
-
-// side is what a record has no room for.
-type side struct {
-	first state
-	more  *more
-}
-
-// sideBytes is the memory of a side, and of its place.
-const sideBytes = 56
 
 func (s *store) at(slot uint32) *record { return &s.pages[slot/pageRecords].records[slot%pageRecords] }
 
@@ -81,7 +71,7 @@ func (s *store) find(k Key) (slot uint32, ok bool) {
 func (s *store) add(k Key) uint32 {
 	slot := s.n
 	if int(slot/pageRecords) == len(s.pages) {
-		s.pages = append(s.pages, (*page)(unsafe.Pointer(s.arena.Get())))
+		s.pages = append(s.pages, (*page)(s.arena.Get()))
 	}
 	if int(slot/64) == len(s.dirty) {
 		s.dirty = append(s.dirty, 0)
@@ -110,7 +100,7 @@ func (s *store) remove(slot uint32) {
 	}
 	// One page stays as room, so that a shard which gains and loses counters by turns needs none from the arena.
 	for int(s.n)/pageRecords+1 < len(s.pages)-1 {
-		s.arena.Put((*offheap.Page)(unsafe.Pointer(s.pages[len(s.pages)-1])))
+		s.arena.Put(unsafe.Pointer(s.pages[len(s.pages)-1]))
 		s.pages[len(s.pages)-1] = nil
 		s.pages = s.pages[:len(s.pages)-1]
 	}
@@ -118,10 +108,13 @@ func (s *store) remove(slot uint32) {
 
 // clear removes all records.
 func (s *store) clear() {
-	for _, p := range s.pages {
-		s.arena.Put((*offheap.Page)(unsafe.Pointer(p)))
+	for slot := range s.n {
+		s.dropSide(s.at(slot))
 	}
-	*s = store{arena: s.arena}
+	for _, p := range s.pages {
+		s.arena.Put(unsafe.Pointer(p))
+	}
+	*s = store{arena: s.arena, slabs: s.slabs}
 }
 
 func (s *store) isDirty(slot uint32) bool { return s.dirty[slot/64]&(1<<(slot%64)) != 0 }
@@ -147,20 +140,19 @@ func (s *store) eachDirty(yield func(slot uint32) bool) {
 
 // fits reports whether c needs no side. When an admission was does not matter without a minimum interval.
 func (c *counter) fits() bool {
-	return c.more == nil && c.first.log == nil && (c.first.last == never || c.limits.plans[0].minInterval == 0)
+	return c.states() == 1 && len(c.grants()) == 0 && c.first.log == nil && c.first.phase == 0 && (c.first.last == never || c.limits.plans[0].minInterval == 0)
 }
 
-// load reads the counter of slot, whose limits are given, into c. What is in its side is c's own.
-func (s *store) load(slot uint32, limits *Limits, c *counter) {
+// load reads the counter of slot into c, and its side into x.
+func (s *store) load(t *Table, slot uint32, c *counter, x *side) {
 	r := s.at(slot)
 	*c = counter{
-		limits: limits, now: r.now, slot: slot, set: r.set(),
+		limits: t.account(r.set()).limits, now: r.now, slot: slot, set: r.set(),
 		cuts: uint32(r.meta & cutsMask), admissions: uint32(r.meta >> (flagBits + cutBits) & admissionsMask),
 		birth: uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask),
 	}
 	if c.has(flagSide) {
-		x := s.sides[r.spent]
-		c.first, c.more = x.first, x.more
+		x.load(t, blockRef(r.spent).at(), c)
 		return
 	}
 	c.first = state{spent: r.spent, aux: r.aux, last: never}
@@ -170,46 +162,16 @@ func (s *store) load(slot uint32, limits *Limits, c *counter) {
 func (s *store) save(c *counter) {
 	r := s.at(c.slot)
 	r.now = c.now
-	switch {
-	case c.fits():
+	if c.fits() {
 		s.dropSide(r)
 		c.cuts &^= flagSide
 		r.spent, r.aux = c.first.spent, c.first.aux
-	case r.flags()&flagSide != 0:
-		*s.sides[r.spent] = side{c.first, c.more}
-		c.cuts |= flagSide
-	default:
-		r.spent, r.aux = s.newSide(side{c.first, c.more}), 0
+	} else {
+		s.saveSide(r, c)
 		c.cuts |= flagSide
 	}
 	r.meta = meta(c.set)<<(flagBits+cutBits+admissionBits+birthBits) | meta(c.birth&birthsMask)<<(flagBits+cutBits+admissionBits) |
 		meta(c.admissions&admissionsMask)<<(flagBits+cutBits) | meta(c.cuts&cutsMask)
-}
-
-func (s *store) newSide(x side) int64 {
-	made := &side{}
-	*made = x
-	if n := len(s.spare); n > 0 {
-		place := s.spare[n-1]
-		s.spare = s.spare[:n-1]
-		s.sides[place] = made
-		return int64(place)
-	}
-	s.sides = append(s.sides, made)
-	return int64(len(s.sides) - 1)
-}
-
-// dropSide forgets the side of r, if it has one.
-func (s *store) dropSide(r *record) {
-	if r.flags()&flagSide == 0 {
-		return
-	}
-	s.sides[r.spent] = nil
-	s.spare = append(s.spare, uint32(r.spent))
-	r.meta &^= meta(flagSide)
-	if len(s.spare) == len(s.sides) {
-		s.sides, s.spare = nil, nil
-	}
 }
 
 func (r *record) flags() uint32 { return uint32(r.meta & (1<<flagBits - 1)) }

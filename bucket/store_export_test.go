@@ -9,7 +9,8 @@ func (t *Table) counterOf(key Key) *counter {
 	if c == nil {
 		return nil
 	}
-	made := *c
+	made := c.copyTo(new(more))
+	made.unshare()
 	return &made
 }
 

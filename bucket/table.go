@@ -105,6 +105,7 @@ type Table struct {
 	numbers atomic.Pointer[[]*account]
 	freed   []uint32
 	arena   *offheap.Arena
+	slabs   *slabs
 	seed    maphash.Seed
 	capped  atomic.Bool
 	// changed has a bit for every shard whose journal has entries. Written under the shard's lock, read without.
@@ -132,7 +133,8 @@ func NewTable(c Config) (*Table, error) {
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,
 		whenFull:   c.WhenFull,
-		arena:      offheap.New(),
+		arena:      offheap.New(pageBytes),
+		slabs:      newSlabs(),
 		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {
@@ -152,7 +154,8 @@ func NewTable(c Config) (*Table, error) {
 	}
 	for i := range t.shards {
 		sh := &t.shards[i]
-		sh.table, sh.mu.store.arena, sh.mu.journal = t, t.arena, newJournal()
+		sh.table, sh.mu.journal = t, newJournal()
+		sh.mu.store.arena, sh.mu.store.slabs = t.arena, t.slabs
 	}
 	return t, nil
 }
@@ -234,8 +237,8 @@ func (t *Table) DropShard(shard int) int {
 	defer sh.mu.Unlock()
 	n := int(sh.mu.store.n)
 	for slot := range sh.mu.store.n {
-		sh.loadLocked(slot, &sh.mu.seen)
-		sh.exit(&sh.mu.seen, sh.mu.seen.bytes())
+		c := sh.lookLocked(slot)
+		sh.exit(c, c.bytes())
 	}
 	t.entries.Add(-int64(n))
 	t.bytes.Add(-sh.mu.bytes)

@@ -85,11 +85,9 @@ func (s *state) undoFixed(p *plan, m mark, cost int64) {
 
 // age returns the age of the window that contains now.
 func (s *state) age(p *plan, now int64) int64 {
-	age := floorMod(now, p.period)
-	if s.log != nil {
-		if age -= s.log.phase; age < 0 {
-			age += p.period
-		}
+	age := floorMod(now, p.period) - s.phase
+	if age < 0 {
+		age += p.period
 	}
 	return age
 }
@@ -114,7 +112,7 @@ func (s *state) settleWeighted(p *plan, last, now int64) {
 // restWeighted drops the phase of windows without spent units.
 func (s *state) restWeighted() {
 	if s.spent == 0 && s.aux == 0 {
-		s.log = nil
+		s.phase = 0
 	}
 }
 
@@ -174,8 +172,8 @@ func (s *state) mergeWeighted(p *plan, o *state, now int64) (changed bool) {
 		return false
 	}
 	if s.spent == 0 && s.aux == 0 || o.age(p, now) < s.age(p, now) {
-		changed = s.log != o.log
-		s.log = o.log
+		changed = s.phase != o.phase
+		s.phase = o.phase
 	}
 	if o.spent > s.spent {
 		s.spent, changed = o.spent, true

@@ -11,31 +11,27 @@ import (
 	"unsafe"
 )
 
-// PageBytes is the size of a page.
-const PageBytes = 4096
-
-// Page is a page of memory, aligned to its size.
-type Page [PageBytes]byte
-
-// chunkBytes is how much memory is mapped at once.
-const chunkBytes = 256 * PageBytes
-
-// Arena hands out pages. Their memory is unmapped when the Arena is not reachable any more, so what has pages must keep it. The
-// memory of pages that are put back goes to the operating system. Safe for concurrent use.
+// Arena hands out pages of one size. Their memory is unmapped when the Arena is not reachable any more, so what has pages must keep
+// it. The memory of pages that are put back goes to the operating system. Safe for concurrent use.
 type Arena struct {
+	page   int
 	chunks *chunks
 	mu     struct {
 		sync.Mutex
-		free []*Page
+		free []unsafe.Pointer
 		rest []byte // of the last chunk
+		used int
 	}
 }
 
 type chunks struct{ list [][]byte }
 
-// New returns an Arena without pages.
-func New() *Arena {
-	a := &Arena{chunks: new(chunks)}
+// chunkBytes is how much memory is mapped at once, at least.
+const chunkBytes = 1 << 20
+
+// New returns an Arena of pages of so many bytes, a power of two of at least 4096.
+func New(page int) *Arena {
+	a := &Arena{page: page, chunks: new(chunks)}
 	runtime.AddCleanup(a, func(c *chunks) {
 		for _, b := range c.list {
 			_ = syscall.Munmap(b) // as it was mapped, so it cannot fail
@@ -44,32 +40,41 @@ func New() *Arena {
 	return a
 }
 
-// Get returns a page of zeros. It panics if there is no memory, as the Go runtime does.
-func (a *Arena) Get() *Page {
+// Get returns a page of zeros, aligned to its size. It panics if there is no memory, as the Go runtime does.
+func (a *Arena) Get() unsafe.Pointer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.mu.used++
 	if n := len(a.mu.free); n > 0 {
 		p := a.mu.free[n-1]
 		a.mu.free = a.mu.free[:n-1]
 		return p
 	}
-	if len(a.mu.rest) == 0 {
-		b, err := syscall.Mmap(-1, 0, chunkBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if len(a.mu.rest) < a.page {
+		b, err := syscall.Mmap(-1, 0, chunkBytes+a.page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		if err != nil {
 			panic("offheap: out of memory: " + err.Error())
 		}
 		a.chunks.list = append(a.chunks.list, b)
-		a.mu.rest = b
+		a.mu.rest = b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(a.page-1):]
 	}
-	p := (*Page)(unsafe.Pointer(unsafe.SliceData(a.mu.rest)))
-	a.mu.rest = a.mu.rest[PageBytes:]
+	p := unsafe.Pointer(unsafe.SliceData(a.mu.rest))
+	a.mu.rest = a.mu.rest[a.page:]
 	return p
 }
 
 // Put takes back a page that Get returned, which is not used any more.
-func (a *Arena) Put(p *Page) {
-	release(p[:])
+func (a *Arena) Put(p unsafe.Pointer) {
+	release(unsafe.Slice((*byte)(p), a.page))
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.mu.used--
 	a.mu.free = append(a.mu.free, p)
+}
+
+// Bytes returns the size of the pages in use.
+func (a *Arena) Bytes() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return int64(a.mu.used) * int64(a.page)
 }

@@ -2,20 +2,43 @@
 
 package offheap
 
-// PageBytes is the size of a page.
-const PageBytes = 4096
+import (
+	"sync"
+	"unsafe"
+)
 
-// Page is a page of memory, on Go's heap here.
-type Page [PageBytes]byte
+// Arena hands out pages of one size, from Go's heap here.
+type Arena struct {
+	page int
+	mu   struct {
+		sync.Mutex
+		used map[unsafe.Pointer][]byte
+	}
+}
 
-// Arena hands out pages.
-type Arena struct{}
+// New returns an Arena of pages of so many bytes, a power of two of at least 4096.
+func New(page int) *Arena {
+	a := &Arena{page: page}
+	a.mu.used = make(map[unsafe.Pointer][]byte)
+	return a
+}
 
-// New returns an Arena.
-func New() *Arena { return &Arena{} }
+// Get returns a page of zeros, aligned to its size.
+func (a *Arena) Get() unsafe.Pointer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := make([]byte, 2*a.page)
+	p := unsafe.Pointer(unsafe.SliceData(b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(a.page-1):]))
+	a.mu.used[p] = b // a page is kept though only its address is known
+	return p
+}
 
-// Get returns a page of zeros.
-func (a *Arena) Get() *Page { return new(Page) }
+// Put takes back a page that Get returned, which is not used any more.
+func (a *Arena) Put(p unsafe.Pointer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.mu.used, p)
+}
 
-// Put takes back a page that Get returned.
-func (a *Arena) Put(*Page) {}
+// Bytes returns the size of the pages in use that Go's heap does not count: none.
+func (a *Arena) Bytes() int64 { return 0 }

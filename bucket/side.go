@@ -1,0 +1,223 @@
+package bucket
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// A counter that does not fit into its record has the rest in a block of the table's slabs, its side:
+//
+//	sideHead     what follows
+//	sideState    of each limit
+//	sideShadow   of each former limit
+//	grant        each that has not ended
+//
+// The ring of a log has a block of its own, and is changed in place.
+
+type sideHead struct {
+	states, shadows uint8
+	grants          uint16
+	// rings has a bit for each state, shadows included, that has a ring.
+	rings uint32
+}
+
+// sideState is a state. log is its phase, or where its ring is.
+type sideState struct {
+	spent, aux, last int64
+	log              uint64
+}
+
+type sideShadow struct {
+	sideState
+	set, place uint32
+}
+
+const (
+	headBytes   = int(unsafe.Sizeof(sideHead{}))
+	stateBytes  = int(unsafe.Sizeof(sideState{}))
+	shadowBytes = int(unsafe.Sizeof(sideShadow{}))
+	grantBytes  = int(unsafe.Sizeof(grant{}))
+)
+
+// sideBytes returns the size of c's side.
+func (c *counter) sideBytes() int {
+	n := headBytes + stateBytes
+	if m := c.more; m != nil {
+		n += stateBytes*len(m.rest) + shadowBytes*len(m.shadows) + grantBytes*len(m.grants)
+	}
+	return n
+}
+
+// ringBytes returns the size of a ring of n entries with its sums.
+func ringBytes(n int) int {
+	size := n * int(unsafe.Sizeof(entry{}))
+	if n > sumPlaces {
+		size += n / sumPlaces * int(unsafe.Sizeof(sum{}))
+	}
+	return size
+}
+
+// parts returns what the side at p has.
+func parts(p unsafe.Pointer) (h *sideHead, states []sideState, shadows []sideShadow, grants []grant) {
+	h = (*sideHead)(p)
+	p = unsafe.Add(p, headBytes)
+	states = unsafe.Slice((*sideState)(p), h.states)
+	p = unsafe.Add(p, stateBytes*len(states))
+	shadows = unsafe.Slice((*sideShadow)(p), h.shadows)
+	p = unsafe.Add(p, shadowBytes*len(shadows))
+	return h, states, shadows, unsafe.Slice((*grant)(p), h.grants)
+}
+
+// The place of a ring is the address of its block, and the logarithm of its length above that.
+const ringShift = 56
+
+func ringPlace(e *entries) uint64 {
+	return uint64(e.block) | uint64(bits.Len(uint(len(e.ring)))-1)<<ringShift
+}
+
+// ringAt makes e the ring at a place.
+func (e *entries) ringAt(place uint64) {
+	n := 1 << (place >> ringShift)
+	e.block = blockRef(place & (1<<ringShift - 1))
+	p := e.block.at()
+	e.ring, e.sums = unsafe.Slice((*entry)(p), n), nil
+	if n > sumPlaces {
+		e.sums = unsafe.Slice((*sum)(unsafe.Add(p, n*int(unsafe.Sizeof(entry{})))), n/sumPlaces)
+	}
+}
+
+// side is memory that sides are read into.
+type side struct {
+	more more
+	logs []entries
+}
+
+// load reads the side at p into c, with x as the memory.
+func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
+	h, states, shadows, grants := parts(p)
+	if n := len(states) + len(shadows); h.rings != 0 && cap(x.logs) < n {
+		x.logs = make([]entries, n)
+	}
+	c.first = x.state(h, 0, &states[0])
+	if len(states) == 1 && len(shadows) == 0 && len(grants) == 0 {
+		return
+	}
+	m := &x.more
+	c.more = m
+	m.rest, m.shadows, m.grants = m.rest[:0], m.shadows[:0], append(m.grants[:0], grants...)
+	for i := 1; i < len(states); i++ {
+		m.rest = append(m.rest, x.state(h, i, &states[i]))
+	}
+	for i := range shadows {
+		y := &shadows[i]
+		m.shadows = append(m.shadows, shadow{t.account(y.set).limits, y.set, int(y.place), x.state(h, len(states)+i, &y.sideState)})
+	}
+	c.holdGranted()
+}
+
+// state returns the state at index i.
+func (x *side) state(h *sideHead, i int, from *sideState) state {
+	s := state{spent: from.spent, aux: from.aux, last: from.last}
+	if h.rings&(1<<i) == 0 {
+		s.phase = int64(from.log)
+		return s
+	}
+	s.log = &x.logs[:cap(x.logs)][i]
+	s.log.ringAt(from.log)
+	return s
+}
+
+// saveSide makes the side of r that of c. The rings of c get blocks, unless they have them, and those that c does not have any more
+// are free.
+func (s *store) saveSide(r *record, c *counter) {
+	for i := range c.states() {
+		if x := c.state(i); x.log != nil && x.log.block == 0 {
+			s.placeRing(x.log)
+		}
+	}
+	n, had := c.sideBytes(), r.flags()&flagSide != 0
+	if had {
+		s.freeRings(r, c)
+	}
+	switch {
+	case !had:
+		r.spent = int64(s.slabs.get(n))
+	case classOf(n) != classOf(int(r.aux)) || n > blockSizes[len(blockSizes)-1]:
+		s.slabs.put(blockRef(r.spent), int(r.aux))
+		r.spent = int64(s.slabs.get(n))
+	}
+	r.aux = int64(n)
+	*(*sideHead)(blockRef(r.spent).at()) = c.sideHead()
+	h, states, shadows, grants := parts(blockRef(r.spent).at())
+	for i := range c.states() {
+		x := c.state(i)
+		y := sideState{x.spent, x.aux, x.last, uint64(x.phase)}
+		if x.log != nil {
+			y.log = ringPlace(x.log)
+			h.rings |= 1 << i
+		}
+		if i < len(states) {
+			states[i] = y
+		} else {
+			z := &c.more.shadows[i-len(states)]
+			shadows[i-len(states)] = sideShadow{y, z.set, uint32(z.place)}
+		}
+	}
+	if len(grants) > 0 {
+		copy(grants, c.more.grants)
+	}
+}
+
+func (c *counter) sideHead() sideHead {
+	h := sideHead{states: 1}
+	if m := c.more; m != nil {
+		h.states, h.shadows, h.grants = uint8(1+len(m.rest)), uint8(len(m.shadows)), uint16(len(m.grants))
+	}
+	return h
+}
+
+// placeRing moves e from Go's heap into a block.
+func (s *store) placeRing(e *entries) {
+	from := *e
+	e.block = s.slabs.get(ringBytes(len(from.ring)))
+	e.ringAt(ringPlace(e))
+	copy(e.ring, from.ring)
+	copy(e.sums, from.sums)
+}
+
+// freeRings frees the rings of r's side, except those that c has; c may be nil.
+func (s *store) freeRings(r *record, c *counter) {
+	h, states, shadows, _ := parts(blockRef(r.spent).at())
+	for rings := h.rings; rings != 0; rings &= rings - 1 {
+		place := uint64(0)
+		if i := bits.TrailingZeros32(rings); i < len(states) {
+			place = states[i].log
+		} else {
+			place = shadows[i-len(states)].log
+		}
+		var e entries
+		if e.ringAt(place); c == nil || !c.hasRing(e.block) {
+			s.slabs.put(e.block, ringBytes(len(e.ring)))
+		}
+	}
+}
+
+// hasRing reports whether a log of c has its ring in the block.
+func (c *counter) hasRing(b blockRef) bool {
+	for i := range c.states() {
+		if x := c.state(i); x.log != nil && x.log.block == b {
+			return true
+		}
+	}
+	return false
+}
+
+// dropSide frees the side of r, if it has one.
+func (s *store) dropSide(r *record) {
+	if r.flags()&flagSide == 0 {
+		return
+	}
+	s.freeRings(r, nil)
+	s.slabs.put(blockRef(r.spent), int(r.aux))
+	r.meta &^= meta(flagSide)
+}

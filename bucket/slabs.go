@@ -1,0 +1,165 @@
+package bucket
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/sluice-project/sluice/internal/offheap"
+)
+
+// slabs hands out blocks of memory for what does not fit into records. Blocks have no pointers and are of a few sizes. Those of one
+// size share pages outside Go's heap, and a page without blocks goes back to the operating system (Bonwick, "The slab allocator",
+// USENIX Summer 1994). Blocks larger than all sizes lie on Go's heap, each alone. Safe for concurrent use.
+type slabs struct {
+	arena   *offheap.Arena
+	classes [len(blockSizes)]slabClass
+	large   struct {
+		sync.Mutex
+		// blocks keeps them, since a blockRef does not.
+		blocks map[blockRef][]uint64
+	}
+}
+
+// blockRef is the address of a block, 0 for none. The garbage collector does not know it as one.
+type blockRef uint64
+
+// at returns the memory of the block.
+func (b blockRef) at() unsafe.Pointer { return unsafe.Add(nil, uintptr(b)) }
+
+// blockSizes are the sizes of blocks: those of rings of 4 to 256 entries with their sums, and some between them for sides.
+var blockSizes = [...]int{48, 64, 80, 112, 128, 144, 192, 256, 384, 512, 768, 1024, 2048 + 32, 4096 + 64}
+
+const slabBytes = 32 << 10
+
+// slabClass has the pages of one size of block.
+type slabClass struct {
+	sync.Mutex
+	// partial is the first of a ring of pages that have a free block.
+	partial *slab
+	// empty is a page without blocks that is kept, so that one block that comes and goes needs no page from the arena.
+	empty *slab
+}
+
+// slab is the beginning of a page.
+type slab struct {
+	// next and before are other pages with a free block. They are outside Go's heap too.
+	next, before *slab
+	// free is the first free block; each has the next one in its first word.
+	free blockRef
+	// used is how many blocks are in use, fresh where those lie that never were.
+	used, fresh uint32
+}
+
+const slabHead = int(unsafe.Sizeof(slab{}))
+
+func newSlabs() *slabs {
+	s := &slabs{arena: offheap.New(slabBytes)}
+	s.large.blocks = make(map[blockRef][]uint64)
+	return s
+}
+
+// classOf returns the smallest class of blocks of n bytes or more, and len(blockSizes) if there is none.
+func classOf(n int) int {
+	for i, size := range blockSizes {
+		if n <= size {
+			return i
+		}
+	}
+	return len(blockSizes)
+}
+
+// blockBytes returns the memory of a block of n bytes, with its part of what the page has besides.
+func blockBytes(n int) int64 {
+	class := classOf(n)
+	if class == len(blockSizes) {
+		return int64(n) + 64
+	}
+	return int64(slabBytes / ((slabBytes - slabHead) / blockSizes[class]))
+}
+
+// get returns a block of n bytes or more, which may have any content.
+func (s *slabs) get(n int) blockRef {
+	class := classOf(n)
+	if class == len(blockSizes) {
+		b := make([]uint64, (n+7)/8)
+		ref := blockRef(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+		s.large.Lock()
+		defer s.large.Unlock()
+		s.large.blocks[ref] = b
+		return ref
+	}
+	c := &s.classes[class]
+	c.Lock()
+	defer c.Unlock()
+	p := c.partial
+	if p == nil {
+		if p, c.empty = c.empty, nil; p == nil {
+			p = (*slab)(s.arena.Get())
+			p.fresh = uint32(slabHead)
+		}
+		c.link(p)
+	}
+	p.used++
+	ref := p.free
+	if ref != 0 {
+		p.free = *(*blockRef)(ref.at())
+	} else {
+		ref = blockRef(uintptr(unsafe.Pointer(p))) + blockRef(p.fresh)
+		p.fresh += uint32(blockSizes[class])
+	}
+	if p.full(blockSizes[class]) {
+		c.unlink(p)
+	}
+	return ref
+}
+
+// put takes back the block of n bytes, which is not used any more.
+func (s *slabs) put(ref blockRef, n int) {
+	class := classOf(n)
+	if class == len(blockSizes) {
+		s.large.Lock()
+		defer s.large.Unlock()
+		delete(s.large.blocks, ref)
+		return
+	}
+	c := &s.classes[class]
+	c.Lock()
+	defer c.Unlock()
+	p := (*slab)((ref &^ (slabBytes - 1)).at())
+	if p.full(blockSizes[class]) {
+		c.link(p)
+	}
+	*(*blockRef)(ref.at()), p.free = p.free, ref
+	if p.used--; p.used > 0 {
+		return
+	}
+	c.unlink(p)
+	if c.empty == nil {
+		c.empty = p
+		return
+	}
+	s.arena.Put(unsafe.Pointer(p))
+}
+
+// full reports whether p has no free block of its size.
+func (p *slab) full(size int) bool { return p.free == 0 && int(p.fresh)+size > slabBytes }
+
+// link makes p the first page with a free block.
+func (c *slabClass) link(p *slab) {
+	if p.next = c.partial; p.next != nil {
+		p.next.before = p
+	}
+	p.before, c.partial = nil, p
+}
+
+func (c *slabClass) unlink(p *slab) {
+	if p.next != nil {
+		p.next.before = p.before
+	}
+	if p.before != nil {
+		p.before.next = p.next
+	} else {
+		c.partial = p.next
+	}
+	p.next, p.before = nil, nil
+}
