@@ -196,6 +196,9 @@ func (s *state) freeAt(p *plan, last, now int64) bool {
 // entryBytes is the memory of a counter of one limit: its record, and its part of the index and of the pages.
 const entryBytes = recordBytes + 10
 
+// LeastBytes is the accounted memory of the smallest counter.
+const LeastBytes = entryBytes
+
 // bytes returns the memory of c in the table.
 func (c *counter) bytes() int64 {
 	if c.fits() {

@@ -262,6 +262,9 @@ type Stats struct {
 	DeniedFull uint64
 }
 
+// OffHeap returns the memory that the table has outside Go's heap, in bytes.
+func (t *Table) OffHeap() int64 { return t.arena.Bytes() + t.slabs.arena.Bytes() }
+
 // Stats returns the table's counts.
 func (t *Table) Stats() Stats {
 	return Stats{

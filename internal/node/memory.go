@@ -12,10 +12,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/shed"
 )
 
@@ -23,8 +25,8 @@ const (
 	leastMemory    = 64 << 20  // the smallest --memory-limit: an empty node uses about half of it
 	besideCounters = 44 << 20  // used besides counters and garbage
 	codeBytes      = 25 << 20  // pages of the executable, which the garbage collector does not count
+	leastHeap      = 16 << 20  // what the collector may always leave
 	unknownMemory  = 512 << 20 // the --memory-limit if the machine's memory is unknown
-	leastCounter   = 200       // accounted bytes of the smallest counter
 )
 
 // memoryLimit returns --memory-limit or its default.
@@ -42,11 +44,11 @@ func (c *Config) memoryLimit() (int64, error) {
 	return int64(n), nil
 }
 
-// counterBytes is the cap of the counters' accounted memory: half of --memory-limit without besideCounters. The other half is
+// counterBytes is the cap of the counters' accounted memory: three quarters of --memory-limit without besideCounters. The rest is
 // for memory that is not accounted, and garbage until it is collected.
 func (c *Config) counterBytes() (int64, error) {
 	limit, err := c.memoryLimit()
-	return (limit - besideCounters) / 2, err
+	return (limit - besideCounters) / 4 * 3, err
 }
 
 // part returns --memory-limit / divisor, at most most: the bound of a structure that grows with requests.
@@ -60,14 +62,7 @@ func (c *Config) counterEntries(bytes int64) int {
 	if c.MaxEntries > 0 {
 		return c.MaxEntries
 	}
-	return int(bytes / leastCounter)
-}
-
-// limitMemory has the garbage collector keep the process within --memory-limit. GOMEMLIMIT in the environment wins.
-func (c *Config) limitMemory() {
-	if limit, err := c.memoryLimit(); err == nil && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit - codeBytes)
-	}
+	return int(bytes / bucket.LeastBytes)
 }
 
 // usualMemory is the default of --memory-limit: half of the limit of the process's control group, or without one a quarter of
@@ -149,37 +144,49 @@ func (n *Node) capAccounts(domains, callers map[string]int64) {
 	n.table.SetDomains(all)
 }
 
-// A node's heap is mostly long-lived counters, so the garbage collector shall leave little garbage beside them. A small heap
-// gets some room all the same, or the collector would run all the time for the garbage of calls.
+// A small heap gets some room for garbage, or the collector would run all the time for that of calls; a large one gets little
+// beside it.
 const (
 	collectRoom    = 48 << 20 // bytes of garbage beside an empty heap, less a sixteenth of the live heap
 	collectPercent = 30       // percent of the live heap, less half of that room, if that is more
 )
 
-// gcTuner keeps the garbage collector's target in step with the live heap of this process. GOGC in the environment wins.
-// GOMEMLIMIT applies too.
+// gcTuner keeps the garbage collector's target in step with the live heap of this process, and its limit in step with the memory
+// that counters have outside the heap. GOGC and GOMEMLIMIT in the environment win.
 type gcTuner struct {
-	sample []metrics.Sample
-	target int
+	sample     []metrics.Sample
+	target     int  // percentage in force
+	keepTarget bool // GOGC is set
+	// limit is --memory-limit without codeBytes, 0 if GOMEMLIMIT is set; reserved is what counters had of it at the last look.
+	limit, reserved int64
+	table           atomic.Pointer[bucket.Table]
 }
 
-// newGCTuner returns nil if GOGC is set.
-func newGCTuner() *gcTuner {
-	if os.Getenv("GOGC") != "" {
-		return nil
+func newGCTuner(c *Config) *gcTuner {
+	t := &gcTuner{sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}, keepTarget: os.Getenv("GOGC") != ""}
+	if limit, err := c.memoryLimit(); err == nil && os.Getenv("GOMEMLIMIT") == "" {
+		t.limit = limit - codeBytes
+		debug.SetMemoryLimit(t.limit)
 	}
-	return &gcTuner{sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
+	return t
 }
 
-// look sets the target if the heap has changed enough. c may be nil.
+// look sets target and limit if the heap or the counters have changed enough. c may be nil.
 func (c *gcTuner) look() {
 	if c == nil {
 		return
 	}
 	metrics.Read(c.sample)
-	if target := collectorTarget(int64(c.sample[0].Value.Uint64())); target != c.target {
+	if target := collectorTarget(int64(c.sample[0].Value.Uint64())); target != c.target && !c.keepTarget {
 		debug.SetGCPercent(target)
 		c.target = target
+	}
+	if t := c.table.Load(); t != nil && c.limit > 0 {
+		const enough = 1 << 20
+		if reserved := t.OffHeap(); reserved > c.reserved+enough || reserved < c.reserved-enough {
+			debug.SetMemoryLimit(max(c.limit-reserved, leastHeap))
+			c.reserved = reserved
+		}
 	}
 }
 

@@ -14,9 +14,9 @@ func TestCounterBytes(t *testing.T) {
 		wantN   int
 		err     string
 	}{
-		{"256MiB", 0, 106 << 20, 106 << 20 / 200, ""},
-		{"256MiB", 77, 106 << 20, 77, ""},
-		{"64MiB", 0, 10 << 20, 10 << 20 / 200, ""},
+		{"256MiB", 0, 159 << 20, 159 << 20 / 58, ""},
+		{"256MiB", 77, 159 << 20, 77, ""},
+		{"64MiB", 0, 15 << 20, 15 << 20 / 58, ""},
 		{"63MiB", 0, 0, 0, "--memory-limit: 63 MiB is less than a node needs; want at least 64 MiB"},
 		{"0", 0, 0, 0, "--memory-limit: 0 B is less than a node needs; want at least 64 MiB"},
 		{"much", 0, 0, 0, "--memory-limit: \"much\" is not a size"},

@@ -86,8 +86,7 @@ type Node struct {
 func Open(ctx context.Context, c Config, log *slog.Logger) (n *Node, err error) {
 	var gc *gcTuner
 	if c.OwnProcess {
-		c.limitMemory()
-		gc = newGCTuner()
+		gc = newGCTuner(&c)
 	}
 	// It may read a large snapshot. Later watchRuntime tunes.
 	gc.during(func() { n, err = open(ctx, c, gc, log) })
@@ -145,6 +144,9 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	})
 	if err != nil {
 		return err
+	}
+	if n.gc != nil {
+		n.gc.table.Store(n.table)
 	}
 	n.capAccounts(nil, nil)
 	var recorded *cluster.Recorded
