@@ -61,8 +61,8 @@ func (l *line) matching(tag uint8) (first uint64, rest uint32) {
 	return (x - ones) &^ x & highs, (y - ones&0xffffffff) &^ y & (highs & 0xffffffff)
 }
 
-// search returns the line and the place of the key with the hash, of which is decides, or ok false.
-func search(lines []line, hash uint64, is func(slot uint32) bool) (at, place int, ok bool) {
+// search returns the line and the place of the key k with the hash, or ok false.
+func search(lines []line, pages pages, hash uint64, k Key) (at, place int, ok bool) {
 	if len(lines) == 0 {
 		return 0, 0, false
 	}
@@ -71,12 +71,12 @@ func search(lines []line, hash uint64, is func(slot uint32) bool) (at, place int
 		l := &lines[at]
 		first, rest := l.matching(tag)
 		for ; first != 0; first &= first - 1 {
-			if i := bits.TrailingZeros64(first) / 8; l.tags[i] == tag && is(l.slots[i]) {
+			if i := bits.TrailingZeros64(first) / 8; l.tags[i] == tag && pages.at(l.slots[i]).key == k {
 				return at, i, true
 			}
 		}
 		for ; rest != 0; rest &= rest - 1 {
-			if i := 8 + bits.TrailingZeros32(rest)/8; l.tags[i] == tag && is(l.slots[i]) {
+			if i := 8 + bits.TrailingZeros32(rest)/8; l.tags[i] == tag && pages.at(l.slots[i]).key == k {
 				return at, i, true
 			}
 		}
@@ -123,24 +123,26 @@ func take(lines []line, hash uint64, at, place int) {
 	}
 }
 
-// find returns the slot of the key with the hash, of which is decides.
-func (x *index) find(hash uint64, is func(slot uint32) bool) (slot uint32, ok bool) {
-	if at, place, ok := search(x.lines, hash, is); ok {
+// find returns the slot of the key k with the hash.
+func (x *index) find(pages pages, hash uint64, k Key) (slot uint32, ok bool) {
+	if at, place, ok := search(x.lines, pages, hash, k); ok {
 		return x.lines[at].slots[place], true
 	}
 	if x.old != nil {
-		if at, place, ok := search(x.old, hash, is); ok {
+		if at, place, ok := search(x.old, pages, hash, k); ok {
 			return x.old[at].slots[place], true
 		}
 	}
 	return 0, false
 }
 
-// insert puts in the slot of a key that is not there. hashOf returns the hash of the key of a slot.
-func (x *index) insert(hash uint64, slot uint32, hashOf func(slot uint32) uint64) {
-	x.move(hashOf)
+// insert puts in the slot of a key that is not there.
+func (x *index) insert(pages pages, hash uint64, slot uint32) {
+	x.move(pages)
 	if n := x.used + x.usedOld + 1; n > fullSlots*len(x.lines) {
-		x.moveAll(hashOf)
+		for x.old != nil {
+			x.move(pages)
+		}
 		// Small ones double: all of them together take little.
 		x.resize(len(x.lines) + max(1, len(x.lines)/4, min(len(x.lines), 16)))
 	}
@@ -148,30 +150,28 @@ func (x *index) insert(hash uint64, slot uint32, hashOf func(slot uint32) uint64
 	x.used++
 }
 
-// remove takes out the slot of the key with the hash.
-func (x *index) remove(hash uint64, slot uint32, hashOf func(slot uint32) uint64) {
-	is := func(s uint32) bool { return s == slot }
-	if at, place, ok := search(x.lines, hash, is); ok {
+// remove takes out the slot of the key k with the hash.
+func (x *index) remove(pages pages, hash uint64, k Key) {
+	if at, place, ok := search(x.lines, pages, hash, k); ok {
 		take(x.lines, hash, at, place)
 		x.used--
-	} else if at, place, ok := search(x.old, hash, is); ok {
+	} else if at, place, ok := search(x.old, pages, hash, k); ok {
 		take(x.old, hash, at, place)
 		x.usedOld--
 	}
-	x.move(hashOf)
+	x.move(pages)
 	if n := x.used + x.usedOld; x.old == nil && len(x.lines) > 1 && n < emptySlots*len(x.lines) {
 		x.resize(max(1, n/(2*emptySlots)+1))
 	}
 }
 
-// rename makes to the slot of the key with the hash, which has the slot from.
-func (x *index) rename(hash uint64, from, to uint32) {
-	is := func(s uint32) bool { return s == from }
+// rename makes to the slot of the key k with the hash.
+func (x *index) rename(pages pages, hash uint64, k Key, to uint32) {
 	lines := x.lines
-	at, place, ok := search(lines, hash, is)
+	at, place, ok := search(lines, pages, hash, k)
 	if !ok {
 		lines = x.old
-		at, place, _ = search(lines, hash, is)
+		at, place, _ = search(lines, pages, hash, k)
 	}
 	lines[at].slots[place] = to
 }
@@ -186,14 +186,14 @@ func (x *index) resize(lines int) {
 }
 
 // move moves the keys of a few old lines.
-func (x *index) move(hashOf func(slot uint32) uint64) {
+func (x *index) move(pages pages) {
 	for n := 0; x.old != nil && n < movedAtOnce; n++ {
 		l := &x.old[x.moved]
 		for i, tag := range l.tags {
 			if tag == 0 {
 				continue
 			}
-			hash := hashOf(l.slots[i])
+			hash := pages.at(l.slots[i]).key.hash()
 			put(x.lines, hash, l.slots[i])
 			take(x.old, hash, x.moved, i)
 			x.used, x.usedOld = x.used+1, x.usedOld-1
@@ -201,12 +201,6 @@ func (x *index) move(hashOf func(slot uint32) uint64) {
 		if x.moved++; x.moved == len(x.old) || x.usedOld == 0 {
 			x.old, x.moved = nil, 0
 		}
-	}
-}
-
-func (x *index) moveAll(hashOf func(slot uint32) uint64) {
-	for x.old != nil {
-		x.move(hashOf)
 	}
 }
 

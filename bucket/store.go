@@ -47,7 +47,7 @@ type page struct {
 // the slot of one that is. Not safe for concurrent use.
 type store struct {
 	arena *offheap.Arena
-	pages []*page
+	pages pages
 	n     uint32
 	index index
 	// slabs have what does not fit into records.
@@ -58,13 +58,16 @@ type store struct {
 	hand, glance uint32
 }
 
-func (s *store) at(slot uint32) *record { return &s.pages[slot/pageRecords].records[slot%pageRecords] }
+// pages has the records of slots in order.
+type pages []*page
 
-func (s *store) hashOf(slot uint32) uint64 { return s.at(slot).key.hash() }
+func (p pages) at(slot uint32) *record { return &p[slot/pageRecords].records[slot%pageRecords] }
+
+func (s *store) at(slot uint32) *record { return s.pages.at(slot) }
 
 // find returns the slot of k's record.
 func (s *store) find(k Key) (slot uint32, ok bool) {
-	return s.index.find(k.hash(), func(slot uint32) bool { return s.at(slot).key == k })
+	return s.index.find(s.pages, k.hash(), k)
 }
 
 // add returns the slot of a new record for k, which has none. Only its key is set.
@@ -78,7 +81,7 @@ func (s *store) add(k Key) uint32 {
 	}
 	s.n++
 	*s.at(slot) = record{key: k}
-	s.index.insert(k.hash(), slot, s.hashOf)
+	s.index.insert(s.pages, k.hash(), slot)
 	return slot
 }
 
@@ -86,12 +89,12 @@ func (s *store) add(k Key) uint32 {
 func (s *store) remove(slot uint32) {
 	r := s.at(slot)
 	s.dropSide(r)
-	s.index.remove(r.key.hash(), slot, s.hashOf)
+	s.index.remove(s.pages, r.key.hash(), r.key)
 	s.setDirty(slot, false)
 	s.n--
 	if last := s.n; slot != last {
 		moved := s.at(last)
-		s.index.rename(moved.key.hash(), last, slot)
+		s.index.rename(s.pages, moved.key.hash(), moved.key, slot)
 		*r = *moved
 		if s.isDirty(last) {
 			s.setDirty(last, false)
