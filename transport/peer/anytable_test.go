@@ -171,7 +171,6 @@ func TestLargestCountersCanBeSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		sets[i] = l
-		from.Do(now, &bucket.Request{Key: bucket.Key{Lo: uint64(i)}, Limits: l, Verb: bucket.Charge, Cost: 1})
 	}
 	logs, err := transport.LimitsFromProto("d", []*sluicev1.Limit{transport.LimitToProto(bucket.Limit{
 		Algorithm: bucket.SlidingLog, Count: math.MaxInt64, Cost: 1 << 62, Period: bucket.MaxPeriod, LogEntries: bucket.MaxLogEntries,
@@ -184,6 +183,9 @@ func TestLargestCountersCanBeSent(t *testing.T) {
 			from.Do(now, &bucket.Request{Key: bucket.Key{Hi: 1, Lo: key}, Limits: logs, Verb: bucket.Charge, Cost: 1})
 		}
 		now += int64(bucket.MaxPeriod) / bucket.MaxLogEntries
+	}
+	for i, l := range sets {
+		from.Do(now, &bucket.Request{Key: bucket.Key{Lo: uint64(i)}, Limits: l, Verb: bucket.Charge, Cost: 1})
 	}
 	for _, bytes := range []int{256 << 10, 4 << 20} {
 		send(t, now, from, to, bytes)
