@@ -84,10 +84,15 @@ func (t *Table) importLocked(
 
 // placeLocked makes key's counter a copy of x.
 func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
-	c := sh.getLocked(key)
-	if c == nil {
+	slot, ok := sh.mu.store.find(key)
+	if !ok {
 		return sh.insertLocked(key, x)
 	}
+	if r := sh.mu.store.at(slot); r.flags()&(flagSide|flagHeld) == 0 && x.fits() && sh.table.account(r.set()).limits == x.limits {
+		r.now, r.spent, r.aux = x.now, x.first.spent, x.first.aux
+		return o
+	}
+	c := sh.getLocked(key)
 	before := c.bytes()
 	sh.exit(c, before)
 	c = sh.replaceLocked(c, x)
