@@ -141,9 +141,9 @@ func (s *store) eachDirty(yield func(slot uint32) bool) {
 	}
 }
 
-// fits reports whether c needs no side. When an admission was does not matter without a minimum interval.
+// fits reports whether c needs no side.
 func (c *counter) fits() bool {
-	return c.states() == 1 && len(c.grants()) == 0 && c.first.log == nil && c.first.phase == 0 && (c.first.last == never || c.limits.plans[0].minInterval == 0)
+	return c.states() == 1 && len(c.grants()) == 0 && c.first.log == nil && c.first.phase == 0 && c.first.last == never
 }
 
 // load reads the counter of slot into c, and its side into x.
