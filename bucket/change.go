@@ -145,9 +145,7 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 		s.log = s.log.clone() // another state continues with the original
 		return
 	}
-	if p.minInterval > 0 {
-		s.last = from.state.last
-	}
+	s.last = from.state.last
 	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
 		return

@@ -130,7 +130,7 @@ func started(p *plan, i int, inForce []candidate, now int64) state {
 // merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. s may take over o's
 // data behind pointers.
 func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
-	if p.minInterval > 0 && o.last > s.last {
+	if o.last > s.last {
 		s.last, changed = o.last, true
 	}
 	switch p.kind {

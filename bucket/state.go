@@ -16,7 +16,7 @@ import (
 // All states of a counter are settled to the counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
-	// last is when the last check was admitted, or never. Only limits with a minimum interval keep it.
+	// last is when the last check was admitted. It is never until one was admitted under a minimum interval.
 	last int64
 	// phase is the offset of the windows of weighted, in [0, period): 0 is the clock's own.
 	phase int64
@@ -147,7 +147,7 @@ func (s *state) refund(p *plan, cost int64) {
 
 // admit notes that a check was admitted at now.
 func (s *state) admit(p *plan, now int64) {
-	if p.minInterval > 0 {
+	if p.minInterval > 0 || s.last != never {
 		s.last = now
 	}
 }
@@ -157,7 +157,7 @@ func (s *state) read(r *reader, p *plan, now int64) {
 	if p.stateless() {
 		return
 	}
-	if ago := r.uint(); ago > 0 && p.minInterval > 0 {
+	if ago := r.uint(); ago > 0 {
 		s.last = never + 1 + int64(max(elapsed(never+1, now), ago-1)-(ago-1))
 	}
 	switch p.kind {
