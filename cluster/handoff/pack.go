@@ -114,7 +114,9 @@ func (k *packing) changes() {
 			k.ch.changed = k.ch.changed[1:]
 			continue
 		}
-		t.pending = distinct(t.pending)
+		if t.repeats {
+			t.pending, t.repeats = distinct(t.pending), false
+		}
 		k.change(t, min(len(t.pending), k.room()), room)
 	}
 }

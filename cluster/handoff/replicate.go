@@ -33,6 +33,7 @@ func (m *Machine) drain(p *partition) uint64 {
 		if t.stage == waiting {
 			continue // its initial sync will include them
 		}
+		t.repeats = t.repeats || len(t.pending) > 0
 		t.pending = append(t.pending, keys...)
 		t.drained = seq
 		m.queue(t)

@@ -38,6 +38,7 @@ type target struct {
 	// pending are changed keys to be packed again; queued says whether the channel knows. drained is the number of the last
 	// change in pending: the target has all changes up to it once pending is packed and confirmed.
 	pending []key
+	repeats bool // pending may have keys twice
 	queued  bool
 	drained uint64
 	// packed and acked are the change numbers last packed and last confirmed.
@@ -111,6 +112,7 @@ func (m *Machine) makeNextOwner(t *target) {
 	}
 	m.journal(t.part)
 	m.drain(t.part)
+	t.repeats = len(t.pending) > 0
 	t.pending = m.c.Table.Keys(t.part.number, t.pending)
 	m.queue(t)
 	m.offer(t)
