@@ -26,10 +26,13 @@ type Arena struct {
 
 type chunks struct{ list [][]byte }
 
-// chunkBytes is how much memory is mapped at once, at least.
-const chunkBytes = 1 << 20
+const (
+	// chunkBytes is how much memory is mapped at once. It is used from its beginning on, so the rest takes none.
+	chunkBytes = 16 << 20
+	hugeBytes  = 2 << 20 // of a huge page, which chunks are aligned to
+)
 
-// New returns an Arena of pages of so many bytes, a power of two of at least 4096.
+// New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB.
 func New(page int) *Arena {
 	a := &Arena{page: page, chunks: new(chunks)}
 	runtime.AddCleanup(a, func(c *chunks) {
@@ -51,12 +54,13 @@ func (a *Arena) Get() unsafe.Pointer {
 		return p
 	}
 	if len(a.mu.rest) < a.page {
-		b, err := syscall.Mmap(-1, 0, chunkBytes+a.page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		b, err := syscall.Mmap(-1, 0, chunkBytes+hugeBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		if err != nil {
 			panic("offheap: out of memory: " + err.Error())
 		}
 		a.chunks.list = append(a.chunks.list, b)
-		a.mu.rest = b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(a.page-1):]
+		a.mu.rest = b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(hugeBytes-1):][:chunkBytes]
+		preferHuge(a.mu.rest)
 	}
 	p := unsafe.Pointer(unsafe.SliceData(a.mu.rest))
 	a.mu.rest = a.mu.rest[a.page:]

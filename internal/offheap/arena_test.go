@@ -13,7 +13,7 @@ func TestPagesAreZeroAndApart(t *testing.T) {
 		zero := make([]byte, size)
 		seen := make(map[unsafe.Pointer]bool)
 		var pages []unsafe.Pointer
-		for i := range 3 * chunkBytes / size {
+		for i := range 24 << 20 / size {
 			p := a.Get()
 			b := unsafe.Slice((*byte)(p), size)
 			if seen[p] || string(b) != string(zero) || uintptr(p)%uintptr(size) != 0 {
