@@ -26,11 +26,11 @@ func (s *snapshot) families() []family {
 func (m *scrape) serving(s *snapshot) {
 	m.gauges("sluice_build_info", "Always 1; the label is the version of the node.", "version")
 	m.sample(1, s.version)
-	m.gauge("sluice_ready", "1 when this node takes traffic.", flag(s.ready))
-	m.gauge("sluice_rules_generation", "Times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
+	m.gauge("sluice_ready", "1 while this node is ready for traffic.", flag(s.ready))
+	m.gauge("sluice_rules_generation", "Number of times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
 	m.gauge("sluice_rules_stale", "1 while the rule files are invalid and older rules are in force.", flag(s.rules.LastError != nil))
 	m.gauge("sluice_rules", "Rules in force.", float64(len(s.service.Rules)))
-	m.gauge("sluice_rules_loaded_timestamp_seconds", "When the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
+	m.gauge("sluice_rules_loaded_timestamp_seconds", "Time at which the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
 	m.counter("sluice_rules_failures_total", "Different errors found in rule files.", s.rules.Failures)
 
 	m.gauge("sluice_rules_skipped_files", "Files beside the rules that are not read because of their names; 101 for more than 100.", float64(len(s.rules.Skipped)))
@@ -39,11 +39,11 @@ func (m *scrape) serving(s *snapshot) {
 		m.sample(flag(f.status.LastError != nil), f.label)
 	}
 	certificates := slices.DeleteFunc(slices.Clone(s.secrets), func(f secretStatus) bool { return f.expires.IsZero() })
-	m.gauges("sluice_certificate_expiry_timestamp_seconds", "When the certificate in force expires, in Unix time.", "files")
+	m.gauges("sluice_certificate_expiry_timestamp_seconds", "Time at which the certificate in force expires, in Unix time.", "files")
 	for _, f := range certificates {
 		m.sample(float64(f.expires.Unix()), f.label)
 	}
-	m.gauges("sluice_certificate_life_left_ratio", "The remaining part of the life of the certificate in force, 1 to 0.", "files")
+	m.gauges("sluice_certificate_life_left_ratio", "Remaining part of the lifetime of the certificate in force, 1 to 0.", "files")
 	for _, f := range certificates {
 		m.sample(f.left, f.label)
 	}
@@ -125,7 +125,7 @@ func (m *scrape) answering(s *snapshot) {
 	m.gauge("sluice_lease_live_units", "Leased units that this node may still spend.", float64(c.Leases.Live))
 	m.gauge("sluice_lease_keys", "Hot keys on this node.", float64(c.Leases.Keys))
 	m.counter("sluice_lease_denied_total", "Checks denied because the lease was used up and the owner had granted no more units just before.", c.Leases.Denied)
-	m.gauge("sluice_eventual_keys", "Keys that this node decides by itself, under consistency: eventual.", float64(c.Eventual.Keys))
+	m.gauge("sluice_eventual_keys", "Keys that this node decides locally, under consistency: eventual.", float64(c.Eventual.Keys))
 	m.gauge("sluice_eventual_reported_keys", "Keys owned here for which other nodes report their own admissions.", float64(c.Eventual.Reported))
 	m.gauge("sluice_eventual_lag_seconds", "Age of the oldest report without a response.", c.Eventual.Lag.Seconds())
 	m.counter("sluice_eventual_sent_total", "Reports sent to other nodes, each of the units of one key.", c.Eventual.Sent)
@@ -134,7 +134,7 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_eventual_charged_units_total", "Units of keys owned here that other nodes have admitted and reported.",
 		c.Eventual.Charged)
 	m.counter("sluice_eventual_excess_units_total", "Reported units beyond the limits of keys owned here.", c.Eventual.Over)
-	m.counter("sluice_eventual_overflow_total", "Checks of eventual rules forwarded to the owner because this node decides too many other keys.", c.Eventual.Full)
+	m.counter("sluice_eventual_overflow_total", "Checks of eventual rules forwarded to the owner because this node decides too many other keys locally.", c.Eventual.Full)
 	m.durations("sluice_forward_duration_seconds", "Time until another node responds to a call of one or many records from this node.")
 	m.times(c.Forwarding)
 	m.counter("sluice_forward_retries_total", "Attempts to find an owner that began after a wait.", c.Retries)
@@ -165,7 +165,7 @@ func (m *scrape) waiting(s *snapshot) {
 		m.sample(float64(p.Open), p.port)
 	}
 	m.counters("sluice_connections_rejected_total", "Connections closed: too many (full), too many of one address (address), "+
-		"no byte within 5 s (silent); or not accepted yet, most often because no file descriptor is left (error).", "port", "reason")
+		"no byte within 5 s (silent); or not accepted, usually because no file descriptor is left (error).", "port", "reason")
 	for _, p := range s.ports {
 		m.sample(float64(p.Full), p.port, "full")
 		m.sample(float64(p.Crowded), p.port, "address")
@@ -177,7 +177,7 @@ func (m *scrape) waiting(s *snapshot) {
 	m.sample(float64(s.unread.Held), "grpc")
 	m.sample(float64(s.server.Unread.Held), "peer")
 	m.counters("sluice_unfinished_calls_ended_total", "Calls ended because their message was not complete: after 10 s (deadline), too long for an unauthenticated "+
-		"client (unknown), too much held of one connection (connection) or of all (process). For stray a connection was closed that kept sending to ended calls.", "port", "reason")
+		"client (unknown), too many bytes held for one connection (connection) or for all (process). For stray, a connection was closed because it kept sending to ended calls.", "port", "reason")
 	for _, port := range []struct {
 		name string
 		inflow.Stats
@@ -222,7 +222,7 @@ func (m *scrape) holding(s *snapshot) {
 func (m *scrape) knowing(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_members", "Members in this node's view, itself included.", float64(s.gossip.Members))
-	m.gauge("sluice_members_lost", "Members that vanished without leaving and are still tried.", float64(s.gossip.Lost))
+	m.gauge("sluice_members_lost", "Members lost without leaving, which this node still tries to reach.", float64(s.gossip.Lost))
 	m.counter("sluice_members_rejected_total", "Gossip from nodes with another placement or format.", s.gossip.Rejected)
 	m.counter("sluice_gossip_malformed_total", "Messages on the gossip port that are malformed, or that none of this node's keys decrypts.",
 		s.gossip.Malformed)
@@ -305,9 +305,9 @@ func (m *scrape) keeping(s *snapshot) {
 	m.by("sent", s.spans.sent, "failed", s.spans.failed, "dropped", s.spans.dropped)
 	m.gauge("sluice_trace_spans_waiting", "Spans pending for the OpenTelemetry collector.", float64(s.spans.waiting))
 
-	m.gauge("sluice_clock_skew_seconds", "How far this node's clock is ahead of the median of the voters whose clocks agree; 0 while no majority does.",
+	m.gauge("sluice_clock_skew_seconds", "Difference of this node's clock from the median of the voters whose clocks agree, positive if ahead; 0 while no majority agrees.",
 		c.Clock.Ahead.Seconds())
-	m.gauge("sluice_clock_correction_seconds", "How far this node aligns new windows ahead of its clock, because the clock is off by more than --max-clock-skew.",
+	m.gauge("sluice_clock_correction_seconds", "Correction of this node's clock for new windows, because the clock is off by more than --max-clock-skew.",
 		c.Clock.Correction.Seconds())
 	m.gauge("sluice_clocks_disagree", "1 while no majority of the voters has clocks that agree within --max-clock-skew.",
 		flag(c.Clock.Known && !c.Clock.Agree))
