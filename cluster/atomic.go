@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // undoLog records the charges of an atomic batch, so that they can be given back. Every check has an id for that; a retry
@@ -191,21 +192,9 @@ func (n *Node) giveBackTo(addr string, records []check.Record) {
 			n.stats.gaveBack.Add(uint64(len(records)))
 			return
 		}
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			n.stats.giveBacksLost.Add(uint64(len(records)))
 			return
 		}
-	}
-}
-
-// pause waits for d. It reports false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
