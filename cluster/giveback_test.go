@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +53,41 @@ func TestGiveBackAfterContext(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// TestGiveBackOfChecksAlone: of a failed batch only charges of verb Check go back. Those of other verbs stand, and their owner
+// holds no receipt of them, whether its reply came or was lost.
+func TestGiveBackOfChecksAlone(t *testing.T) {
+	for _, verb := range []bucket.Verb{bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
+		for name, reply := range map[string]fate{"replied": delivered, "reply lost": replyLost} {
+			t.Run(fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					w := newTestCluster(t, "a", "b")
+					a := w.nodes["a"]
+					denied, other := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+					denied.Cost, other.Verb = 99, verb
+					calls := 0
+					w.decides(func(_, _ string, records []check.Record) fate {
+						if calls++; records[0].GiveBack || records[0].Hold {
+							t.Errorf("call %d: %+v", calls, records[0])
+						}
+						if calls == 1 {
+							return reply
+						}
+						return delivered
+					})
+					decideAll(t.Context(), a, denied, other)
+					a.returning.Wait()
+					if calls == 0 {
+						t.Error("nothing was sent: the test shows nothing")
+					}
+					if s := a.Stats(); s.GaveBack != 0 || s.GiveBacksLost != 0 {
+						t.Errorf("%+v", s)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestGiveBackLost: a peer that stays away is given up, and counted.

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/snapshot"
 )
 
@@ -91,7 +92,7 @@ func TestSnapshotWhileMoving(t *testing.T) {
 			for ctx.Err() == nil {
 				save(t, b, disk)
 				written += wantWhole(t, disk, each)
-				if !pause(ctx, 50*time.Millisecond) {
+				if !pause.For(ctx, 50*time.Millisecond) {
 					return
 				}
 			}

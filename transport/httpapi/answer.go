@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -177,7 +178,7 @@ func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 		r := &b.Results[i]
 		if r.Err == nil {
 			if !r.Allowed {
-				after = max(after, httpanswer.Seconds(r.RetryAfter))
+				after = max(after, httpfield.Seconds(r.RetryAfter))
 				never = never || r.Never()
 			}
 			continue
