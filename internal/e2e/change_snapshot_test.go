@@ -61,7 +61,7 @@ func (f *fleet) revive(names []string) {
 	f.enlist(fresh...)
 	f.t.Logf("%d nodes are back after %v", len(fresh), time.Since(began).Round(time.Millisecond))
 	for _, n := range fresh {
-		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_claims_fresh_total"); restored == 0 || fresh > 0 {
+		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_takeovers_fresh_total"); restored == 0 || fresh > 0 {
 			f.t.Errorf("%s has read %v counters, and %v partitions begin afresh", n.name, restored, fresh)
 		}
 	}
