@@ -31,12 +31,12 @@ type Overview struct {
 // MemberStatus is the state of one member.
 type MemberStatus struct {
 	Name, Boot string // Boot is empty if gossip does not show it
-	// Counted: it is a voter. Lives: it was heard just now.
-	Counted, Lives bool
+	// Alive: it was heard just now.
+	Voter, Alive bool
 	// Silent is how long it has not been heard; negative if it never was.
 	Silent time.Duration
-	// Holds is how many partitions it owns, as far as this node knows.
-	Holds int
+	// Owned is how many partitions it owns, as far as this node knows.
+	Owned int
 	// Ahead is how far its clock is ahead of the median of the voters that agree, or if none do, of this node's. Nil is not known.
 	Ahead *time.Duration
 }
@@ -55,8 +55,8 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		for _, m := range r.live.nodes {
 			s := MemberStatus{
-				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name), Lives: r.quorum.Lives(now, m.peer()),
-				Silent: -1, Holds: holds[m.peer()],
+				Name: m.name, Boot: m.boot, Voter: o.Set.Has(m.name), Alive: r.quorum.Lives(now, m.peer()),
+				Silent: -1, Owned: holds[m.peer()],
 			}
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
@@ -68,7 +68,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		for _, name := range o.Set.Members {
 			if r.live.of(name) == nil {
-				o.Members = append(o.Members, MemberStatus{Name: name, Counted: true, Silent: -1})
+				o.Members = append(o.Members, MemberStatus{Name: name, Voter: true, Silent: -1})
 			}
 		}
 	})
@@ -103,9 +103,9 @@ func (r *runner) report(now int64) {
 func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (k facts.Key, err error) {
 	k.Node, k.Partition = n.cfg.Name, key.Shard(n.cfg.Ring.Partitions)
 	err = n.runner.ask(ctx, func(now int64) {
-		k.Holds = n.runner.handoff.Holds(k.Partition) && n.mayDecide(now)
+		k.Owner = n.runner.handoff.Owns(k.Partition) && n.mayDecide(now)
 		s, has := n.runner.handoff.State(k.Partition)
-		k.Copy, k.Whole = has && !s.Held, s.Complete && !s.Held
+		k.Replica, k.Complete = has && !s.Held, s.Complete && !s.Held
 		if has {
 			k.Gen = s.Mark.Epoch.Gen
 		}
@@ -114,7 +114,7 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 		return k, err
 	}
 	now := n.cfg.Clock()
-	if k.Holds {
+	if k.Owner {
 		list, known := n.table.Look(now, key, limits)
 		k.Counted = known
 		for _, s := range list {

@@ -176,7 +176,7 @@ func TestSyncCrash(t *testing.T) {
 		f.kill("b")
 		time.Sleep(2 * time.Second)
 		f.eventually(5*time.Second, "all is claimed", func() bool {
-			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
+			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["c"].Stats().Partitions.Owned == 31
 		})
 		time.Sleep(10 * time.Second)
 		l.end()

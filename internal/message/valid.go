@@ -27,9 +27,9 @@ func Validate(b Body) error {
 	case *Heartbeat:
 		unknown = b.Wish > Leave
 		number("expect", b.Expect)
-	case *Holdings:
-		for i := range b.Held {
-			number("partition", b.Held[i].Partition)
+	case *OwnedPartitions:
+		for i := range b.Partitions {
+			number("partition", b.Partitions[i].Partition)
 		}
 	case *PendingGrants:
 		for i := range b.Grants {

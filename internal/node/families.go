@@ -255,19 +255,19 @@ func (m *scrape) knowing(s *snapshot) {
 func (m *scrape) moving(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
-	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Holding))
+	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Owned))
 	m.gauge("sluice_partitions_handing_over", "Partitions that are being handed over.", float64(p.InHandoff))
-	m.gauge("sluice_partitions_taking_over", "Partitions without an owner that this node is taking over.", float64(p.Claiming))
+	m.gauge("sluice_partitions_taking_over", "Partitions without an owner that this node is taking over.", float64(p.TakingOver))
 	m.gauge("sluice_partitions_unprotected", "Partitions owned here without a complete replica at a reachable node.",
 		float64(p.Unprotected))
 	m.gauge("sluice_partitions_below_replicas", "Partitions owned here with fewer complete replicas at reachable nodes than --replicas, or than other serving nodes.",
 		float64(p.Below))
-	m.gauge("sluice_replica_partitions", "Replicas here of other nodes' partitions.", float64(p.Copies))
+	m.gauge("sluice_replica_partitions", "Replicas here of other nodes' partitions.", float64(p.Replicas))
 	m.gauge("sluice_divergent", "Divergent states of partitions lost to another owner that has not merged them yet.", float64(p.Divergent))
 	m.counters("sluice_handoffs_total", "Partitions handed over to another node, and received from one.", "direction")
 	m.by("given", p.HandedOff, "taken", p.Received)
 	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.HandoffsRejected)
-	m.counter("sluice_takeovers_total", "Partitions taken over because they had no living owner.", p.Claims)
+	m.counter("sluice_takeovers_total", "Partitions taken over because they had no living owner.", p.Takeovers)
 	m.counter("sluice_takeovers_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
 	m.counter("sluice_takeovers_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",
 		p.Losses)

@@ -25,7 +25,7 @@ var kinds = [...]message.Body{
 	4:  (*message.Promise)(nil),
 	5:  (*message.Accept)(nil),
 	6:  (*message.Accepted)(nil),
-	7:  (*message.Holdings)(nil),
+	7:  (*message.OwnedPartitions)(nil),
 	8:  (*message.PendingGrants)(nil),
 	9:  (*message.Claim)(nil),
 	10: (*message.ClaimResponse)(nil),
