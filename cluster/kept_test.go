@@ -81,7 +81,7 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 	c := copier{table: table, clock: steadyClock(), state: func(context.Context, int) (handoff.State, bool, error) {
 		table.Do(time.Now().UnixNano(), r) // one more, just before each look
 		seq++
-		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Held: true}, true, nil
+		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Owned: true}, true, nil
 	}}
 	if err := errors.Join(c.partition(t.Context(), w, 0), w.Commit()); err != nil {
 		t.Fatal(err)

@@ -87,7 +87,7 @@ func TestLater(t *testing.T) {
 		go func() { answer <- decide(t.Context(), b, r)[0] }()
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		if s := a.Stats(); s.Later < 3 || s.Retries < 3 || s.Forwarded != 0 || b.Stats().ToldLater != s.Later {
+		if s := a.Stats(); s.NotReady < 3 || s.Retries < 3 || s.Forwarded != 0 || b.Stats().ServedNotReady != s.NotReady {
 			t.Errorf("%+v", s)
 		}
 		b.table.Open(p, 0)

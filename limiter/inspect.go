@@ -50,7 +50,7 @@ type Lease struct {
 // Inspect implements Service.
 func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	c := Check{Domain: q.Domain, Descriptor: q.Descriptor}
-	if e := nameFault(&c); e != nil {
+	if e := nameError(&c); e != nil {
 		return Inspection{}, e
 	}
 	set := s.Rules()

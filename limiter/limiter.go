@@ -200,7 +200,7 @@ func (s *Limiter) Members(ctx context.Context) Members { return membersOf(s.conf
 // Check implements Service.
 func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := CountFault(len(b.Checks)); e != nil {
+	if e := CountError(len(b.Checks)); e != nil {
 		return s.reject(e)
 	}
 	if b.Busy {
@@ -235,7 +235,7 @@ func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 // Reset implements Service.
 func (s *Limiter) Reset(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := CountFault(len(b.Checks)); e != nil {
+	if e := CountError(len(b.Checks)); e != nil {
 		return s.reject(e)
 	}
 	book := s.rules.Load()

@@ -214,7 +214,7 @@ func (s *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string
 
 // Forget implements Service.
 func (s *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
-	if fault := textFault(name, false); fault != "" {
+	if fault := textError(name, false); fault != "" {
 		return VoterSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
 	}
 	var err error = ErrNoSet

@@ -97,7 +97,7 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		next, start := message.Epoch{Gen: owned + 1, Boot: bob.Boot}, message.Mark{Epoch: message.Epoch{Gen: owned, Boot: alice.Boot}, Seq: 4}
 		if listed {
 			s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: next.Gen, Start: start}}})
-			if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 4}) || x.Start != start || x.Held || !x.Complete {
+			if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 4}) || x.Start != start || x.Owned || !x.Complete {
 				t.Errorf("bob owns it, and alice has %+v; want a replica", x)
 			}
 		}

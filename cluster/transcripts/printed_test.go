@@ -258,9 +258,9 @@ func (p *process) has(part int) string {
 			from = ", from the state of epoch " + tellEpoch(s.Start.Epoch)
 		}
 		return "owner at epoch " + e + from + lost
-	case s.Held && p.handing[s.Mark.Epoch]:
+	case s.Owned && p.handing[s.Mark.Epoch]:
 		return "sealed, epoch " + e + " ends when the next owner confirms"
-	case s.Held:
+	case s.Owned:
 		return "divergent state of epoch " + e + lost
 	case !s.Complete:
 		return "initial sync under way, epoch " + e + lost

@@ -33,24 +33,24 @@ type Envelope struct {
 // Body is one of the message types of this package, by pointer.
 type Body interface{ body() }
 
-func (*Heartbeat) body()       {}
-func (*Ack) body()             {}
-func (*Prepare) body()         {}
-func (*Promise) body()         {}
-func (*Accept) body()          {}
-func (*Accepted) body()        {}
-func (*OwnedPartitions) body() {}
-func (*PendingGrants) body()   {}
-func (*Claim) body()           {}
-func (*ClaimResponse) body()   {}
-func (*Fetch) body()           {}
-func (*TransferBatch) body()   {}
-func (*Receipt) body()         {}
-func (*Room) body()            {}
-func (*Load) body()            {}
-func (*AcceptLoss) body()      {}
-func (*Report) body()          {}
-func (*Account) body()         {}
+func (*Heartbeat) body()          {}
+func (*Ack) body()                {}
+func (*Prepare) body()            {}
+func (*Promise) body()            {}
+func (*Accept) body()             {}
+func (*Accepted) body()           {}
+func (*OwnedPartitions) body()    {}
+func (*PendingGrants) body()      {}
+func (*Claim) body()              {}
+func (*ClaimResponse) body()      {}
+func (*Fetch) body()              {}
+func (*TransferBatch) body()      {}
+func (*Receipt) body()            {}
+func (*DenialInvalidation) body() {}
+func (*Load) body()               {}
+func (*AcceptLoss) body()         {}
+func (*Report) body()             {}
+func (*Account) body()            {}
 
 // Wish is what a process wants from the voter set.
 type Wish uint8
@@ -339,9 +339,9 @@ type Rejection struct {
 	Owner Peer  `cbor:"3,keyasint,omitzero"`
 }
 
-// Room is a denial cache invalidation: units were given back to these keys of the sender, so denials cached elsewhere may
+// DenialInvalidation is a denial cache invalidation: units were given back to these keys of the sender, so denials cached elsewhere may
 // be stale.
-type Room struct {
+type DenialInvalidation struct {
 	Keys []bucket.Key `cbor:"1,keyasint,omitempty"`
 }
 

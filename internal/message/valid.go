@@ -54,7 +54,7 @@ func Validate(b Body) error {
 		for i := range b.Lines {
 			number("reporters", b.Lines[i].Reporters)
 		}
-	case *Facts:
+	case *FactsResponse:
 		if len(b.Node.ByRule) > facts.MaxRules {
 			return fmt.Errorf("facts: %d rules; want at most %d", len(b.Node.ByRule), facts.MaxRules)
 		}

@@ -139,13 +139,13 @@ func (m *scrape) answering(s *snapshot) {
 	m.times(c.Forwarding)
 	m.counter("sluice_forward_retries_total", "Attempts to find an owner that began after a wait.", c.Retries)
 	m.counter("sluice_forward_redirects_total", "Responses of other nodes that they do not own the key.", c.Redirected)
-	m.counter("sluice_forward_not_ready_total", "Responses of owners that they cannot decide at the moment, for example during a handoff.", c.Later)
+	m.counter("sluice_forward_not_ready_total", "Responses of owners that they cannot decide at the moment, for example during a handoff.", c.NotReady)
 	m.counter("sluice_forward_ambiguous_total", "Checks sent without a response; a retry of such a check may be charged twice.", c.Ambiguous)
 	m.counter("sluice_served_total", "Checks of other nodes decided here.", c.Served)
 	m.counter("sluice_served_not_owner_total", "Checks of other nodes for keys that are not owned here.", c.NotOwner)
-	m.counter("sluice_served_not_ready_total", "Checks of other nodes that this owner could not decide at the moment.", c.ToldLater)
-	m.counter("sluice_refunds_total", "Charges of failed atomic batches that were refunded.", c.GaveBack)
-	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.GiveBacksLost+c.HeldDropped)
+	m.counter("sluice_served_not_ready_total", "Checks of other nodes that this owner could not decide at the moment.", c.ServedNotReady)
+	m.counter("sluice_refunds_total", "Charges of failed atomic batches that were refunded.", c.Refunds)
+	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.RefundsLost+c.HeldDropped)
 }
 
 // waiting adds connections, queues and overload.

@@ -206,7 +206,7 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&peerv1.Post{Hello: &peerv1.Hello{
+	if err := stream.Send(&peerv1.MessageFrame{Hello: &peerv1.Hello{
 		Major: peer.Major, Minor: peer.Minor, Name: "outsider", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
 	}}); err != nil {
 		t.Fatal(err)
