@@ -62,7 +62,7 @@ type Report struct {
 
 const (
 	maxViolations = 20
-	maxGaps   = 10
+	maxGaps       = 10
 )
 
 // Decided counts decisions.

@@ -46,9 +46,9 @@ func TestQuery(t *testing.T) {
 			}
 		}
 		for _, c := range []struct {
-			addr     string
+			addr    string
 			request message.Body
-			want     string
+			want    string
 		}{
 			{"b:1", &message.TopRequest{}, "node b has no answer"},
 			{"b:1", nil, "no message"},
