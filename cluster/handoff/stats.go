@@ -80,7 +80,7 @@ func (m *Machine) Owner(p int) message.Peer {
 	return k.owner
 }
 
-// Holds reports whether this process owns p.
+// Owns reports whether this process owns p.
 func (m *Machine) Owns(p int) bool { return m.parts[p].phase == owning }
 
 // Confirmed returns the number of p's last change that a complete replica has, math.MaxUint64 if p needs none. Safe for
