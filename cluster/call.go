@@ -53,7 +53,7 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 		switch replies[i].Status {
 		case check.NotOwner:
 			notOwner++
-		case check.Later:
+		case check.NotReady:
 			later++
 		}
 	}
@@ -125,7 +125,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		if p.hint == "" || p.hint == to.name {
 			p.to = nextAttempt
 		}
-	case check.Later:
+	case check.NotReady:
 		n.stats.later.Add(1)
 		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {

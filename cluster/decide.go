@@ -223,7 +223,7 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 }
 
 // Serve implements check.Handler: it decides records of keys that this node owns, if it has quorum, and no others. Records that
-// it cannot decide just now are answered with Later: without an owner if it has no quorum. Sync records are answered when a
+// it cannot decide just now are answered with NotReady: without an owner if it has no quorum. Sync records are answered when a
 // replica has their changes; those that are not confirmed within CheckTimeout get a Reply without a Status, as if their
 // answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
@@ -267,7 +267,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			}
 		case check.NotOwner:
 			notOwner++
-		case check.Later:
+		case check.NotReady:
 			later++
 			t.stick(rec.Key, bucket.Sealed)
 		}
@@ -308,15 +308,15 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 	case !r.holds(rec.Key):
 		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
 	case !t.quorum():
-		reply.Status, reply.Owner = check.Later, ""
+		reply.Status, reply.Owner = check.NotReady, ""
 	case t.late, t.waits(rec.Key) != nil:
-		reply.Status = check.Later
+		reply.Status = check.NotReady
 	case rec.Grant:
 		seq = n.grant(t.now, from, rec, reply)
 	case rec.Return:
 		reply.Status = check.Decided
 		if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
-			reply.Status = check.Later
+			reply.Status = check.NotReady
 		}
 	case rec.Hold:
 		reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
@@ -353,7 +353,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 		reply.Decision, seq, v = tryOn(n.table, now, &rec.Request, rec.Sync)
 	}
 	if v != bucket.Decided {
-		*reply = check.Reply{Owner: reply.Owner, Status: check.Later}
+		*reply = check.Reply{Owner: reply.Owner, Status: check.NotReady}
 		return 0
 	}
 	reply.Status = check.Decided

@@ -230,7 +230,7 @@ func (f *fleet) owners() map[string]int {
 		owners := ""
 		for name, n := range f.nodes {
 			n.runner.ask(context.Background(), func(int64) {
-				if n.runner.handoff.Holds(p) {
+				if n.runner.handoff.Owns(p) {
 					owners += name
 					count[name]++
 				}

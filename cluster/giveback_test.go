@@ -49,7 +49,7 @@ func TestGiveBackAfterContext(t *testing.T) {
 			t.Errorf("%d spent after it, want 0", n)
 		}
 		// Once there, and once the share that a had answered with meanwhile.
-		if s := a.Stats(); s.GaveBack != 2 || s.GiveBacksLost != 0 {
+		if s := a.Stats(); s.Refunds != 2 || s.RefundsLost != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -81,7 +81,7 @@ func TestGiveBackOfChecksAlone(t *testing.T) {
 					if calls == 0 {
 						t.Error("nothing was sent: the test shows nothing")
 					}
-					if s := a.Stats(); s.GaveBack != 0 || s.GiveBacksLost != 0 {
+					if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
 						t.Errorf("%+v", s)
 					}
 				})
@@ -109,7 +109,7 @@ func TestGiveBackLost(t *testing.T) {
 		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
 			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
-		if s := a.Stats(); s.GiveBacksLost != 1 || s.GaveBack != 0 {
+		if s := a.Stats(); s.RefundsLost != 1 || s.Refunds != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -174,7 +174,7 @@ func TestGiveBackWindow(t *testing.T) {
 		if n := spent(b, r); n != 2 {
 			t.Errorf("%d spent in the new window, want 2", n)
 		}
-		if s := a.Stats(); s.GaveBack != 1 {
+		if s := a.Stats(); s.Refunds != 1 {
 			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
 		}
 	})
@@ -229,8 +229,8 @@ func TestGiveBackLate(t *testing.T) {
 			pose(n, viewOf(3, "c"))
 			w.decides(nil)
 			a.returning.Wait()
-			if s := n.Stats(); s.GiveBacksLost != 1 {
-				t.Errorf("held by %s: %d lost, want 1", owner, s.GiveBacksLost)
+			if s := n.Stats(); s.RefundsLost != 1 {
+				t.Errorf("held by %s: %d lost, want 1", owner, s.RefundsLost)
 			}
 		})
 	}

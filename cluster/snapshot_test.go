@@ -121,7 +121,7 @@ func TestSyncedAnew(t *testing.T) {
 	state := map[int]handoff.State{
 		first:  {InitialSync: 1, Mark: message.Mark{Seq: 10}, Complete: true},
 		second: {InitialSync: 2, Mark: message.Mark{Seq: 20}, Complete: true},
-		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Held: true},
+		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Owned: true},
 	}
 	for _, c := range []struct {
 		name   string

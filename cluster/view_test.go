@@ -188,7 +188,7 @@ func TestGossipLosesOne(t *testing.T) {
 		f.eventually(3*time.Second, "b's partitions are taken over", func() bool {
 			held := 0
 			for _, n := range f.nodes {
-				held += n.Stats().Partitions.Holding
+				held += n.Stats().Partitions.Owned
 			}
 			return held == 31
 		})

@@ -11,7 +11,7 @@ import (
 
 // pure are the packages whose functions return the same result for the same arguments, on every node and in every test.
 var pure = []struct{ dir, why string }{
-	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a hand-off"},
+	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a handoff"},
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
 	{"cluster/lease", "what is granted must add up at every instant of a test, whatever is lost, late or doubled"},

@@ -110,7 +110,7 @@ func mostIn(d time.Duration, admitted []auditSpan) (most int) {
 // takenOver returns how many partitions nodes have taken over from owners that were lost.
 func takenOver(nodes []*node) (n float64) {
 	for _, node := range nodes {
-		n += node.metric("sluice_claims_total") - node.metric("sluice_claims_fresh_total")
+		n += node.metric("sluice_takeovers_total") - node.metric("sluice_takeovers_fresh_total")
 	}
 	return n
 }

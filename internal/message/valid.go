@@ -27,9 +27,9 @@ func Validate(b Body) error {
 	case *Heartbeat:
 		unknown = b.Wish > Leave
 		number("expect", b.Expect)
-	case *Holdings:
-		for i := range b.Held {
-			number("partition", b.Held[i].Partition)
+	case *OwnedPartitions:
+		for i := range b.Partitions {
+			number("partition", b.Partitions[i].Partition)
 		}
 	case *PendingGrants:
 		for i := range b.Grants {
@@ -54,7 +54,7 @@ func Validate(b Body) error {
 		for i := range b.Lines {
 			number("reporters", b.Lines[i].Reporters)
 		}
-	case *Facts:
+	case *FactsResponse:
 		err = validateFacts(&b.Node)
 	case *TransferBatch:
 		size, counters := 0, 0

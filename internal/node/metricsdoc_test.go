@@ -23,7 +23,7 @@ var update = goflag.Bool("update", false, "write docs/metrics.md anew")
 var metricChapters = []struct{ from, title string }{
 	{"sluice_build_info", "Readiness, rules and credentials"},
 	{"sluice_calls_total", "Decisions"},
-	{"sluice_answers_total", "Sources of decisions"},
+	{"sluice_decisions_total", "Sources of decisions"},
 	{"sluice_forwards_total", "Forwarding"},
 	{"sluice_lease_granted_units_total", "Leases and eventual mode"},
 	{"sluice_forward_retries_total", "Retries and redirects"},
@@ -31,7 +31,7 @@ var metricChapters = []struct{ from, title string }{
 	{"sluice_connections", "Load and overload"},
 	{"sluice_counters", "Counters and memory"},
 	{"sluice_members", "Membership"},
-	{"sluice_right", "Quorum and partitions"},
+	{"sluice_quorum", "Quorum and partitions"},
 	{"sluice_handoffs_total", "Handoff, takeover and replication"},
 	{"sluice_snapshot_timestamp_seconds", "Snapshots"},
 	{"sluice_trace_spans_total", "Traces and clocks"},

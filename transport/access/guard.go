@@ -274,7 +274,7 @@ func (p *Pass) IsOperator(ctx context.Context) bool {
 	return p.caller != nil || p.operator || IsOperator(ctx)
 }
 
-// Restrict sets the Fault of the checks of b that are not granted. If none is granted it returns the first error.
+// Restrict sets the Err of the checks of b that are not granted. If none is granted it returns the first error.
 func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	if p.caller == nil {
 		return nil
@@ -294,7 +294,7 @@ func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 			all = false
 			continue
 		}
-		c.Fault = fault
+		c.Err = fault
 		if first == nil {
 			first = fault
 		}
