@@ -1,4 +1,4 @@
-# The habits of this project; `make help` lists them. Building, running and testing
+# The targets of this project; `make help` lists them. Building, running and testing
 # need Go and nothing else. Works with GNU make 3.81, which macOS has.
 
 SHELL := bash
@@ -30,7 +30,7 @@ PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!internal/arch' ':!interna
 PRODUCT_COMMIT = $(shell git log -1 --format=%h --abbrev=12 -- $(PRODUCT))$(shell git diff --quiet HEAD -- $(PRODUCT) || echo +)
 
 .PHONY: help
-help: ## list these habits
+help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
@@ -41,7 +41,7 @@ build: ## build bin/sluice
 run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
 	bin/sluice demo
 
-# Never from the cache: some tests build the binary and judge files that the cache does not watch.
+# Never from the cache: some tests build the binary and check files that the cache does not know.
 .PHONY: test
 test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
 	@set -e; for module in $(TEST_MODULES); do \
@@ -63,7 +63,7 @@ change-test: ## quotas over joins, leaves, restarts, crashes, pauses and unequal
 	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
 
 .PHONY: upgrade-test
-upgrade-test: ## clusters of this tree and of BASE (the last release, or the last commit), mixed, under load
+upgrade-test: ## clusters with nodes of this tree and of BASE (the last release, or the last commit), under load
 	TESTS='$(UPGRADE)' internal/tools/upgrade-test $(BASE)
 
 .PHONY: hot-test
@@ -79,7 +79,7 @@ hostile-test: ## garbage, idle and slow connections, 64 MiB messages and more at
 	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags hostile -run '$(or $(HOSTILE),Outsiders|SilentPeer|OneConnection)' -v ./internal/e2e
 
 .PHONY: soak-test
-soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): nothing over quota, nothing left behind
+soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): no over-admission, no leaks
 	MINUTES=$(or $(MINUTES),20) SEED=$(or $(SEED),1) go test -count 1 -timeout 0 -tags soak -run 'Soak' -v ./internal/e2e
 
 .PHONY: proxy-test
@@ -88,7 +88,7 @@ proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as
 	go test -count 1 -run OperatorsThroughProxies ./internal/node
 
 .PHONY: observability-test
-observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which has to be there)
+observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which must be installed)
 	SLUICE_PROMTOOL=required go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./internal/node
 
 .PHONY: console-test
@@ -96,19 +96,19 @@ console-test: ## the console in headless Chromium, against three processes (skip
 	cd internal/consoletest && go test -count 1 $(TESTFLAGS) ./...
 
 .PHONY: console-shots
-console-shots: ## the pictures in docs/console.md anew (needs Chromium; four minutes)
+console-shots: ## regenerate the pictures in docs/console.md (needs Chromium; four minutes)
 	cd internal/consoletest && SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) go test -count 1 -run Shots -args -shots ../../docs/img
 
 .PHONY: console-cost
-console-cost: ## what three watchers cost three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
+console-cost: ## CPU of three watchers of the console on three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
 	ROUNDS='$(ROUNDS)' LOAD='$(LOAD)' go test -count 1 -timeout 0 -tags consolecost -run ConsoleCost -v ./internal/e2e
 
 .PHONY: netns-test
-netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
+netns-test: ## three hosts, one isolated for 60 s (Linux, root, iproute2)
 	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
 
 .PHONY: fault-matrix
-fault-matrix: ## every fault of network and processes against its bound, in namespaces (CELLS='^cut' NODES=5 FORCE=1 FAULT_TCP=cubic; Linux, root, ip)
+fault-matrix: ## every fault of network and processes against its bound, in network namespaces (CELLS='^cut' NODES=5 FORCE=1 FAULT_TCP=cubic; Linux, root, ip)
 	FAULT_COMMIT=$(PRODUCT_COMMIT) RESULTS=$(abspath $(or $(RESULTS),bench/results/faults.jsonl)) FAULT_LOGS=$(CURDIR)/bin/faults \
 		go test -count 1 -timeout 0 -tags faultmatrix -v ./internal/faultmatrix
 
@@ -117,12 +117,12 @@ fault-matrix-short: ## its ten shortest scenarios with three nodes, once each, w
 	FAULT_SHORT=1 FAULT_LOGS=$(CURDIR)/bin/faults go test -count 1 -timeout 20m -tags faultmatrix ./internal/faultmatrix
 
 .PHONY: start-test
-start-test: ## restarts, cold starts by names that are wrong, late or old, starts in a cut, overlaps of two processes (ROUNDS=10 each, as fault-matrix)
+start-test: ## restarts, cold starts by names that are wrong, late or old, starts in a network partition, overlaps of two processes (ROUNDS=10 each, as fault-matrix)
 	ROUNDS=$(ROUNDS) CELLS='^($(or $(START),restart-each|names-.*|seed-restarted|restart-in-cut|start-in-cut|overlap-.*))/3/' FORCE=1 RESULTS= FAULT_LOGS=$(CURDIR)/bin/faults \
 		go test -count 1 -timeout 0 -tags faultmatrix -run Matrix -v ./internal/faultmatrix
 
 .PHONY: sim
-sim: ## what fails without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
+sim: ## failures without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
 	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RejectionMemory'
 	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
@@ -140,12 +140,12 @@ security: ## gosec, and known vulnerabilities where their database can be reache
 	internal/tools/security/govulncheck ./... || [ $$? = 75 ]
 
 .PHONY: generate
-generate: ## write the generated code anew
+generate: ## regenerate code
 	cd proto && go tool -modfile=../internal/tools/go.mod buf generate
 	go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
 
 .PHONY: check-generate
-check-generate: ## fail when the generated code is not what generate writes
+check-generate: ## fail if the generated code is out of date
 	internal/tools/check-generate
 
 .PHONY: lines
@@ -157,7 +157,7 @@ call-path: ## the functions and files that run only because of one check that an
 	@internal/tools/call-path
 
 .PHONY: plots
-plots: ## draw the pictures of what algorithms admit anew, into docs/img
+plots: ## regenerate the pictures of the algorithms in docs/img
 	go test -count 1 -run Pictures ./internal/plots -args -write
 
 .PHONY: load
@@ -170,7 +170,7 @@ bench: build ## against bare gRPC and other limiters, real processes, some twelv
 	go -C bench run . draw -out ../docs/img results/rows.json
 
 .PHONY: bench-more
-bench-more: build ## what TLS, replication, hot keys, traces, metrics and a join cost, some eight minutes
+bench-more: build ## the cost of TLS, replication, hot keys, traces, metrics and a join, some eight minutes
 	go -C bench run . rows -peers=false -only '^(tls|replication|hot|tracing|telemetry|join)$$' -out results/more.json
 
 .PHONY: bench-full
@@ -214,7 +214,7 @@ compose-test: image build ## bring three nodes up, audit them, take them down
 	deploy/compose/audit
 
 .PHONY: ci
-ci: ## what continuous integration runs: .ci/run
+ci: ## continuous integration: .ci/run
 	.ci/run
 
 .PHONY: clean

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// FuzzGrant plays any sequence of leases, returns, checks, changes of limits, hand-offs and merges, with any limits and times. Nothing
+// FuzzGrant plays any sequence of leases, returns, checks, changes of limits, handoffs and merges, with any limits and times. Nothing
 // panics, every answer is well formed, no more comes back than was granted, and a grant takes away its units.
 func FuzzGrant(f *testing.F) {
 	for _, seed := range fuzzSeeds {

@@ -39,11 +39,11 @@ func (t *Table) Keys(shard int, keys []Key) []Key {
 // exported as such, and importing it removes the counter. The table is unchanged. The lock is held for a few keys at a time:
 // each counter is as of some moment during the call.
 func (t *Table) Export(now int64, shard int, keys []Key, im *Image) {
-	t.ExportSome(now, shard, keys, im, Room{})
+	t.ExportSome(now, shard, keys, im, ImageBounds{})
 }
 
-// Room bounds an image that must fit into one message. 0 means no bound.
-type Room struct {
+// ImageBounds bound an image that must fit into one message. 0 means no bound.
+type ImageBounds struct {
 	// Bytes is the length of Data from which on no counter is added.
 	Bytes int
 	// Sets is the maximum number of sets of limits, at least MaxCounterSets.
@@ -58,21 +58,21 @@ const MaxCounterSets = 1 + maxFormer
 // MaxCounterBytes exceeds the size of any counter; a log entry takes at most some 20 bytes.
 const MaxCounterBytes = 2 << 20
 
-// Holds reports whether im has room for another counter.
-func (r *Room) Holds(im *Image) bool {
+// Fits reports whether im has room for another counter.
+func (r *ImageBounds) Fits(im *Image) bool {
 	return (r.Bytes == 0 || len(im.Data) < r.Bytes) && (r.Sets == 0 || len(im.Limits)+MaxCounterSets <= r.Sets)
 }
 
 // ExportSome is Export for the first n of keys that fit into im. large is the number of counters that were too large and were
 // exported as missing.
-func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Room) (n, large int) {
+func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room ImageBounds) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
-	for n < len(keys) && room.Holds(im) {
+	for n < len(keys) && room.Fits(im) {
 		stretch := min(n+imageChunk, len(keys))
 		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
-		for ; n < stretch && room.Holds(im); n++ {
+		for ; n < stretch && room.Fits(im); n++ {
 			c := sh.getLocked(keys[n])
 			data, sets := len(im.Data), len(im.Limits)
 			im.add(sh.atLocked(now), keys[n], c)

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // undoLog records the charges of an atomic batch, so that they can be given back. Every check has an id for that; a retry
@@ -36,10 +37,13 @@ type awayCharge struct {
 
 var undoLogs = sync.Pool{New: func() any { return new(undoLog) }}
 
-// try decides r on the table of this node, and records a charge unless u is nil. seq is the number of the change that it
+// holds reports whether a charge by a check of verb v may have to be given back, as only those of verb Check may. u may be nil.
+func (u *undoLog) holds(v bucket.Verb) bool { return u != nil && v == bucket.Check }
+
+// try decides r on the table of this node, and records a charge that u holds. seq is the number of the change that it
 // made, 0 if none.
 func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
-	if u == nil || r.Verb != bucket.Check {
+	if !u.holds(r.Verb) {
 		return tryOn(table, now, r, sync)
 	}
 	u.local = append(u.local, localCharge{key: r.Key})
@@ -191,21 +195,9 @@ func (n *Node) giveBackTo(addr string, records []check.Record) {
 			n.stats.gaveBack.Add(uint64(len(records)))
 			return
 		}
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			n.stats.giveBacksLost.Add(uint64(len(records)))
 			return
 		}
-	}
-}
-
-// pause waits for d. It reports false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

@@ -53,7 +53,7 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 		switch replies[i].Status {
 		case check.NotOwner:
 			notOwner++
-		case check.Later:
+		case check.NotReady:
 			later++
 		}
 	}
@@ -111,7 +111,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
 			n.learn(f.sent, &req.Request, req.Fresh, reply)
 		}
-		if f.undo != nil && reply.Allowed {
+		if f.undo.holds(req.Verb) && reply.Allowed {
 			f.undo.sent(to.addr, p.index)
 		}
 	case check.NotOwner:
@@ -125,7 +125,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		if p.hint == "" || p.hint == to.name {
 			p.to = nextAttempt
 		}
-	case check.Later:
+	case check.NotReady:
 		n.stats.later.Add(1)
 		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {
@@ -158,7 +158,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		if invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
-		if f.undo != nil && to != r.self { // here there is a receipt
+		if f.undo.holds(req.Verb) && to != r.self { // here there is a receipt
 			f.undo.sent(r.nodes[to].addr, p.index)
 		}
 		if f.once || req.Verb == bucket.Refund {

@@ -109,14 +109,14 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 // tellPartitions logs claims and losses when their counts no longer change.
 func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 	s, logged := &m.Partitions, &c.logged
-	if s.Claims != logged.Claims && s.Claims == c.last.Partitions.Claims && s.Claiming == 0 {
-		log.Info("partitions claimed", "count", s.Claims-logged.Claims, "without_state", s.Fresh-logged.Fresh, "holding", s.Holding)
-		logged.Claims, logged.Fresh = s.Claims, s.Fresh
+	if s.Takeovers != logged.Takeovers && s.Takeovers == c.last.Partitions.Takeovers && s.TakingOver == 0 {
+		log.Info("partitions taken over", "count", s.Takeovers-logged.Takeovers, "without_state", s.Fresh-logged.Fresh, "owned", s.Owned)
+		logged.Takeovers, logged.Fresh = s.Takeovers, s.Fresh
 	}
-	if s.Losses != logged.Losses && s.Losses == c.last.Partitions.Losses && s.Claiming == 0 {
+	if s.Losses != logged.Losses && s.Losses == c.last.Partitions.Losses && s.TakingOver == 0 {
 		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny "+
 			"treat all as spent that may have been, until the old owner or replica is back, or `sluice members accept-loss`",
-			"count", s.Losses-logged.Losses, "of", m.partitions, "holding", s.Holding)
+			"count", s.Losses-logged.Losses, "of", m.partitions, "owned", s.Owned)
 		logged.Losses = s.Losses
 	}
 	if logged.Lost = max(logged.Lost, s.Lost); s.Lost == 0 && logged.Lost > 0 {
@@ -124,7 +124,7 @@ func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 		logged.Lost, logged.LossesBack = 0, s.LossesBack
 	}
 	if s.SteppedDown != logged.SteppedDown && s.SteppedDown == c.last.Partitions.SteppedDown {
-		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-logged.SteppedDown, "holding", s.Holding)
+		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-logged.SteppedDown, "owned", s.Owned)
 		logged.SteppedDown = s.SteppedDown
 	}
 }

@@ -16,15 +16,15 @@ func TestChronicle(t *testing.T) {
 		return message.Set{ID: "x", Version: version, Members: names}
 	}
 	one, two := set(1, "a"), set(2, "a", "b")
-	held := handoff.Stats{Claims: 31, Fresh: 31, Holding: 31}
+	held := handoff.Stats{Takeovers: 31, Fresh: 31, Owned: 31}
 	claiming := held
-	claiming.Claims, claiming.Claiming = 40, 3
+	claiming.Takeovers, claiming.TakingOver = 40, 3
 	claimed := held
-	claimed.Claims = 43
+	claimed.Takeovers = 43
 	bare := claimed
 	bare.Unprotected = 12
 	deposed := claimed
-	deposed.SteppedDown, deposed.Holding = 7, 24
+	deposed.SteppedDown, deposed.Owned = 7, 24
 	var log strings.Builder
 	plain := slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -40,14 +40,14 @@ func TestChronicle(t *testing.T) {
 		{moment{}, ""},
 		{moment{State: State{Set: one, HasQuorum: true}}, "INFO voter set version=1 members=[a];INFO quorum voters=1"},
 		{moment{State: State{Set: one, HasQuorum: true, Partitions: held}}, ""}, // not at rest yet
-		{moment{State: State{Set: one, HasQuorum: true, Partitions: held}}, "INFO partitions claimed count=31 without_state=31 holding=31"},
+		{moment{State: State{Set: one, HasQuorum: true, Partitions: held}}, "INFO partitions taken over count=31 without_state=31 owned=31"},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: held}, others: 1}, "INFO voter set version=2 members=[a b]"},
 		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, "WARN quorum lost, on_partition answers reason=alone"},
 		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, ""},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: claiming}}, "INFO quorum regained after=2s"},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: claiming}}, ""},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}}, ""},
-		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}}, "INFO partitions claimed count=12 without_state=0 holding=31"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}}, "INFO partitions taken over count=12 without_state=0 owned=31"},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}}, ""}, // nobody is there who could have copies
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
@@ -58,7 +58,7 @@ func TestChronicle(t *testing.T) {
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: bare}, others: 1}, ""},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: claimed}, others: 1}, "INFO all partitions have replicas again"},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed}}, ""},
-		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed}}, "WARN partitions lost to a later owner count=7 holding=24"},
+		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed}}, "WARN partitions lost to a later owner count=7 owned=24"},
 		{moment{State: State{Set: two, HasQuorum: true, Partitions: deposed, Dissolved: 1}}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
 		{moment{State: State{Set: two, Partitions: deposed, Dissolved: 1}, leaving: true}, ""},
 	} {

@@ -130,7 +130,7 @@ func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) 
 	rc := &receipt{expires: now + int64(heldFor)}
 	d, seq, v := table.Try(now, r, &rc.bucket)
 	if v != bucket.Decided {
-		return bucket.Decision{}, 0, check.Later
+		return bucket.Decision{}, 0, check.NotReady
 	}
 	if !rc.bucket.Charged() {
 		return d, 0, check.Decided

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // cut lets messages pass only between nodes of the same group. Nothing ends it.
@@ -75,7 +76,7 @@ func (p post) Post(addr string, e message.Envelope) {
 
 func (p post) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	clear(replies)
-	if !pause(ctx, latency) {
+	if !pause.For(ctx, latency) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrUnsent, ctx.Err())
 	}
 	n := p.way(p.from, addr)
@@ -91,7 +92,7 @@ func (p post) Call(ctx context.Context, addr string, records []check.Record, rep
 	case <-ctx.Done():
 	case <-served:
 	}
-	if !pause(ctx, latency) || p.way(p.from, addr) == nil {
+	if !pause.For(ctx, latency) || p.way(p.from, addr) == nil {
 		return fmt.Errorf("%s: %w", addr, check.ErrAmbiguous)
 	}
 	copy(replies, out)

@@ -223,7 +223,7 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 }
 
 // Serve implements check.Handler: it decides records of keys that this node owns, if it has quorum, and no others. Records that
-// it cannot decide just now are answered with Later: without an owner if it has no quorum. Sync records are answered when a
+// it cannot decide just now are answered with NotReady: without an owner if it has no quorum. Sync records are answered when a
 // replica has their changes; those that are not confirmed within CheckTimeout get a Reply without a Status, as if their
 // answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
@@ -250,46 +250,24 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			reply.Status = check.Decided
 			served++
 			continue
-		case !decidable(rec):
-			reply.Status = check.Invalid
-		case rec.Relay && !r.holds(rec.Key) && r.relays(from, rec.Key):
+		case rec.Relay && decidable(rec) && !r.holds(rec.Key) && r.relays(from, rec.Key):
 			if relays == nil {
 				relays = make(map[int][]int)
 			}
 			relays[r.owner(rec.Key)] = append(relays[r.owner(rec.Key)], i)
 			continue
-		case !r.holds(rec.Key):
-			reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
-			notOwner++
-		case !t.quorum():
-			reply.Status, reply.Owner = check.Later, ""
-		case t.late, t.waits(rec.Key) != nil:
-			reply.Status = check.Later
-		case rec.Grant:
-			seq = n.grant(t.now, from, rec, reply)
-		case rec.Return:
-			reply.Status = check.Decided
-			if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
-				reply.Status = check.Later
-			}
-		case rec.Hold:
-			reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
 		default:
-			seq = n.try(t.now, rec, reply)
+			seq = t.serve(r, from, rec, reply)
 		}
 		switch reply.Status {
 		case check.Decided:
 			served++
-			denied := rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Admitted == 0
-			if leased := t.decided(rec.Verb, rec.Key, denied); leased {
-				reply.LeasedOut = true
-			} else if denied {
-				n.deniedToPeers.denied(t.now, rec.Key)
-			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), term, seq})
 			}
-		case check.Later:
+		case check.NotOwner:
+			notOwner++
+		case check.NotReady:
 			later++
 			t.stick(rec.Key, bucket.Sealed)
 		}
@@ -320,6 +298,43 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	}
 }
 
+// serve decides a record of the node from that is neither a give-back nor to be relayed, and returns the number of the change
+// that must be confirmed, 0 if none.
+func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
+	n := t.node
+	switch {
+	case !decidable(rec):
+		reply.Status = check.Invalid
+	case !r.holds(rec.Key):
+		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
+	case !t.quorum():
+		reply.Status, reply.Owner = check.NotReady, ""
+	case t.late, t.waits(rec.Key) != nil:
+		reply.Status = check.NotReady
+	case rec.Grant:
+		seq = n.grant(t.now, from, rec, reply)
+	case rec.Return:
+		reply.Status = check.Decided
+		if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
+			reply.Status = check.NotReady
+		}
+	case rec.Hold:
+		reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
+	default:
+		seq = n.try(t.now, rec, reply)
+	}
+	if reply.Status != check.Decided {
+		return 0
+	}
+	denied := rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Admitted == 0
+	if leased := t.decided(rec.Verb, rec.Key, denied); leased {
+		reply.LeasedOut = true
+	} else if denied {
+		n.deniedToPeers.denied(t.now, rec.Key)
+	}
+	return seq
+}
+
 // try decides a record of another node, and returns the number of the change that must be confirmed, 0 if none.
 func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64) {
 	v, charged := bucket.Decided, true
@@ -338,7 +353,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 		reply.Decision, seq, v = tryOn(n.table, now, &rec.Request, rec.Sync)
 	}
 	if v != bucket.Decided {
-		*reply = check.Reply{Owner: reply.Owner, Status: check.Later}
+		*reply = check.Reply{Owner: reply.Owner, Status: check.NotReady}
 		return 0
 	}
 	reply.Status = check.Decided

@@ -245,7 +245,7 @@ func TestQuorumEnds(t *testing.T) {
 				"served": func() bool {
 					replies := make([]check.Reply, 1)
 					a.Serve("b-boot", []check.Record{{Request: local.Request}}, replies)
-					if replies[0].Status == check.Later && replies[0].Owner != "" {
+					if replies[0].Status == check.NotReady && replies[0].Owner != "" {
 						t.Errorf("%+v: it says to ask itself again", replies[0])
 					}
 					return replies[0].Status == check.Decided

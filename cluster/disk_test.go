@@ -138,7 +138,7 @@ func (f *fleet) allHeld(within time.Duration) {
 	f.eventually(within, "all is held", func() bool {
 		held := 0
 		for _, n := range f.nodes {
-			held += n.Stats().Partitions.Holding
+			held += n.Stats().Partitions.Owned
 		}
 		return held == 31
 	})

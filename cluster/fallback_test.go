@@ -88,7 +88,7 @@ func TestRestartedVoter(t *testing.T) {
 		keys := requests(60, hourly(9))
 		f.kill("c")
 		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["b"].Stats().Partitions.Holding == 31
+			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
 		})
 		f.spend(f.nodes["a"].Node, keys)
 		f.cut("ab", "c")

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/snapshot"
 	"github.com/sluice-project/sluice/ring"
 )
@@ -167,7 +168,7 @@ func (f *fleet) eventually(d time.Duration, what string, ok func() bool) {
 	f.t.Helper()
 	f.within(d, what, func(ctx context.Context) error {
 		for !ok() {
-			if !pause(ctx, time.Millisecond) {
+			if !pause.For(ctx, time.Millisecond) {
 				return ctx.Err()
 			}
 		}
@@ -229,7 +230,7 @@ func (f *fleet) owners() map[string]int {
 		owners := ""
 		for name, n := range f.nodes {
 			n.runner.ask(context.Background(), func(int64) {
-				if n.runner.handoff.Holds(p) {
+				if n.runner.handoff.Owns(p) {
 					owners += name
 					count[name]++
 				}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
@@ -235,7 +234,7 @@ func (f *forwarding) group(r *routing) {
 		if p.relay {
 			rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
 		}
-		if f.undo != nil && rec.Verb == bucket.Check {
+		if f.undo.holds(rec.Verb) {
 			rec.Hold, rec.ID = true, f.undo.base+uint64(p.index)
 		}
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,10 +49,45 @@ func TestGiveBackAfterContext(t *testing.T) {
 			t.Errorf("%d spent after it, want 0", n)
 		}
 		// Once there, and once the share that a had answered with meanwhile.
-		if s := a.Stats(); s.GaveBack != 2 || s.GiveBacksLost != 0 {
+		if s := a.Stats(); s.Refunds != 2 || s.RefundsLost != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// TestGiveBackOfChecksAlone: of a failed batch only charges of verb Check go back. Those of other verbs stand, and their owner
+// holds no receipt of them, whether its reply came or was lost.
+func TestGiveBackOfChecksAlone(t *testing.T) {
+	for _, verb := range []bucket.Verb{bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
+		for name, reply := range map[string]fate{"replied": delivered, "reply lost": replyLost} {
+			t.Run(fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					w := newTestCluster(t, "a", "b")
+					a := w.nodes["a"]
+					denied, other := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+					denied.Cost, other.Verb = 99, verb
+					calls := 0
+					w.decides(func(_, _ string, records []check.Record) fate {
+						if calls++; records[0].GiveBack || records[0].Hold {
+							t.Errorf("call %d: %+v", calls, records[0])
+						}
+						if calls == 1 {
+							return reply
+						}
+						return delivered
+					})
+					decideAll(t.Context(), a, denied, other)
+					a.returning.Wait()
+					if calls == 0 {
+						t.Error("nothing was sent: the test shows nothing")
+					}
+					if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
+						t.Errorf("%+v", s)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestGiveBackLost: a peer that stays away is given up, and counted.
@@ -73,7 +109,7 @@ func TestGiveBackLost(t *testing.T) {
 		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
 			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
-		if s := a.Stats(); s.GiveBacksLost != 1 || s.GaveBack != 0 {
+		if s := a.Stats(); s.RefundsLost != 1 || s.Refunds != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -138,7 +174,7 @@ func TestGiveBackWindow(t *testing.T) {
 		if n := spent(b, r); n != 2 {
 			t.Errorf("%d spent in the new window, want 2", n)
 		}
-		if s := a.Stats(); s.GaveBack != 1 {
+		if s := a.Stats(); s.Refunds != 1 {
 			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
 		}
 	})
@@ -193,8 +229,8 @@ func TestGiveBackLate(t *testing.T) {
 			pose(n, viewOf(3, "c"))
 			w.decides(nil)
 			a.returning.Wait()
-			if s := n.Stats(); s.GiveBacksLost != 1 {
-				t.Errorf("held by %s: %d lost, want 1", owner, s.GiveBacksLost)
+			if s := n.Stats(); s.RefundsLost != 1 {
+				t.Errorf("held by %s: %d lost, want 1", owner, s.RefundsLost)
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func TestOwnDecisionsInASnapshot(t *testing.T) {
 		f.loses(nil)
 		f.allHeld(5 * time.Second)
 		f.serve(f.start("a"))
-		f.eventually(10*time.Second, "a has its own again", func() bool { return f.nodes["a"].Stats().Partitions.Holding > 5 })
+		f.eventually(10*time.Second, "a has its own again", func() bool { return f.nodes["a"].Stats().Partitions.Owned > 5 })
 		f.eventually(10*time.Second, "what a brought is merged", func() bool { return f.nodes["a"].Stats().Partitions.Divergent == 0 })
 		f.allHeld(time.Second)
 		f.wantLeft(keys, 3)
@@ -52,9 +52,9 @@ func TestLeaverWritesNoReplicas(t *testing.T) {
 		a := f.nodes["a"]
 		f.loseTransfers(func(_, to string) bool { return to == "a" }) // a drop travels in one
 		f.state("a", member.Leaving)
-		f.eventually(5*time.Second, "a owns nothing", func() bool { return a.Stats().Partitions.Holding == 0 })
+		f.eventually(5*time.Second, "a owns nothing", func() bool { return a.Stats().Partitions.Owned == 0 })
 		f.within(5*time.Second, "a is no voter", a.LeaveSet)
-		if n := a.Stats().Partitions.Copies; n == 0 {
+		if n := a.Stats().Partitions.Replicas; n == 0 {
 			t.Fatal("a has no replica that it could write")
 		}
 		if totals := f.save("a"); totals.Sections != 0 {
@@ -81,7 +81,7 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 	c := copier{table: table, clock: steadyClock(), state: func(context.Context, int) (handoff.State, bool, error) {
 		table.Do(time.Now().UnixNano(), r) // one more, just before each look
 		seq++
-		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Held: true}, true, nil
+		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Owned: true}, true, nil
 	}}
 	if err := errors.Join(c.partition(t.Context(), w, 0), w.Commit()); err != nil {
 		t.Fatal(err)

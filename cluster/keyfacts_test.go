@@ -25,16 +25,16 @@ func TestKeyFacts(t *testing.T) {
 		}
 		f.flows(r, time.Second, map[string]*flow{"a": {every: time.Millisecond}, "b": {every: time.Millisecond}})
 		c := told("c")
-		if !c.Holds || c.Copy || !c.Counted || c.Gen == 0 || len(c.Limits) != 1 || c.Limits[0].Limit != 10_000 || c.Limits[0].Spent < 1500 || c.Limits[0].Spent+c.Limits[0].Remaining != 10_000 || c.Grants == 0 || c.Granted == 0 {
+		if !c.Owner || c.Replica || !c.Counted || c.Gen == 0 || len(c.Limits) != 1 || c.Limits[0].Limit != 10_000 || c.Limits[0].Spent < 1500 || c.Limits[0].Spent+c.Limits[0].Remaining != 10_000 || c.Grants == 0 || c.Granted == 0 {
 			t.Errorf("the owner: %+v", c)
 		}
 		copies, leases := 0, int64(0)
 		for _, name := range []string{"a", "b"} {
 			k := told(name)
-			if k.Holds || k.Limits != nil {
+			if k.Owner || k.Limits != nil {
 				t.Errorf("%s does not hold it: %+v", name, k)
 			}
-			if k.Copy && k.Whole && k.Gen == c.Gen {
+			if k.Replica && k.Complete && k.Gen == c.Gen {
 				copies++
 			}
 			if k.Leased {

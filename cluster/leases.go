@@ -127,7 +127,7 @@ func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Rep
 		Transient: rec.Transient, DenyLost: rec.DenyLost,
 	}, Rate: rec.Rate, Done: rec.ID})
 	if v != bucket.Decided {
-		reply.Status = check.Later
+		reply.Status = check.NotReady
 		return 0
 	}
 	reply.Status, reply.Decision, reply.LeasedOut = check.Decided, g.Decision, true
@@ -272,6 +272,6 @@ func (r *runner) sendInvalidations() {
 	mu.keys = nil
 	mu.Unlock()
 	if len(keys) > 0 {
-		r.node.Broadcast(&message.Room{Keys: keys})
+		r.node.Broadcast(&message.DenialInvalidation{Keys: keys})
 	}
 }

@@ -32,7 +32,7 @@ func losing(t *testing.T) (*fleet, []check.Request) {
 	f.eventually(5*time.Second, "c, d and e own all", func() bool {
 		n := 0
 		for _, name := range []string{"c", "d", "e"} {
-			n += f.nodes[name].Stats().Partitions.Holding
+			n += f.nodes[name].Stats().Partitions.Owned
 		}
 		return n == 31
 	})

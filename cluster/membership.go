@@ -14,12 +14,12 @@ import (
 
 // Why a node founds no voter set by hand, and why a member is not forgotten.
 var (
-	ErrHasQuorum   = errors.New("it has quorum")
-	ErrNoSet       = errors.New("this node knows no voter set")
-	ErrThisNode    = errors.New("it is this node")
-	ErrNotCounted  = errors.New("it is not in the voter set")
-	ErrLives       = errors.New("it lives")
-	ErrLastCounted = errors.New("no other member is in the voter set")
+	ErrHasQuorum = errors.New("it has quorum")
+	ErrNoSet     = errors.New("this node knows no voter set")
+	ErrThisNode  = errors.New("it is this node")
+	ErrNotVoter  = errors.New("it is not in the voter set")
+	ErrAlive     = errors.New("it lives")
+	ErrLastVoter = errors.New("no other member is in the voter set")
 )
 
 // MayFound sets whether this node may take part in founding a voter set: all join targets were asked, the view shows those that
@@ -73,7 +73,7 @@ func (r *runner) settled(now int64) bool {
 		return false
 	}
 	for p, owner := range v.Owner {
-		if owner != noNode && v.Members[owner] == r.self && !r.handoff.Holds(p) {
+		if owner != noNode && v.Members[owner] == r.self && !r.handoff.Owns(p) {
 			return false
 		}
 	}
@@ -143,12 +143,12 @@ func (r *runner) keeps(now int64, name string) error {
 	case name == r.self.Name:
 		return ErrThisNode
 	case !set.Has(name):
-		return ErrNotCounted
+		return ErrNotVoter
 	case len(set.Members) == 1:
-		return ErrLastCounted
+		return ErrLastVoter
 	}
 	if n := r.live.of(name); n != nil && r.quorum.Lives(now, n.peer()) {
-		return ErrLives
+		return ErrAlive
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func TestMinority(t *testing.T) {
 		// The copies are on nodes that are not heard, so they protect nothing.
 		f.eventually(time.Second, "c counts its partitions as unprotected", func() bool {
 			s := c.Stats().Partitions
-			return s.Holding > 0 && s.Unprotected == s.Holding
+			return s.Owned > 0 && s.Unprotected == s.Owned
 		})
 		for round := range 5 {
 			start := time.Now()
@@ -55,7 +55,7 @@ func TestMinority(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return a.Stats().Partitions.Holding+f.nodes["b"].Stats().Partitions.Holding == 31
+			return a.Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
 		})
 		for i, answer := range decide(t.Context(), a.Node, keys...) {
 			if answer.Err != nil || answer.Remaining != limit-1 {
@@ -156,17 +156,17 @@ func TestForget(t *testing.T) {
 		f.eventually(time.Second, "a has lost quorum", func() bool { return !a.mayDecide(a.clock()) })
 		time.Sleep(time.Second)
 		o, err := a.Overview(t.Context())
-		if err != nil || o.HasQuorum || o.Reason != "1 of 2 counted members live, and a majority is 2" {
+		if err != nil || o.HasQuorum || o.Reason != "1 of 2 voters are alive, and a majority is 2" {
 			t.Errorf("%+v, %v", o, err)
 		}
-		if b := o.Members[1]; b.Name != "b" || b.Lives || !b.Counted || b.Silent < time.Second || b.Holds == 0 {
+		if b := o.Members[1]; b.Name != "b" || b.Alive || !b.Voter || b.Silent < time.Second || b.Owned == 0 {
 			t.Errorf("%+v", b)
 		}
 		f.hide("b")
 		if err := a.Forget(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Holding == 31 && a.Stats().HasQuorum })
+		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Owned == 31 && a.Stats().HasQuorum })
 		f.owners()
 	})
 }
@@ -181,7 +181,7 @@ func TestQuorumTimeout(t *testing.T) {
 		c := f.nodes["c"]
 		time.Sleep(5 * time.Second) // it has been given its part
 		f.cut("ab", "c")
-		others := func() int { return f.nodes["a"].Stats().Partitions.Holding + f.nodes["b"].Stats().Partitions.Holding }
+		others := func() int { return f.nodes["a"].Stats().Partitions.Owned + f.nodes["b"].Stats().Partitions.Owned }
 		before := others()
 		for range 15 {
 			time.Sleep(100 * time.Millisecond)

@@ -165,7 +165,7 @@ func (n *Node) SetView(v member.View) {
 // report of eventual mode includes a dropped one.
 func (n *Node) Deliver(e message.Envelope) {
 	switch m := e.Body.(type) {
-	case *message.Room:
+	case *message.DenialInvalidation:
 		if e.To.Boot == n.cfg.Boot {
 			for _, k := range m.Keys {
 				n.denials.Forget(n.cfg.Clock(), k)

@@ -119,7 +119,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 			for i, got := range replies {
 				want := check.Decided
 				if i >= 4*lookEvery-1 {
-					want = check.Later
+					want = check.NotReady
 				}
 				if got.Status != want {
 					t.Fatalf("record %d of %d: %+v", i, n, got)

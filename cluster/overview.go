@@ -31,12 +31,12 @@ type Overview struct {
 // MemberStatus is the state of one member.
 type MemberStatus struct {
 	Name, Boot string // Boot is empty if gossip does not show it
-	// Counted: it is a voter. Lives: it was heard just now.
-	Counted, Lives bool
+	// Alive: it was heard just now.
+	Voter, Alive bool
 	// Silent is how long it has not been heard; negative if it never was.
 	Silent time.Duration
-	// Holds is how many partitions it owns, as far as this node knows.
-	Holds int
+	// Owned is how many partitions it owns, as far as this node knows.
+	Owned int
 	// Ahead is how far its clock is ahead of the median of the voters that agree, or if none do, of this node's. Nil is not known.
 	Ahead *time.Duration
 }
@@ -55,8 +55,8 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		for _, m := range r.live.nodes {
 			s := MemberStatus{
-				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name), Lives: r.quorum.Lives(now, m.peer()),
-				Silent: -1, Holds: holds[m.peer()],
+				Name: m.name, Boot: m.boot, Voter: o.Set.Has(m.name), Alive: r.quorum.Lives(now, m.peer()),
+				Silent: -1, Owned: holds[m.peer()],
 			}
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
@@ -68,7 +68,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		for _, name := range o.Set.Members {
 			if r.live.of(name) == nil {
-				o.Members = append(o.Members, MemberStatus{Name: name, Counted: true, Silent: -1})
+				o.Members = append(o.Members, MemberStatus{Name: name, Voter: true, Silent: -1})
 			}
 		}
 	})
@@ -103,9 +103,9 @@ func (r *runner) report(now int64) {
 func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (k facts.Key, err error) {
 	k.Node, k.Partition = n.cfg.Name, key.Shard(n.cfg.Ring.Partitions)
 	err = n.runner.ask(ctx, func(now int64) {
-		k.Holds = n.runner.handoff.Holds(k.Partition) && n.mayDecide(now)
+		k.Owner = n.runner.handoff.Owns(k.Partition) && n.mayDecide(now)
 		s, has := n.runner.handoff.State(k.Partition)
-		k.Copy, k.Whole = has && !s.Held, s.Complete && !s.Held
+		k.Replica, k.Complete = has && !s.Owned, s.Complete && !s.Owned
 		if has {
 			k.Gen = s.Mark.Epoch.Gen
 		}
@@ -114,7 +114,7 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 		return k, err
 	}
 	now := n.cfg.Clock()
-	if k.Holds {
+	if k.Owner {
 		list, known := n.table.Look(now, key, limits)
 		k.Counted = known
 		for _, s := range list {
@@ -132,9 +132,9 @@ type Stats struct {
 	// Held checks of clients were decided here, Forwarded ones by another node. Served records came from other nodes and were
 	// decided here.
 	Held, Forwarded, Served uint64
-	// NotOwner records came from other nodes for keys that this node does not own; ToldLater ones could not be decided just
-	// then. Redirected and Later checks of clients got these replies from another node.
-	NotOwner, ToldLater, Redirected, Later uint64
+	// NotOwner records came from other nodes for keys that this node does not own; ServedNotReady ones could not be decided just
+	// then. Redirected and NotReady checks of clients got these replies from another node.
+	NotOwner, ServedNotReady, Redirected, NotReady uint64
 	// Forwards are checks sent to other nodes, retries among them. Retries are attempts that began after a wait. Ambiguous are
 	// records that were sent without an answer, and charges of sync rules that no replica confirmed in time.
 	Forwards, Retries, Ambiguous uint64
@@ -160,9 +160,9 @@ type Stats struct {
 	Deferred                   int
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
-	// GaveBack are charges of failed atomic batches that were given back, GiveBacksLost those that could not be. HeldDropped
+	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. HeldDropped
 	// were forgotten by this node before their time, because there were too many.
-	GaveBack, GiveBacksLost, HeldDropped uint64
+	Refunds, RefundsLost, HeldDropped uint64
 	// RingBuilds are tables built, ViewsRejected views that no ring could be built from, Dropped messages of other nodes that
 	// met a full queue, StoresFailed failed writes of the voter set to disk.
 	RingBuilds, ViewsRejected, Dropped, StoresFailed uint64
@@ -211,15 +211,15 @@ func (n *Node) Stats() Stats {
 	c := &n.stats
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
-		NotOwner: c.notOwner.Load(), ToldLater: c.toldLater.Load(),
-		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), Later: c.later.Load(),
+		NotOwner: c.notOwner.Load(), ServedNotReady: c.toldLater.Load(),
+		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.later.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
 		Granted: c.granted.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
 		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
-		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
+		Refunds: c.gaveBack.Load(), RefundsLost: c.giveBacksLost.Load(),
 		StoresFailed: c.storesFailed.Load(), RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(),
 		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),
 		Eventual: n.eventual.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),

@@ -38,7 +38,7 @@ func TestPublishedBeforeSent(t *testing.T) {
 		f.cut("ab", "c")
 		time.Sleep(3 * time.Second) // c is cut off, and what it owned is claimed
 		f.cut()
-		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Holding > 5 })
+		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Owned > 5 })
 		f.state("b", member.Leaving)
 		f.within(10*time.Second, "b is not counted", f.nodes["b"].LeaveSet)
 		if sent.Load() < 200 || early.Load() > 0 {

@@ -42,7 +42,7 @@ func TestWholeRestart(t *testing.T) {
 		})
 		copies := 0
 		for _, n := range f.nodes {
-			copies += n.Stats().Partitions.Copies
+			copies += n.Stats().Partitions.Replicas
 		}
 		if copies != 31 {
 			t.Errorf("%d copies, want one of each partition", copies)
@@ -62,13 +62,13 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		f.stopAll()
 		held := func() (n int) {
 			for _, x := range f.nodes {
-				n += x.Stats().Partitions.Holding
+				n += x.Stats().Partitions.Owned
 			}
 			return n
 		}
 		f.serve(f.start("a"))
 		time.Sleep(20 * time.Second)
-		if s := f.nodes["a"].Stats(); s.HasQuorum || s.Partitions.Holding != 0 {
+		if s := f.nodes["a"].Stats(); s.HasQuorum || s.Partitions.Owned != 0 {
 			t.Errorf("alone: %+v", s)
 		}
 		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Closed || a.Allowed || f.nodes["a"].Stats().MinorityClosed != 1 {
@@ -87,7 +87,7 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		// Of what the third held there are copies.
 		f.wantLeft(keys, 4)
 		f.join("c")
-		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Holding > 5 })
+		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Owned > 5 })
 		f.eventually(10*time.Second, "what c brought is merged", func() bool { return f.nodes["c"].Stats().Partitions.Divergent == 0 })
 		f.allHeld(time.Second)
 		f.wantLeft(keys, 4)
@@ -130,7 +130,7 @@ func TestLostFile(t *testing.T) {
 		a := f.start("a")
 		f.serve(a)
 		time.Sleep(5 * time.Second)
-		if s := a.Stats().Partitions; s.Holding != 0 {
+		if s := a.Stats().Partitions; s.Owned != 0 {
 			t.Errorf("a has not waited for c: %+v", s)
 		}
 		f.serve(f.start("c"))

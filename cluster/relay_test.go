@@ -115,7 +115,7 @@ func TestRelayOnce(t *testing.T) {
 		}
 		w.decides(func(string, string, []check.Record) fate { return unsent })
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
-		if replies[2].Status != check.Later {
+		if replies[2].Status != check.NotReady {
 			t.Errorf("an owner that is away: %+v", replies[2])
 		}
 	})

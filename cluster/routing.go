@@ -182,7 +182,7 @@ func (n *Node) relayTo(addr string, indexes []int, records []check.Record, repli
 		case answers[j].Status != 0:
 			replies[i] = answers[j]
 		case errors.Is(err, check.ErrUnsent) || errors.Is(err, check.ErrOverloaded):
-			replies[i].Status = check.Later
+			replies[i].Status = check.NotReady
 		default:
 			replies[i] = check.Reply{} // it may have been charged
 		}

@@ -169,7 +169,7 @@ func (r *runner) stepAll(e message.Envelope) {
 	for n := 1; ; n++ {
 		now := r.node.cfg.Clock()
 		switch e.Body.(type) {
-		case *message.Heartbeat, *message.Ack, *message.Holdings:
+		case *message.Heartbeat, *message.Ack, *message.OwnedPartitions:
 		case *message.Receipt:
 			r.moved = true
 			r.interval.activate(now)

@@ -27,7 +27,7 @@ func (f *fleet) alone(name string) {
 		held := 0
 		for other, n := range f.nodes {
 			if other != name {
-				held += n.Stats().Partitions.Holding
+				held += n.Stats().Partitions.Owned
 			}
 		}
 		return held == 31

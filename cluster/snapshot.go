@@ -104,7 +104,7 @@ type copier struct {
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
 	for range tries {
 		before, ok, err := c.state(ctx, p)
-		if err != nil || !ok || !before.Complete || !before.Held && !c.replicas {
+		if err != nil || !ok || !before.Complete || !before.Owned && !c.replicas {
 			return err
 		}
 		now, at := c.clock(), time.Now()
@@ -115,7 +115,7 @@ func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error
 		}
 		if ok && after.Follows(before) {
 			s := snapshot.Section{
-				Partition: p, Mark: before.Mark, Start: before.Start, Holding: before.Held, Complete: true, At: at,
+				Partition: p, Mark: before.Mark, Start: before.Start, Owned: before.Owned, Complete: true, At: at,
 			}
 			if after.LostOf != (message.Epoch{}) {
 				s.LostOf, s.LostAt = after.LostOf, at.Add(-time.Duration(now-after.LostSince))
@@ -183,7 +183,7 @@ func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, er
 		}
 		rec.Counters += counters
 		rec.Partitions++
-		state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true}
+		state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Owned: s.Owned, Complete: true}
 		if s.LostOf != (message.Epoch{}) {
 			state.LostOf, state.LostSince = s.LostOf, min(s.LostAt.UnixNano(), now.UnixNano())
 		}
@@ -259,7 +259,7 @@ func importSection(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section,
 // restore restores the imported partitions in m.
 func (rec *Recorded) restore(m *handoff.Machine) {
 	for _, s := range rec.states {
-		m.Restore(s.Partition, s.Mark, s.Start, s.Held)
+		m.Restore(s.Partition, s.Mark, s.Start, s.Owned)
 		m.RestoreLost(s.Partition, s.LostOf, s.LostSince)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/snapshot"
 )
 
@@ -91,7 +92,7 @@ func TestSnapshotWhileMoving(t *testing.T) {
 			for ctx.Err() == nil {
 				save(t, b, disk)
 				written += wantWhole(t, disk, each)
-				if !pause(ctx, 50*time.Millisecond) {
+				if !pause.For(ctx, 50*time.Millisecond) {
 					return
 				}
 			}
@@ -120,7 +121,7 @@ func TestSyncedAnew(t *testing.T) {
 	state := map[int]handoff.State{
 		first:  {InitialSync: 1, Mark: message.Mark{Seq: 10}, Complete: true},
 		second: {InitialSync: 2, Mark: message.Mark{Seq: 20}, Complete: true},
-		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Held: true},
+		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Owned: true},
 	}
 	for _, c := range []struct {
 		name   string

@@ -55,7 +55,7 @@ func TestLiveTraffic(t *testing.T) {
 		}
 		for name, n := range f.nodes {
 			s := n.Stats()
-			if s.Share+s.MinorityShare+s.Ambiguous+s.Unanswered != 0 || s.Partitions.Claims != s.Partitions.Fresh || s.Partitions.SteppedDown != 0 {
+			if s.Share+s.MinorityShare+s.Ambiguous+s.Unanswered != 0 || s.Partitions.Takeovers != s.Partitions.Fresh || s.Partitions.SteppedDown != 0 {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}
@@ -74,7 +74,7 @@ func TestCrash(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // copies are level
 		f.kill("b")
 		f.eventually(5*time.Second, "all is claimed", func() bool {
-			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
+			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["c"].Stats().Partitions.Owned == 31
 		})
 		f.owners()
 		var l load
@@ -88,7 +88,7 @@ func TestCrash(t *testing.T) {
 				t.Errorf("key %d: %d admitted after the crash, want the 4 that were left", i, n)
 			}
 		}
-		if log := f.nodes["a"].log.String(); !strings.Contains(log, "partitions claimed") || strings.Contains(log, "quorum lost") {
+		if log := f.nodes["a"].log.String(); !strings.Contains(log, "partitions taken over") || strings.Contains(log, "quorum lost") {
 			t.Errorf("a's log:\n%s", log)
 		}
 	})
@@ -109,7 +109,7 @@ func TestRestart(t *testing.T) {
 		f.eventually(10*time.Second, "all is held", func() bool {
 			held := 0
 			for _, n := range f.nodes {
-				held += n.Stats().Partitions.Holding
+				held += n.Stats().Partitions.Owned
 			}
 			return held == 31
 		})
@@ -197,7 +197,7 @@ func TestGossipLags(t *testing.T) {
 		time.Sleep(time.Second)
 		for i, name := range []string{"a", "b"} {
 			s := f.nodes[name].Stats().Partitions
-			if s.HandedOff != before[i].HandedOff+uint64(before[i].Holding) || s.Received != before[i].Received {
+			if s.HandedOff != before[i].HandedOff+uint64(before[i].Owned) || s.Received != before[i].Received {
 				t.Errorf("%s: %+v\n after %+v", name, s, before[i])
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -221,14 +222,14 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 		<-ctx.Done()
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
-	if !pause(ctx, latency) {
+	if !pause.For(ctx, latency) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrUnsent, ctx.Err())
 	}
 	out := serve()
 	if f == replyLost {
 		return fmt.Errorf("%s: %w", addr, check.ErrAmbiguous)
 	}
-	if !pause(ctx, latency) {
+	if !pause.For(ctx, latency) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
 	copy(replies, out)

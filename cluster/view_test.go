@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -166,12 +167,12 @@ func TestConfig(t *testing.T) {
 func TestGossipLosesOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
-		pause(t.Context(), 3*time.Second) // all partitions are where they belong
+		pause.For(t.Context(), 3*time.Second) // all partitions are where they belong
 		before := f.owners()
 		delete(f.members, "b")
 		f.gossipTo("a", "c")
 		for range 10 {
-			pause(t.Context(), time.Second)
+			pause.For(t.Context(), time.Second)
 			if now := f.owners(); !maps.Equal(now, before) {
 				t.Fatalf("held are %v, before gossip lost b it was %v", now, before)
 			}
@@ -187,7 +188,7 @@ func TestGossipLosesOne(t *testing.T) {
 		f.eventually(3*time.Second, "b's partitions are taken over", func() bool {
 			held := 0
 			for _, n := range f.nodes {
-				held += n.Stats().Partitions.Holding
+				held += n.Stats().Partitions.Owned
 			}
 			return held == 31
 		})

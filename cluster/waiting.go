@@ -125,9 +125,9 @@ func (r *runner) whyNot(now int64) string {
 	}
 	switch {
 	case living < set.Majority():
-		return fmt.Sprintf("%d of %d counted members live, and a majority is %d", living, len(set.Members), set.Majority())
+		return fmt.Sprintf("%d of %d voters are alive, and a majority is %d", living, len(set.Members), set.Majority())
 	case !r.quorum.Promises(now):
 		return "just restarted: the others' claims are still to be heard of"
 	}
-	return fmt.Sprintf("of %d counted members, fewer than %d have just acknowledged a heartbeat", len(set.Members), set.Majority())
+	return fmt.Sprintf("of %d voters, fewer than %d have just acknowledged a heartbeat", len(set.Members), set.Majority())
 }

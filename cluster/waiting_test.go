@@ -87,7 +87,7 @@ func TestLater(t *testing.T) {
 		go func() { answer <- decide(t.Context(), b, r)[0] }()
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		if s := a.Stats(); s.Later < 3 || s.Retries < 3 || s.Forwarded != 0 || b.Stats().ToldLater != s.Later {
+		if s := a.Stats(); s.NotReady < 3 || s.Retries < 3 || s.Forwarded != 0 || b.Stats().ServedNotReady != s.NotReady {
 			t.Errorf("%+v", s)
 		}
 		b.table.Open(p, 0)
@@ -176,7 +176,7 @@ func TestSyncCrash(t *testing.T) {
 		f.kill("b")
 		time.Sleep(2 * time.Second)
 		f.eventually(5*time.Second, "all is claimed", func() bool {
-			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
+			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["c"].Stats().Partitions.Owned == 31
 		})
 		time.Sleep(10 * time.Second)
 		l.end()

@@ -37,7 +37,7 @@ func TestBadChecks(t *testing.T) {
 		{"negative cost", "cost", all(entry("user", "x"), cost(-1))},
 		{"unknown verb", "verb", all(entry("user", "x"), verb(bucket.Reset+1))},
 		{"fault found by the API", "limits[7].unit", all(entry("user", "x"), func(c *Check) {
-			c.Fault = &Error{Code: Invalid, Field: "limits[7].unit", Message: "unknown"}
+			c.Err = &Error{Code: Invalid, Field: "limits[7].unit", Message: "unknown"}
 		})},
 		{"negative limit", "limits[1].count", with(func(l *bucket.Limit) { l.Count = -1 })},
 		{"zero period", "limits[1].period", with(func(l *bucket.Limit) { l.Period = 0 })},

@@ -36,8 +36,8 @@ type Check struct {
 	Drain, NoDelay bool
 	// Limits of the check itself apply instead of a rule, with a counter of their own: see Limiter.
 	Limits []bucket.Limit
-	// Fault is set by an API that could read the call but not this check. It becomes the result's Err.
-	Fault *Error
+	// Err is set by an API that could read the call but not this check. It becomes the result's Err.
+	Err *Error
 }
 
 // keepEntries and keepLimits are the largest slices of a Check whose memory a pooled batch keeps.

@@ -15,12 +15,12 @@ func TestBatchForgets(t *testing.T) {
 	for range 3 {
 		c := b.Add()
 		*c = Check{
-			Domain: "shop", Cost: 9, Verb: bucket.Read, Fault: &Error{Code: Invalid},
+			Domain: "shop", Cost: 9, Verb: bucket.Read, Err: &Error{Code: Invalid},
 			Descriptor: append(c.Descriptor, rules.Entry{Key: "user", Value: "secret"}),
 			Limits:     append(c.Limits, bucket.Limit{Count: 1}),
 		}
 	}
-	b.Checks[2].Fault, b.Checks[2].Limits = nil, nil
+	b.Checks[2].Err, b.Checks[2].Limits = nil, nil
 	b.AllOrNothing = true
 	mustCheck(t, s, b)
 	descriptor := b.Checks[2].Descriptor
@@ -43,7 +43,7 @@ func TestBatchForgets(t *testing.T) {
 		}
 	}
 	c := b.Add()
-	if c.Domain != "" || c.Cost != 1 || c.Verb != bucket.Check || c.Fault != nil || len(c.Descriptor) > 0 || len(c.Limits) > 0 {
+	if c.Domain != "" || c.Cost != 1 || c.Verb != bucket.Check || c.Err != nil || len(c.Descriptor) > 0 || len(c.Limits) > 0 {
 		t.Errorf("a new check is %+v", c)
 	}
 	if cap(c.Descriptor) == 0 {

@@ -21,8 +21,8 @@ const (
 // match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
 func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
 	c, r := &b.Checks[i], &b.Results[i]
-	if r.Err = c.Fault; r.Err == nil {
-		r.Err = nameFault(c)
+	if r.Err = c.Err; r.Err == nil {
+		r.Err = nameError(c)
 	}
 	if r.Err == nil {
 		r.Rule, r.Limits, r.Err = s.limitsOf(set, b, i)
@@ -41,7 +41,7 @@ func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
 		r := &b.Results[i]
-		if r.Err = spendFault(&b.Checks[i], b.AllOrNothing); r.Err == nil {
+		if r.Err = spendError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
 			s.queue(set, b, i)
 		}
 		invalid = invalid || r.Err != nil
@@ -125,7 +125,7 @@ func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 		}
 		limits, err := s.inline.limits(domain, c.Limits)
 		if err != nil {
-			return nil, nil, LimitsFault(err)
+			return nil, nil, LimitsError(err)
 		}
 		return nil, limits, nil
 	}

@@ -96,8 +96,8 @@ func errorOf(err error) *Error {
 	return &Error{Code: Unavailable, Message: err.Error()}
 }
 
-// LimitsFault returns err, of bucket.NewLimits, as the error of a check. An error of the set has the field "limits".
-func LimitsFault(err error) *Error {
+// LimitsError returns err, of bucket.NewLimits, as the error of a check. An error of the set has the field "limits".
+func LimitsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
@@ -112,9 +112,9 @@ func LimitsFault(err error) *Error {
 	return &Error{Code: Invalid, Field: field, Message: fe.Reason}
 }
 
-// CountFault returns why a call of n checks is invalid, or nil. APIs call it before they fill a batch, so that a flood of empty
+// CountError returns why a call of n checks is invalid, or nil. APIs call it before they fill a batch, so that a flood of empty
 // checks costs no memory; Service calls it again.
-func CountFault(n int) *Error {
+func CountError(n int) *Error {
 	switch {
 	case n == 0:
 		return &Error{Code: Invalid, Field: "checks", Message: "empty; want 1 to 10,000 checks"}
@@ -124,9 +124,9 @@ func CountFault(n int) *Error {
 	return nil
 }
 
-// nameFault returns why the domain or the descriptor of c is invalid, or nil.
-func nameFault(c *Check) *Error {
-	if e := textFault(c.Domain, false); e != "" {
+// nameError returns why the domain or the descriptor of c is invalid, or nil.
+func nameError(c *Check) *Error {
+	if e := textError(c.Domain, false); e != "" {
 		return &Error{Code: Invalid, Field: "domain", Message: e}
 	}
 	switch n := len(c.Descriptor); {
@@ -136,7 +136,7 @@ func nameFault(c *Check) *Error {
 		return &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("more than %d entries", MaxEntries)}
 	}
 	for i := range c.Descriptor {
-		if e := textFault(c.Descriptor[i].Key, false); e != "" {
+		if e := textError(c.Descriptor[i].Key, false); e != "" {
 			return &Error{Code: Invalid, Field: fmt.Sprintf("descriptor[%d].key", i), Message: e}
 		}
 	}
@@ -152,8 +152,8 @@ var (
 		"so they cannot be part of an all-or-nothing call; send them in a call of their own"}
 )
 
-// spendFault returns why the verb or the cost of c is invalid, or nil.
-func spendFault(c *Check, allOrNothing bool) *Error {
+// spendError returns why the verb or the cost of c is invalid, or nil.
+func spendError(c *Check, allOrNothing bool) *Error {
 	switch c.Verb {
 	case bucket.Check, bucket.Read:
 		if c.Drain && allOrNothing {
@@ -176,8 +176,8 @@ func spendFault(c *Check, allOrNothing bool) *Error {
 	return nil
 }
 
-// textFault returns why a domain, key or name is invalid, or "".
-func textFault(s string, mayBeEmpty bool) string {
+// textError returns why a domain, key or name is invalid, or "".
+func textError(s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:
 		return "empty"

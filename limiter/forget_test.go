@@ -21,12 +21,12 @@ func TestForget(t *testing.T) {
 		{strings.Repeat("n", MaxText+1), nil, Invalid, "name: 1025 bytes; want at most 1024"},
 		{"n3", nil, Rejected, `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"n3", fails(ErrNoSet), Rejected, `cannot forget "n3": this node knows no voter set; call one that does`},
-		{"n3", fails(ErrNotCounted), NotFound, `cannot forget "n3": it is not in the voter set`},
-		{"n3", fails(ErrLives), Rejected, `cannot forget "n3": it is alive; stop it first`},
-		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", ErrLives)), Rejected, `cannot forget "n3": heard from 40ms ago: it is alive; stop it first`},
+		{"n3", fails(ErrNotVoter), NotFound, `cannot forget "n3": it is not in the voter set`},
+		{"n3", fails(ErrAlive), Rejected, `cannot forget "n3": it is alive; stop it first`},
+		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", ErrAlive)), Rejected, `cannot forget "n3": heard from 40ms ago: it is alive; stop it first`},
 		{"n1", fails(ErrThisNode), Rejected, `cannot forget "n1": it is the node that received the call; stop it, and call another`},
-		{"n3", fails(ErrLastCounted), Rejected, `cannot forget "n3": it is the only member of the voter set`},
-		{"a\nb", fails(ErrNotCounted), NotFound, `cannot forget "a\nb": it is not in the voter set`},
+		{"n3", fails(ErrLastVoter), Rejected, `cannot forget "n3": it is the only member of the voter set`},
+		{"a\nb", fails(ErrNotVoter), NotFound, `cannot forget "a\nb": it is not in the voter set`},
 		{"n3", fails(errors.New("the node does not run")), Unavailable, `cannot forget "n3": the node does not run`},
 		{"n3", func(_ context.Context, name string) error {
 			left = VoterSet{ClusterID: "b1", Version: 3, Members: []string{"n1", "not " + name}}

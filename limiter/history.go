@@ -141,7 +141,7 @@ func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 	book := s.rules.Load()
 	_, latency := s.apiLatencies()
 	n := facts.Node{
-		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: facts.Holdings(o.Holdings),
+		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
 		All: s.results.load(), Latency: facts.Latency(latency),
 	}
 	n.ByRule = make([]facts.Rule, 0, len(book.counts.byName))

@@ -27,8 +27,8 @@ type Inspection struct {
 	// Owner is the node that owns the key now, "" if none responded that does, and Gen its generation of the partition.
 	Owner string
 	Gen   uint64
-	// Replicas have a complete replica of the partition, Filling an incomplete one.
-	Replicas, Filling []string
+	// Replicas are the nodes with a complete replica of the partition, InitialSync those with an incomplete one.
+	Replicas, InitialSync []string
 	// Counted: there is a counter. Limits are the state of the rule's limits at the owner; empty without one.
 	Counted bool
 	Limits  []facts.Limit
@@ -50,7 +50,7 @@ type Lease struct {
 // Inspect implements Service.
 func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	c := Check{Domain: q.Domain, Descriptor: q.Descriptor}
-	if e := nameFault(&c); e != nil {
+	if e := nameError(&c); e != nil {
 		return Inspection{}, e
 	}
 	set := s.Rules()
@@ -92,13 +92,13 @@ func (x *Inspection) join(all []facts.Key, limits int) {
 	for i := range all {
 		k := &all[i]
 		switch {
-		case k.Holds && (x.Owner == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
+		case k.Owner && (x.Owner == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
 			x.Owner, x.Gen = k.Node, k.Gen
 			x.Counted, x.Limits, x.Grants, x.Granted = k.Counted, k.Limits, k.Grants, k.Granted
-		case k.Whole:
+		case k.Complete:
 			x.Replicas = append(x.Replicas, k.Node)
-		case k.Copy:
-			x.Filling = append(x.Filling, k.Node)
+		case k.Replica:
+			x.InitialSync = append(x.InitialSync, k.Node)
 		}
 		if k.Leased {
 			x.Leases = append(x.Leases, Lease{k.Node, k.LeaseLeft})

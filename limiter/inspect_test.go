@@ -19,7 +19,7 @@ import (
 func inspected(t testing.TB, n *onenode.Node, change ...func(*Config)) *Limiter {
 	return newService(t, n, append([]func(*Config){func(c *Config) {
 		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
-			k := facts.Key{Node: "n2", Holds: true, Gen: 3, Partition: 4}
+			k := facts.Key{Node: "n2", Owner: true, Gen: 3, Partition: 4}
 			list, known := n.Table.Look(n.Now.Load(), key, limits)
 			for _, s := range list {
 				k.Limits = append(k.Limits, facts.Limit(s))
@@ -35,9 +35,9 @@ func TestInspect(t *testing.T) {
 	s := inspected(t, n, func(c *Config) {
 		c.AskKeyFacts = func(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
 			return []facts.Key{
-				{Node: "n4", Copy: true, Leased: true, LeaseLeft: 2},
-				{Node: "n1", Holds: true, Gen: 2, Limits: []facts.Limit{{Limit: 9}}}, // deposed, and has not heard of it
-				{Node: "n3", Copy: true, Whole: true, Denies: time.Millisecond},
+				{Node: "n4", Replica: true, Leased: true, LeaseLeft: 2},
+				{Node: "n1", Owner: true, Gen: 2, Limits: []facts.Limit{{Limit: 9}}}, // deposed, and has not heard of it
+				{Node: "n3", Replica: true, Complete: true, Denies: time.Millisecond},
 			}, []string{"n9", "n8"}
 		}
 	})
@@ -49,7 +49,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	if x.Rule.Name != "shop/user" || x.Partition != 4 || x.Owner != "n2" || x.Gen != 3 || !x.Counted || !strings.HasPrefix(x.Shown[0].Value, "redacted:") ||
-		!reflect.DeepEqual(x.Replicas, []string{"n3"}) || !reflect.DeepEqual(x.Filling, []string{"n4"}) ||
+		!reflect.DeepEqual(x.Replicas, []string{"n3"}) || !reflect.DeepEqual(x.InitialSync, []string{"n4"}) ||
 		!reflect.DeepEqual(x.Leases, []Lease{{"n4", 2}}) || !reflect.DeepEqual(x.Denying, []string{"n3"}) ||
 		!reflect.DeepEqual(x.Missing, []string{"n8", "n9"}) || !x.Explanation.Known {
 		t.Errorf("%+v", x)

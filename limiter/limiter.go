@@ -57,7 +57,7 @@ type Config struct {
 	Decider check.Decider
 	// Cluster returns the cluster as this node sees it now. If ctx ends before the node responds, Reason says so.
 	Cluster func(ctx context.Context) Overview
-	// Forget removes a member from the voter set by hand. Its errors are, or wrap, ErrNotCounted and those beside it;
+	// Forget removes a member from the voter set by hand. Its errors are, or wrap, ErrNotVoter and those beside it;
 	// another means that the node cannot do it now. nil is a node without a voter set.
 	Forget func(ctx context.Context, name string) error
 	// Bootstrap makes the node found a voter set by hand. Its error is ErrHasQuorum, or means that the node cannot do it
@@ -200,7 +200,7 @@ func (s *Limiter) Members(ctx context.Context) Members { return membersOf(s.conf
 // Check implements Service.
 func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := CountFault(len(b.Checks)); e != nil {
+	if e := CountError(len(b.Checks)); e != nil {
 		return s.reject(e)
 	}
 	if b.Busy {
@@ -235,7 +235,7 @@ func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 // Reset implements Service.
 func (s *Limiter) Reset(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := CountFault(len(b.Checks)); e != nil {
+	if e := CountError(len(b.Checks)); e != nil {
 		return s.reject(e)
 	}
 	book := s.rules.Load()

@@ -22,14 +22,14 @@ type Members struct {
 	// same hash. Empty before the first table.
 	Ring       string
 	Partitions int
-	// Set, MayDecide, Reason and Holdings are the node's own: see Overview.
-	Set       VoterSet
-	MayDecide bool
-	Reason    string
-	Unreached []string
-	Holdings  Holdings
-	Clocks    Clocks
-	LostRules []LostRule
+	// Set, MayDecide, Reason and PartitionCounts are the node's own: see Overview.
+	Set             VoterSet
+	MayDecide       bool
+	Reason          string
+	Unreached       []string
+	PartitionCounts PartitionCounts
+	Clocks          Clocks
+	LostRules       []LostRule
 }
 
 // Member is one member, its partitions, and its standing with this node.
@@ -37,12 +37,12 @@ type Member struct {
 	member.Member
 	// Missing: it is in the voter set but not in gossip. Of the embedded Member only Name is known.
 	Missing bool
-	// Partitions is how many the ring assigns to it, Holds how many it owns as far as this node knows.
-	Partitions, Holds int
-	// Counted: it is in the voter set.
-	Counted bool
-	// Lives, Silent and Ahead are as in Standing.
-	Lives  bool
+	// Partitions is how many the ring assigns to it, Owned how many it owns as far as this node knows.
+	Partitions, Owned int
+	// Voter: it is in the voter set.
+	Voter bool
+	// Alive, Silent and Ahead are as in Standing.
+	Alive  bool
 	Silent time.Duration
 	Ahead  *time.Duration
 }
@@ -59,7 +59,7 @@ func (m *Member) StateName() string {
 func membersOf(o Overview) Members {
 	m := Members{
 		Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached,
-		Holdings: o.Holdings, Clocks: o.Clocks, LostRules: o.LostRules,
+		PartitionCounts: o.PartitionCounts, Clocks: o.Clocks, LostRules: o.LostRules,
 	}
 	if o.Ring != nil {
 		m.Ring = fmt.Sprintf("%016x", o.Ring.Hash())
@@ -80,18 +80,18 @@ func membersOf(o Overview) Members {
 
 	for i := range m.Members {
 		one := &m.Members[i]
-		_, one.Counted = slices.BinarySearch(o.Set.Members, one.Name)
+		_, one.Voter = slices.BinarySearch(o.Set.Members, one.Name)
 		if o.Ring != nil {
 			one.Partitions = o.Ring.Owned(one.Name)
 		}
 		one.Silent = -1
 		for _, s := range o.Standings { // not of an earlier process of that name
 			if s.Name == one.Name && s.Boot == one.Boot {
-				one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
+				one.Alive, one.Silent, one.Owned, one.Ahead = s.Alive, s.Silent, s.Owned, s.Ahead
 			}
 		}
 		if one.Name == m.Self && !one.Missing {
-			one.Lives, one.Silent = true, 0
+			one.Alive, one.Silent = true, 0
 		}
 	}
 	return m
@@ -110,10 +110,10 @@ type Overview struct {
 	// Unreached are the nodes that this one waits for and cannot reach, a sentence each.
 	Unreached []string
 	// Standings are those of other processes, in any order.
-	Standings []Standing
-	Holdings  Holdings
-	Clocks    Clocks
-	// LostRules are rules that deny because of Holdings.Lost, at most 20.
+	Standings       []Standing
+	PartitionCounts PartitionCounts
+	Clocks          Clocks
+	// LostRules are rules that deny because of PartitionCounts.Lost, at most 20.
 	LostRules []LostRule
 }
 
@@ -131,11 +131,11 @@ type VoterSet struct {
 type Standing struct {
 	// Boot is empty for a voter that is not in gossip.
 	Name, Boot string
-	// Lives: heard from just now. Silent is the time since; negative if it is not known.
-	Lives  bool
+	// Alive: heard from just now. Silent is the time since; negative if it is not known.
+	Alive  bool
 	Silent time.Duration
-	// Holds is the number of partitions that it owns, as far as is known.
-	Holds int
+	// Owned is the number of partitions that it owns, as far as is known.
+	Owned int
 	// Ahead is how far its clock is ahead; nil if it is not known.
 	Ahead *time.Duration
 }
@@ -148,20 +148,20 @@ type Clocks struct {
 	Correction time.Duration
 }
 
-// Holdings are numbers of partitions of a node, as of now. Their JSON form is that of the HTTP API.
-type Holdings struct {
-	// Holding are those that the node owns.
-	Holding int `json:"holding"`
+// PartitionCounts are numbers of partitions of a node, as of now. Their JSON form is that of the HTTP API.
+type PartitionCounts struct {
+	// Owned are those that the node owns.
+	Owned int `json:"owned"`
 	// Unprotected are owned ones without a complete replica.
 	Unprotected int `json:"unprotected"`
 	// BelowReplicas are owned ones with fewer complete replicas than are wanted and than there are nodes for.
 	BelowReplicas int `json:"below_replicas"`
 	// HandingOver are in handoff to another owner.
 	HandingOver int `json:"handing_over"`
-	// Copies are replicas of partitions that other nodes own.
-	Copies int `json:"copies"`
-	// Claims are takeovers in progress, of partitions without a living owner.
-	Claims int `json:"claims"`
+	// Replicas are those of partitions that other nodes own.
+	Replicas int `json:"replicas"`
+	// TakingOver are takeovers in progress, of partitions without a living owner.
+	TakingOver int `json:"taking_over"`
 	// Divergent are states that are still to be merged into their owner's.
 	Divergent int `json:"divergent"`
 	// Lost are owned ones that were taken over without their counters.
@@ -176,11 +176,11 @@ type LostRule struct {
 
 // The errors of Config.Forget, alone or wrapped with more.
 var (
-	ErrNotCounted  = &Error{Code: NotFound, Message: "it is not in the voter set"}
-	ErrLives       = &Error{Code: Rejected, Message: "it is alive; stop it first"}
-	ErrThisNode    = &Error{Code: Rejected, Message: "it is the node that received the call; stop it, and call another"}
-	ErrLastCounted = &Error{Code: Rejected, Message: "it is the only member of the voter set"}
-	ErrNoSet       = &Error{Code: Rejected, Message: "this node knows no voter set; call one that does"}
+	ErrNotVoter  = &Error{Code: NotFound, Message: "it is not in the voter set"}
+	ErrAlive     = &Error{Code: Rejected, Message: "it is alive; stop it first"}
+	ErrThisNode  = &Error{Code: Rejected, Message: "it is the node that received the call; stop it, and call another"}
+	ErrLastVoter = &Error{Code: Rejected, Message: "it is the only member of the voter set"}
+	ErrNoSet     = &Error{Code: Rejected, Message: "this node knows no voter set; call one that does"}
 )
 
 // ErrHasQuorum is the error of Config.Bootstrap.
@@ -214,7 +214,7 @@ func (s *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string
 
 // Forget implements Service.
 func (s *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
-	if fault := textFault(name, false); fault != "" {
+	if fault := textError(name, false); fault != "" {
 		return VoterSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
 	}
 	var err error = ErrNoSet

@@ -44,7 +44,7 @@ func TestMembers(t *testing.T) {
 // What the node knows of the others is joined to the process that it is about.
 func TestStandings(t *testing.T) {
 	set := VoterSet{ClusterID: "b1", Version: 7, Members: []string{"a", "n1", "n2", "n4"}}
-	holdings := Holdings{Holding: 9, Unprotected: 2, HandingOver: 1, Copies: 5, Claims: 3, Divergent: 4, BelowReplicas: 6}
+	counts := PartitionCounts{Owned: 9, Unprotected: 2, HandingOver: 1, Replicas: 5, TakingOver: 3, Divergent: 4, BelowReplicas: 6}
 	shown := func(name, boot string, s member.State) member.Member {
 		return member.Member{Name: name, Boot: boot, State: s}
 	}
@@ -52,21 +52,21 @@ func TestStandings(t *testing.T) {
 		shown("n1", "b1", member.Serving), shown("n2", "b2", member.Serving), shown("n3", "b3", member.Joining), shown("n4", "b5", member.Serving),
 	}}
 	m := newService(t, newNode(t), clustered(Overview{
-		View: view, Set: set, MayDecide: false, Reason: "no majority", Holdings: holdings,
+		View: view, Set: set, MayDecide: false, Reason: "no majority", PartitionCounts: counts,
 		Standings: []Standing{
-			{Name: "n4", Boot: "b4", Lives: true, Silent: 0, Holds: 8}, // an earlier run
+			{Name: "n4", Boot: "b4", Alive: true, Silent: 0, Owned: 8}, // an earlier run
 			{Name: "a", Silent: 3 * time.Minute},
-			{Name: "n2", Boot: "b2", Lives: true, Silent: time.Millisecond, Holds: 7},
-			{Name: "n1", Boot: "b1", Silent: -1, Holds: 9},
-			{Name: "gone", Boot: "b9", Holds: 1},
+			{Name: "n2", Boot: "b2", Alive: true, Silent: time.Millisecond, Owned: 7},
+			{Name: "n1", Boot: "b1", Silent: -1, Owned: 9},
+			{Name: "gone", Boot: "b9", Owned: 1},
 		},
 	})).Members(t.Context())
 	want := []Member{
-		{Member: member.Member{Name: "a"}, Missing: true, Counted: true, Silent: 3 * time.Minute},
-		{Member: view.Members[0], Counted: true, Lives: true, Holds: 9},
-		{Member: view.Members[1], Counted: true, Lives: true, Silent: time.Millisecond, Holds: 7},
+		{Member: member.Member{Name: "a"}, Missing: true, Voter: true, Silent: 3 * time.Minute},
+		{Member: view.Members[0], Voter: true, Alive: true, Owned: 9},
+		{Member: view.Members[1], Voter: true, Alive: true, Silent: time.Millisecond, Owned: 7},
 		{Member: view.Members[2], Silent: -1},
-		{Member: view.Members[3], Counted: true, Silent: -1},
+		{Member: view.Members[3], Voter: true, Silent: -1},
 	}
 	if len(m.Members) != len(want) {
 		t.Fatalf("%+v", m.Members)
@@ -77,7 +77,7 @@ func TestStandings(t *testing.T) {
 			t.Errorf("%+v, %s\nwant %+v, %s", m.Members[i], m.Members[i].StateName(), want[i], states[i])
 		}
 	}
-	if !reflect.DeepEqual(m.Set, set) || m.MayDecide || m.Reason != "no majority" || m.Holdings != holdings {
+	if !reflect.DeepEqual(m.Set, set) || m.MayDecide || m.Reason != "no majority" || m.PartitionCounts != counts {
 		t.Errorf("%+v", m)
 	}
 }

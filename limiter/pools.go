@@ -166,7 +166,7 @@ type PoolLoad struct {
 
 // ReportLoad implements Service.
 func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) {
-	if fault := textFault(r.Reporter, true); fault != "" {
+	if fault := textError(r.Reporter, true); fault != "" {
 		return PoolLoad{}, &Error{Code: Invalid, Field: "reporter", Message: fault}
 	}
 	if !(r.Load >= 0 && r.Load <= 1) { // a NaN is neither

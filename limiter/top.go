@@ -97,7 +97,7 @@ func (s *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	case q.By > ByFrequent:
 		return Top{}, &Error{Code: Invalid, Field: "by", Message: fmt.Sprintf("unknown value %d; want limited or frequent", q.By)}
 	}
-	if fault := textFault(q.Domain, true); fault != "" {
+	if fault := textError(q.Domain, true); fault != "" {
 		return Top{}, &Error{Code: Invalid, Field: "domain", Message: fault}
 	}
 	all := []NodeTop{s.TopHere(q)}

@@ -141,7 +141,7 @@ func (p *parser) readAuthorize(key yamldoc.Field) {
 		return // rejected above
 	}
 	if _, ok := given["descriptors"]; !ok {
-		p.FaultAt(key.Line, "authorize.descriptors", "is missing: name at least one descriptor to check")
+		p.ErrorfAt(key.Line, "authorize.descriptors", "is missing: name at least one descriptor to check")
 	}
 	clients := func(e AuthorizeEntry) bool { return e.From == FromClientAddress }
 	if len(a.Trusted) == 0 && slices.ContainsFunc(slices.Concat(a.Descriptors...), clients) {

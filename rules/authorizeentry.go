@@ -50,7 +50,7 @@ func (p *parser) readAuthorizeEntry(at yamldoc.Field) (e AuthorizeEntry) {
 	})
 	p.boundText(given["key"], e.Key)
 	if e.Key == "" {
-		p.FaultAt(at.Line, at.Path+".key", "an entry must have a key, which may not be empty")
+		p.ErrorfAt(at.Line, at.Path+".key", "an entry must have a key, which may not be empty")
 	}
 	p.checkEntry(at, &e, given)
 	return e
@@ -79,7 +79,7 @@ func (p *parser) checkEntry(at yamldoc.Field, e *AuthorizeEntry, given map[strin
 	}
 	switch {
 	case e.From == FromHeader && !named:
-		p.FaultAt(from.Line, at.Path+".name", "is missing: name the header")
+		p.ErrorfAt(from.Line, at.Path+".name", "is missing: name the header")
 	case e.From != FromHeader:
 		reject("is for from: header only", "name")
 	case strings.EqualFold(e.Name, "X-Forwarded-For"):

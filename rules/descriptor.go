@@ -30,7 +30,7 @@ type descriptor struct {
 
 func (p *parser) readDescriptors(list *yaml.Node, b branch) {
 	if len(b.levels) == MaxDepth {
-		p.Fault(list, "", "descriptors are nested deeper than the %d levels allowed", MaxDepth)
+		p.Errorf(list, "", "descriptors are nested deeper than the %d levels allowed", MaxDepth)
 		return
 	}
 	// In envoyproxy/ratelimit key a with value b and key a_b are one name.
@@ -47,7 +47,7 @@ func (p *parser) readDescriptors(list *yaml.Node, b branch) {
 
 func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names map[string]*node) {
 	if item.Kind != yaml.MappingNode {
-		p.Fault(item, path, "every item of descriptors must be a mapping with a key")
+		p.Errorf(item, path, "every item of descriptors must be a mapping with a key")
 		return
 	}
 	d := &descriptor{node: item, path: path, errors: p.Count()}
@@ -75,7 +75,7 @@ func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names ma
 func (p *parser) checkEntryKey(d *descriptor, b branch) {
 	entry := d.level.entry
 	if entry.Key == "" {
-		p.Fault(d.node, d.path+".key", "a descriptor must have a key, which may not be empty")
+		p.Errorf(d.node, d.path+".key", "a descriptor must have a key, which may not be empty")
 		return
 	}
 	d.path = b.path + "/" + written(Entry{shorten(entry.Key), shorten(entry.Value)})
@@ -115,9 +115,9 @@ func (p *parser) place(d *descriptor, b branch, names map[string]*node) *node {
 		names[name] = to
 		b.to.add(to)
 	case other.entry == to.entry:
-		p.Fault(d.node, d.path, "the same key and value are already at %s:%d", other.file, other.line)
+		p.Errorf(d.node, d.path, "the same key and value are already at %s:%d", other.file, other.line)
 	default:
-		p.Fault(d.node, d.path, "cannot be told from %s=%s at %s:%d where keys and values are joined by _; rename one",
+		p.Errorf(d.node, d.path, "cannot be told from %s=%s at %s:%d where keys and values are joined by _; rename one",
 			shorten(other.entry.Key), shorten(other.entry.Value), other.file, other.line)
 	}
 	return to

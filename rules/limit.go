@@ -69,7 +69,7 @@ func (p *parser) readReplaces(list yamldoc.Field, self string) []string {
 func (p *parser) readLimit(at yamldoc.Field, mapping string) limit {
 	l := limit{node: at.Value, path: at.Path}
 	if yamldoc.IsNull(at.Value) {
-		p.Fault(at.Value, at.Path, "must be a mapping with a limit")
+		p.Errorf(at.Value, at.Path, "must be a mapping with a limit")
 		return l
 	}
 	const most = math.MaxInt64
@@ -124,7 +124,7 @@ func (p *parser) readUnit(f yamldoc.Field) *unit {
 		}
 		names = append(names, units[i].name)
 	}
-	p.Fault(f.Value, f.Path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
+	p.Errorf(f.Value, f.Path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
 	return nil
 }
 
@@ -148,7 +148,7 @@ func (p *parser) checkCount(l *limit) {
 		// envoyproxy/ratelimit loads this and blocks.
 		p.warn(l.node.Line, l.path, "requests_per_unit is missing, which blocks everything; write 0 if that is meant")
 	default:
-		p.Fault(l.node, l.path+".count", "is missing: say how many are admitted in each period")
+		p.Errorf(l.node, l.path+".count", "is missing: say how many are admitted in each period")
 	}
 }
 
@@ -172,7 +172,7 @@ func (p *parser) checkTime(l *limit) {
 		p.reject(l.fields["align"], "calendar needs unit (minute, hour, day, week, month or year) instead of period")
 		return
 	case !unit && !period:
-		p.Fault(l.node, l.path+".unit", "is missing: give unit (second to year) or period (such as 90s or 7d)")
+		p.Errorf(l.node, l.path+".unit", "is missing: give unit (second to year) or period (such as 90s or 7d)")
 		return
 	}
 	if l.unit != nil {
@@ -199,7 +199,7 @@ func (p *parser) finish(d *descriptor) {
 		if l.Unlimited {
 			d.rule.Unlimited = true
 			if len(d.limits) > 1 {
-				p.Fault(l.node, l.path, "unlimited stands alone, without other limits beside it")
+				p.Errorf(l.node, l.path, "unlimited stands alone, without other limits beside it")
 			}
 		}
 	}
@@ -210,7 +210,7 @@ func (p *parser) finish(d *descriptor) {
 		return
 	}
 	if len(list) > bucket.MaxLimits {
-		p.Fault(d.node, d.path+".limits", "has %d limits, more than the %d allowed", len(list), bucket.MaxLimits)
+		p.Errorf(d.node, d.path+".limits", "has %d limits, more than the %d allowed", len(list), bucket.MaxLimits)
 		return
 	}
 	limits, err := bucket.NewLimitsIn(d.rule.Domain, list...)
@@ -231,7 +231,7 @@ func (p *parser) finish(d *descriptor) {
 func (p *parser) rejectLimits(d *descriptor, err error) {
 	fe, ok := err.(*bucket.FieldError)
 	if !ok || fe.Index < 0 || fe.Index >= len(d.limits) {
-		p.Fault(d.node, d.path, "%s", err)
+		p.Errorf(d.node, d.path, "%s", err)
 		return
 	}
 	l, field := &d.limits[fe.Index], fe.Field
@@ -242,7 +242,7 @@ func (p *parser) rejectLimits(d *descriptor, err error) {
 	if f, ok := l.fields[field]; ok {
 		line = f.Line
 	}
-	p.FaultAt(line, l.path+"."+field, "%s", fe.Reason)
+	p.ErrorfAt(line, l.path+"."+field, "%s", fe.Reason)
 }
 
 // nameLimits gives every limit of the rule a name of its own.

@@ -204,7 +204,7 @@ func (p *parser) readElastic(d *descriptor, at yamldoc.Field) {
 		return
 	}
 	if ref.pool == "" {
-		p.FaultAt(cmp.Or(ref.keys["pool"].Line, at.Line), at.Path+".pool", "is missing: name a pool of this domain")
+		p.ErrorfAt(cmp.Or(ref.keys["pool"].Line, at.Line), at.Path+".pool", "is missing: name a pool of this domain")
 		return
 	}
 	p.checkOwn(d)

@@ -46,7 +46,7 @@ func Parse(files []File, o Options) (*Set, error) {
 			p.readFile(root)
 		}
 		elastic = append(elastic, p.elastic...)
-		for _, fault := range r.Faults() {
+		for _, fault := range r.Errors() {
 			errs = append(errs, &Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
 		}
 	}
@@ -75,7 +75,7 @@ func (p *parser) warn(line int, path, text string, args ...any) {
 
 // reject reports that f is invalid.
 func (p *parser) reject(f yamldoc.Field, reason string, args ...any) {
-	p.FaultAt(f.Line, f.Path, reason, args...)
+	p.ErrorfAt(f.Line, f.Path, reason, args...)
 }
 
 func (p *parser) readFile(root *yaml.Node) {
@@ -93,7 +93,7 @@ func (p *parser) readFile(root *yaml.Node) {
 	switch known := p.set.domains[name]; {
 	case name == "":
 		// The rest of the file is checked all the same.
-		p.FaultAt(max(at.Line, root.Line), "domain", "a rule file must name its domain, which may not be empty")
+		p.ErrorfAt(max(at.Line, root.Line), "domain", "a rule file must name its domain, which may not be empty")
 	case known == nil:
 		p.set.domains[name] = p.domain
 	case p.merge:
@@ -203,9 +203,9 @@ func (p *parser) duration(to *time.Duration, least time.Duration) func(yamldoc.F
 		d, err := ParseDuration(s)
 		switch *to = d; {
 		case err != nil:
-			p.Fault(f.Value, f.Path, "%s", err)
+			p.Errorf(f.Value, f.Path, "%s", err)
 		case d < least:
-			p.Fault(f.Value, f.Path, "must be at least %s, not %s", least, s)
+			p.Errorf(f.Value, f.Path, "must be at least %s, not %s", least, s)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (p *parser) readPool(at yamldoc.Field) *Pool {
 		"replication": enum(p, &pool.Replication, replications),
 	})
 	if l.node == nil && p.Count() == before {
-		p.FaultAt(at.Line, at.Path+".limit", "is missing: say how large the pool is")
+		p.ErrorfAt(at.Line, at.Path+".limit", "is missing: say how large the pool is")
 	}
 	if p.Count() > before {
 		return pool
@@ -199,7 +199,7 @@ func (p *parser) readPool(at yamldoc.Field) *Pool {
 	// A reserve must leave its priority something.
 	for i, size := 0, pool.capacity(0); i < len(pool.reserves); i++ {
 		if kept := pool.Reserve(i, 0); kept >= size {
-			p.FaultAt(at.Line, at.Path+".reserves."+shorten(pool.reserves[i].priority),
+			p.ErrorfAt(at.Line, at.Path+".reserves."+shorten(pool.reserves[i].priority),
 				"leaves %d of %d units free, so the priority would never get any", kept, size)
 		}
 	}
@@ -213,7 +213,7 @@ func (p *parser) checkPool(pool *Pool, l *limit) {
 		p.reject(l.fields["algorithm"], "leaky_queue delays checks, and a pool admits them at once; use leaky_bucket")
 		return
 	case l.Count == 0:
-		p.Fault(l.node, l.path+".count", "must be at least 1: a pool of nothing admits nothing")
+		p.Errorf(l.node, l.path+".count", "must be at least 1: a pool of nothing admits nothing")
 		return
 	}
 	pool.limit = l.Limit
@@ -254,7 +254,7 @@ func (p *parser) readLoad(pool *Pool, at yamldoc.Field) {
 	})
 	pool.Unreported = float64(unreported) / 100
 	if f, ok := given["shrink_to"]; !ok {
-		p.Fault(at.Value, at.Path+".shrink_to", "is missing: say what is left of the pool at full load, such as 20%%")
+		p.Errorf(at.Value, at.Path+".shrink_to", "is missing: say what is left of the pool at full load, such as 20%%")
 	} else if pool.shrinkTo == 100 {
 		p.reject(f, "100%% is no shrinking; give less, or leave load out")
 	}
@@ -270,14 +270,14 @@ func (p *parser) percent(to *int64) func(yamldoc.Field) {
 		s, ok := p.String(f.Value, f.Path)
 		if !ok {
 			if yamldoc.IsNull(f.Value) {
-				p.Fault(f.Value, f.Path, "is missing: give 0%% to 100%%")
+				p.Errorf(f.Value, f.Path, "is missing: give 0%% to 100%%")
 			}
 			return
 		}
 		digits, found := strings.CutSuffix(s, "%")
 		v, err := strconv.ParseUint(digits, 10, 8)
 		if !found || err != nil || v > 100 || digits != strconv.FormatUint(v, 10) {
-			p.Fault(f.Value, f.Path, "must be a whole percentage from 0%% to 100%%, not %s", yamldoc.Quote(s))
+			p.Errorf(f.Value, f.Path, "must be a whole percentage from 0%% to 100%%, not %s", yamldoc.Quote(s))
 			return
 		}
 		*to = int64(v)

@@ -46,14 +46,14 @@ func inPlace(ctx context.Context, conns []*grpc.ClientConn) error {
 		if err != nil {
 			return err
 		}
-		h := res.GetHoldings()
+		h := res.GetPartitionCounts()
 		for _, m := range res.GetMembers() {
-			if m.GetName() == res.GetSelf() && m.GetPartitions() != h.GetHolding() {
-				return fmt.Errorf("%s owns %d of its %d partitions", m.GetName(), h.GetHolding(), m.GetPartitions())
+			if m.GetName() == res.GetSelf() && m.GetPartitions() != h.GetOwned() {
+				return fmt.Errorf("%s owns %d of its %d partitions", m.GetName(), h.GetOwned(), m.GetPartitions())
 			}
 		}
-		if h.GetHandingOver()+h.GetClaims()+h.GetUnprotected() > 0 {
-			return fmt.Errorf("%s: %d partitions in a handoff, %d takeovers, %d without a replica", res.GetSelf(), h.GetHandingOver(), h.GetClaims(), h.GetUnprotected())
+		if h.GetHandingOver()+h.GetTakingOver()+h.GetUnprotected() > 0 {
+			return fmt.Errorf("%s: %d partitions in a handoff, %d takeovers, %d without a replica", res.GetSelf(), h.GetHandingOver(), h.GetTakingOver(), h.GetUnprotected())
 		}
 	}
 	return nil

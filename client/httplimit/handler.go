@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/admit"
+	"github.com/sluice-project/sluice/internal/httpfield"
 )
 
 // Checker decides checks; *client.Client is one. With its method Refund, requests that leave a leaky queue give their
@@ -174,7 +175,7 @@ func (g *gate) deny(w http.ResponseWriter, r *http.Request, d *client.Decision) 
 			status = d.Response.Status
 		}
 		for _, h := range d.Response.Header {
-			put(w.Header(), h.Name, h.Value)
+			httpfield.Set(w.Header(), h.Name, h.Value)
 		}
 		if d.Response.Body != "" {
 			if w.Header().Get("Content-Type") == "" {

@@ -3,10 +3,10 @@ package httplimit
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/httpfield"
 )
 
 // The names are sent with this spelling, as keys of http.Header: Header.Set would make Ratelimit of RateLimit.
@@ -31,7 +31,7 @@ func (g *gate) describe(h http.Header, d *client.Decision) {
 	var buf [usualHeaderBytes]byte
 	w.text = buf[:0]
 	if !d.Allowed && d.RetryAfter != client.Never {
-		w.text = strconv.AppendInt(w.text, max(1, seconds(d.RetryAfter)), 10)
+		w.text = strconv.AppendInt(w.text, max(1, httpfield.Seconds(d.RetryAfter)), 10)
 		w.end(headerRetry)
 		if !g.NoHeaders {
 			w.again(headerRetryX)
@@ -80,16 +80,6 @@ func (w *headerWriter) again(name string) {
 	w.count++
 }
 
-// put sets a header under a name that goes out as it is spelled, over one that was set in another spelling.
-func put(h http.Header, name, value string) {
-	for other := range h {
-		if strings.EqualFold(other, name) {
-			delete(h, other)
-		}
-	}
-	h[name] = []string{value}
-}
-
 // set writes the headers.
 func (w *headerWriter) set() {
 	if w.count == 0 {
@@ -107,18 +97,18 @@ func (w *headerWriter) set() {
 func (w *headerWriter) limit(d *client.Decision) {
 	var buf [64]byte
 	name := appendName(buf[:0], d)
-	w.text = appendInteger(append(appendQuoted(w.text, name), ";q="...), d.Limit)
+	w.text = httpfield.AppendInteger(append(httpfield.AppendString(w.text, name), ";q="...), d.Limit)
 	if d.Period >= time.Second {
-		w.text = appendInteger(append(w.text, ";w="...), seconds(d.Period))
+		w.text = httpfield.AppendInteger(append(w.text, ";w="...), httpfield.Seconds(d.Period))
 	}
 	w.end(headerPolicy)
-	reset := seconds(d.ResetAfter)
-	w.text = appendInteger(append(appendQuoted(w.text, name), ";r="...), d.Remaining)
+	reset := httpfield.Seconds(d.ResetAfter)
+	w.text = httpfield.AppendInteger(append(httpfield.AppendString(w.text, name), ";r="...), d.Remaining)
 	switch {
 	case d.Allowed:
-		w.text = appendInteger(append(w.text, ";t="...), reset)
+		w.text = httpfield.AppendInteger(append(w.text, ";t="...), reset)
 	case d.RetryAfter != client.Never: // Retry-After is not earlier
-		w.text = appendInteger(append(w.text, ";t="...), max(1, seconds(d.RetryAfter)))
+		w.text = httpfield.AppendInteger(append(w.text, ";t="...), max(1, httpfield.Seconds(d.RetryAfter)))
 	} // else it is never admitted
 	w.end(headerRateLimit)
 	w.text = strconv.AppendInt(w.text, d.Limit, 10)
@@ -140,35 +130,4 @@ func appendName(b []byte, d *client.Decision) []byte {
 		b = strconv.AppendInt(append(b, '#'), int64(d.LimitIndex)+1, 10)
 	}
 	return b
-}
-
-// seconds returns d in whole seconds, rounded up so that clients do not retry too early.
-func seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
-	}
-	return s
-}
-
-// appendInteger appends n as an integer of RFC 9651, which has at most 15 digits.
-func appendInteger(b []byte, n int64) []byte {
-	return strconv.AppendInt(b, min(max(n, 0), 999_999_999_999_999), 10)
-}
-
-// appendQuoted appends s as a string of RFC 9651; other bytes are percent-encoded.
-func appendQuoted(b, s []byte) []byte {
-	const hex = "0123456789ABCDEF"
-	b = append(b, '"')
-	for _, c := range s {
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c >= 0x20 && c < 0x7f:
-			b = append(b, c)
-		default:
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		}
-	}
-	return append(b, '"')
 }

@@ -15,10 +15,6 @@ type Owner struct {
 	max   int
 	keys  map[bucket.Key]*reporters
 	swept int64
-	// forgetful leaves out the maximum, and charges every sum as if none of it had been reported: tests show what that
-	// does.
-	forgetful bool
-	told      uint64
 }
 
 // reporters are the processes that have reported on a key.
@@ -41,7 +37,7 @@ func (h *Owner) Count(now int64, boot string, l *message.Line, voters int) (s me
 	}
 	r := bucket.Request{Key: l.Key, Limits: l.Limits, Cost: l.Sum, Transient: l.Transient}
 	// Of a window that is over, or has not begun here yet, nothing is charged: it will be reported again.
-	c, v := h.table.Counts(now, &r, h.tag(boot), l.Ends)
+	c, v := h.table.Counts(now, &r, tag(boot), l.Ends)
 	if v != bucket.Decided {
 		return s, c, false
 	}
@@ -53,16 +49,7 @@ func (h *Owner) Count(now int64, boot string, l *message.Line, voters int) (s me
 }
 
 // tag names the sums of the process boot.
-func (h *Owner) tag(boot string) uint64 {
-	var d xxhash.Digest
-	d.Reset()
-	if h.forgetful {
-		h.told++
-		d.ResetWithSeed(h.told)
-	}
-	_, _ = d.WriteString(boot) // never fails
-	return max(1, d.Sum64())
-}
+func tag(boot string) uint64 { return max(1, xxhash.Sum64String(boot)) }
 
 // sharers records that boot has reported on key, and returns among how many processes what remains must be shared: all
 // voters as long as this node may not have heard from all reporters.

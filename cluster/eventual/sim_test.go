@@ -34,7 +34,7 @@ type faults struct {
 	crashes         float64 // a second, of one node that does not hold
 	deaths, changes float64 // a second, of the owner: it crashes, it hands off
 	skew            time.Duration
-	forgetful       bool
+	forgetful       bool // the owner takes each report for one of another process, so no sum has a maximum
 }
 
 // outcome is what came of it, in the worst window.
@@ -113,7 +113,7 @@ func newSim(f faults, seed uint64) *sim {
 	}
 	s := &sim{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), limits: limits, key: bucket.Key{Hi: 3, Lo: 4}}
 	s.table = newSimTable()
-	s.side = s.newSide()
+	s.side = NewOwner(s.table, 10)
 	for range f.nodes {
 		p := &process{cut: make([]int64, f.nodes)}
 		s.boot(p)
@@ -130,12 +130,6 @@ func newSimTable() *bucket.Table {
 		panic(err)
 	}
 	return t
-}
-
-func (s *sim) newSide() *Owner {
-	h := NewOwner(s.table, 10)
-	h.forgetful = s.forgetful
-	return h
 }
 
 // boot makes p a new process.
@@ -257,7 +251,7 @@ func (s *sim) open() {
 	if err := s.table.Import(s.copied, 0, &s.image, s.image.Data, s.image.Counters, false); err != nil {
 		panic(err)
 	}
-	s.side = s.newSide()
+	s.side = NewOwner(s.table, 10)
 	s.owner = (s.owner + 1 + s.rng.IntN(len(s.nodes)-1)) % len(s.nodes)
 }
 
@@ -325,9 +319,12 @@ func (s *sim) take(l controlMessage) {
 		if l.to != s.owner {
 			return
 		}
-		answer := &message.Account{Sent: b.Sent, Clock: s.now}
+		answer, by := &message.Account{Sent: b.Sent, Clock: s.now}, l.by
+		if s.forgetful {
+			by = fmt.Sprint(by, s.now)
+		}
 		for i := range b.Lines {
-			st, c, ok := s.side.Count(s.now, l.by, &b.Lines[i], len(s.nodes))
+			st, c, ok := s.side.Count(s.now, by, &b.Lines[i], len(s.nodes))
 			if !ok {
 				continue
 			}

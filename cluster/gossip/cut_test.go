@@ -80,7 +80,7 @@ func TestCrookedCuts(t *testing.T) {
 		w.net.Cut(func(_, to netip.AddrPort) bool { return to == isolated })
 		time.Sleep(30 * time.Second)
 		w.net.Cut(nil)
-		w.Logf("deaf node: views equal %v after healing", w.agree(quiet))
+		w.Logf("isolated node: views equal %v after healing", w.agree(quiet))
 
 		w.net.Cut(func(from, _ netip.AddrPort) bool { return from == isolated })
 		time.Sleep(30 * time.Second)

@@ -98,7 +98,7 @@ func (m *Machine) claimDue(slow bool) {
 
 // mayClaim reports whether this process may claim partitions now.
 func (m *Machine) mayClaim() bool {
-	return m.view.Owner != nil && m.gathered() && m.hasQuorum() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
+	return m.view.Owner != nil && m.gathered() && m.hasQuorum() && m.c.Quorum.Promises(m.now) && m.heardAllOwned()
 }
 
 // claimLost claims partitions that the ring assigns to this process and no live process owns.
@@ -395,6 +395,6 @@ func (m *Machine) win(p *partition, has message.Completeness) {
 	default:
 		start = p.state.mark
 	}
-	m.stats.Claims++
+	m.stats.Takeovers++
 	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
 }

@@ -21,7 +21,7 @@ var dave = message.Peer{Name: "d", Boot: "d1"}
 // partition to alice, who claims it.
 func (s *script) loses(owner message.Peer) {
 	s.t.Helper()
-	s.tells(owner, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	s.tells(owner, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
 	s.heard = slices.DeleteFunc(s.heard, func(p message.Peer) bool { return p == owner })
 	s.pass(time.Second)
 	s.sent = nil
@@ -161,14 +161,14 @@ func TestWaitEndsWhenTheOldOwnerKnows(t *testing.T) {
 		s.sent = nil
 		s.pass(200 * time.Millisecond)
 		b := lastTo[*message.Claim](s, bob)
-		if b == nil || b.Probe || len(b.Parts) > 0 || s.Holds(0) {
-			t.Fatalf("%s: 200 ms later alice asks bob %+v and owns it: %v", c.name, b, s.Holds(0))
+		if b == nil || b.Probe || len(b.Parts) > 0 || s.Owns(0) {
+			t.Fatalf("%s: 200 ms later alice asks bob %+v and owns it: %v", c.name, b, s.Owns(0))
 		}
 		c.again.ID, c.again.Votes, c.again.Version = b.ID, true, 1
 		s.tells(bob, &c.again)
 		s.pass(20 * time.Millisecond)
-		if s.Holds(0) != c.ends {
-			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.ends)
+		if s.Owns(0) != c.ends {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Owns(0), c.ends)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestPromisesInOrder(t *testing.T) {
 	}
 	s.tells(bob, &message.ClaimResponse{ID: id, Votes: true, Version: 1, Parts: yes})
 	s.pass(20 * time.Millisecond)
-	if !s.Holds(0) {
+	if !s.Owns(0) {
 		t.Errorf("after bob's grant: %+v", s.parts[0].claim)
 	}
 }
@@ -280,8 +280,8 @@ func TestClaimWithoutOneThatIsNotShown(t *testing.T) {
 			}
 			s.pass(20 * time.Millisecond)
 		}
-		if s.Holds(0) == knows {
-			t.Errorf("the process knows the set: %v; alice owns the partition: %v", knows, s.Holds(0))
+		if s.Owns(0) == knows {
+			t.Errorf("the process knows the set: %v; alice owns the partition: %v", knows, s.Owns(0))
 		}
 	}
 }

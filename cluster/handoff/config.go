@@ -27,7 +27,7 @@ type Config struct {
 	Stall time.Duration
 	// Resend is the wait for a response. 0 means 100 ms.
 	Resend time.Duration
-	// Digest is the interval between full lists of holdings. 0 means 1 s.
+	// Digest is the interval between full lists of owned partitions. 0 means 1 s.
 	Digest time.Duration
 	// Recorded: the process keeps snapshots, so other voters may have later ones, even if it found no usable snapshot
 	// itself.

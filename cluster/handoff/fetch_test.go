@@ -143,8 +143,8 @@ func TestFetchBreaksOff(t *testing.T) {
 				t.Errorf("%s, held %v: spent %v, want %v", name, held, got, want)
 			}
 			whole := c.ends && !c.damaged
-			if s.Holds(0) != whole {
-				t.Errorf("%s, held %v: that alice holds it is %v", name, held, s.Holds(0))
+			if s.Owns(0) != whole {
+				t.Errorf("%s, held %v: that alice holds it is %v", name, held, s.Owns(0))
 			}
 			if whole {
 				continue
@@ -156,8 +156,8 @@ func TestFetchBreaksOff(t *testing.T) {
 				continue
 			}
 			// Carol claims from bob's state, which lacks what alice decided as the owner.
-			s.Step(2, message.Envelope{From: carol, To: alice, ClusterID: clusterID, Body: &message.Holdings{
-				Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: later, Start: best}},
+			s.Step(2, message.Envelope{From: carol, To: alice, ClusterID: clusterID, Body: &message.OwnedPartitions{
+				Seq: 1, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: later, Start: best}},
 			}})
 			if s.parts[0].phase != divergent {
 				t.Errorf("%s: the divergent copy counts as a part of a history that it is not in", name)

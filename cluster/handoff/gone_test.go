@@ -15,7 +15,7 @@ func TestRunsAreForgotten(t *testing.T) {
 	for run := range 100 {
 		peer := message.Peer{Name: "b", Boot: fmt.Sprintf("b%03d", run)}
 		s.SetView(int64(run), View{Members: []message.Peer{alice, peer, carol}, Owner: []int{0}, Replica: []int{1}})
-		s.Step(int64(run), message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: &message.Holdings{Seq: 1, Full: true}})
+		s.Step(int64(run), message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: &message.OwnedPartitions{Seq: 1, Full: true}})
 		s.Step(int64(run), message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: &message.TransferBatch{N: 1}})
 		s.pendingGrantsSent[peer] = sentPendingGrants{}
 		s.Tick(int64(run))

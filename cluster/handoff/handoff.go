@@ -26,7 +26,7 @@ func (k *packing) closes() {
 		h := &p.hold
 		seq := m.drain(p)
 		t.pending = distinct(t.pending)
-		part, left := k.export(t, t.pending, len(t.pending), closeRoom)
+		part, left := k.export(t, t.pending, len(t.pending), closeBounds)
 		if t.pending = left; len(left) > 0 {
 			// The changes since the last drain do not fit into one message: send them as changes first, and the close
 			// later.

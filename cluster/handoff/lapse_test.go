@@ -32,27 +32,27 @@ func TestLapse(t *testing.T) {
 		s.heard = nil
 		s.pass(c.apart)
 		s.heard, s.sent = []message.Peer{c.bob, carol}, nil
-		s.tells(c.bob, &message.Holdings{Seq: 2, Full: true})
+		s.tells(c.bob, &message.OwnedPartitions{Seq: 2, Full: true})
 		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		s.pass(40 * time.Millisecond)
 		if !s.hasQuorum() {
 			t.Fatalf("%s: alice has no quorum again", c.name)
 		}
-		if s.Holds(0) != c.goes {
-			t.Fatalf("%s: that alice goes on is %v, want %v", c.name, s.Holds(0), c.goes)
+		if s.Owns(0) != c.goes {
+			t.Fatalf("%s: that alice goes on is %v, want %v", c.name, s.Owns(0), c.goes)
 		}
 		if c.goes {
 			continue
 		}
-		if l := lastTo[*message.Holdings](s, carol); l == nil || !l.Full || len(l.Held) > 0 {
+		if l := lastTo[*message.OwnedPartitions](s, carol); l == nil || !l.Full || len(l.Partitions) > 0 {
 			t.Errorf("%s: carol is told %+v, want that alice owns nothing", c.name, l)
 		}
 		for range 2 { // the probe and the claim
 			s.grants(c.bob, message.ClaimResponse{Version: 1}, message.ClaimResponsePart{}) // in its grace
 			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
-		if !s.Holds(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
-			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Holds(0), s.parts[0].hold.epoch.Gen, spent(t, s.table, 1))
+		if !s.Owns(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
+			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Owns(0), s.parts[0].hold.epoch.Gen, spent(t, s.table, 1))
 		}
 	}
 }
@@ -69,8 +69,8 @@ func TestLapseEndsClaims(t *testing.T) {
 	s.now += int64(3 * time.Second) // alice was stopped, and bob restarted
 	s.heard = []message.Peer{restarted}
 	s.pass(20 * time.Millisecond)
-	if c := s.parts[0].claim; !s.hasQuorum() || s.Holds(0) || c != nil && c.stage > probing {
-		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.hasQuorum(), s.Holds(0), c)
+	if c := s.parts[0].claim; !s.hasQuorum() || s.Owns(0) || c != nil && c.stage > probing {
+		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.hasQuorum(), s.Owns(0), c)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		}
 		next, start := message.Epoch{Gen: owned + 1, Boot: bob.Boot}, message.Mark{Epoch: message.Epoch{Gen: owned, Boot: alice.Boot}, Seq: 4}
 		if listed {
-			s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: next.Gen, Start: start}}})
-			if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 4}) || x.Start != start || x.Held || !x.Complete {
+			s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: next.Gen, Start: start}}})
+			if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 4}) || x.Start != start || x.Owned || !x.Complete {
 				t.Errorf("bob owns it, and alice has %+v; want a replica", x)
 			}
 		}
@@ -151,9 +151,9 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 		}
 		if says {
 			s.sent = nil
-			s.tells(other, &message.Holdings{Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed}}})
+			s.tells(other, &message.OwnedPartitions{Seq: 1, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: claimed}}})
 			s.pass(600 * time.Millisecond)
-			if s.Holds(0) {
+			if s.Owns(0) {
 				t.Fatal("alice owns the partition by the claim that was under way")
 			}
 			for range 2 { // the probe and the claim
@@ -161,8 +161,8 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 			}
 		}
 		s.pass(2 * time.Second)
-		if !s.Holds(0) || s.lacks() != says {
-			t.Errorf("the other says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Holds(0), s.lacks())
+		if !s.Owns(0) || s.lacks() != says {
+			t.Errorf("the other says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Owns(0), s.lacks())
 		}
 	}
 }
@@ -186,8 +186,8 @@ func TestContestedEpoch(t *testing.T) {
 		s := newScript(t)
 		s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{Epoch: before})
 		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: c.gen, Claimer: message.Peer{Name: "dave", Boot: c.boot}}}})
-		if s.Holds(0) != c.stays {
-			t.Errorf("%s: that alice decides is %v, want %v", c.name, s.Holds(0), c.stays)
+		if s.Owns(0) != c.stays {
+			t.Errorf("%s: that alice decides is %v, want %v", c.name, s.Owns(0), c.stays)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func (m *Machine) AcceptLoss(now int64) (n int) {
 	return m.acceptLoss()
 }
 
-// acceptLoss is AcceptLoss for this process. Replicas learn of it with the next holdings.
+// acceptLoss is AcceptLoss for this process. Replicas learn of it with the next owned partitions.
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
 		if p := &m.parts[i]; p.phase == owning && p.hold.loss != (loss{}) {

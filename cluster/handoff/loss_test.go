@@ -31,7 +31,7 @@ func takesOver(t *testing.T, phase phase, own state, bobs message.ClaimResponseP
 	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 	s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, bobs)
 	s.pass(2 * time.Second)
-	if !s.Holds(0) {
+	if !s.Owns(0) {
 		t.Fatal("alice does not own the partition")
 	}
 	return s
@@ -116,14 +116,14 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 			s.pass(20 * time.Millisecond)
 		}
 		if says {
-			if s.Holds(0) {
+			if s.Owns(0) {
 				t.Fatal("alice owns the partition, and carol was not asked")
 			}
 			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(time.Second)
-		if !s.Holds(0) || s.lacks() == says {
-			t.Errorf("carol says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Holds(0), s.lacks())
+		if !s.Owns(0) || s.lacks() == says {
+			t.Errorf("carol says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Owns(0), s.lacks())
 		}
 	}
 }
@@ -160,8 +160,8 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
 		s.pass(2 * time.Second)
-		if !s.Holds(0) || s.lacks() != daves {
-			t.Errorf("granted to dave %v: alice owns it %v, and that counters are lost is %v", daves, s.Holds(0), s.lacks())
+		if !s.Owns(0) || s.lacks() != daves {
+			t.Errorf("granted to dave %v: alice owns it %v, and that counters are lost is %v", daves, s.Owns(0), s.lacks())
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestFirstOwnerLacksNothing(t *testing.T) {
 		}
 	}
 	s.pass(2 * time.Second)
-	if !s.Holds(0) || s.lacks() || s.Stats().Fresh != 1 {
+	if !s.Owns(0) || s.lacks() || s.Stats().Fresh != 1 {
 		t.Errorf("%+v", s.Stats())
 	}
 }
@@ -240,10 +240,10 @@ func TestLossEnds(t *testing.T) {
 			if s.lacks() == c.ends {
 				t.Errorf("that it has ended is %v", !c.ends)
 			}
-			if b := lastTo[*message.Holdings](s, bob); b == nil {
+			if b := lastTo[*message.OwnedPartitions](s, bob); b == nil {
 				t.Error("bob is told nothing")
-			} else if told := b.Held[0].Loss != (message.Loss{}); told == c.ends {
-				t.Errorf("that bob is told of a loss is %v: %+v", told, b.Held[0])
+			} else if told := b.Partitions[0].Loss != (message.Loss{}); told == c.ends {
+				t.Errorf("that bob is told of a loss is %v: %+v", told, b.Partitions[0])
 			}
 		})
 	}
@@ -265,7 +265,7 @@ func TestLossTravels(t *testing.T) {
 	tells := func(l message.Loss) loss {
 		s.pass(20 * time.Millisecond)
 		seq := uint64(s.now)
-		s.tells(bob, &message.Holdings{Seq: seq, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Loss: l}}})
+		s.tells(bob, &message.OwnedPartitions{Seq: seq, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, Loss: l}}})
 		return s.parts[0].state.loss
 	}
 	if l := tells(message.Loss{Last: lost.Last, Age: lost.Age}); l != got.loss {
@@ -277,7 +277,7 @@ func TestLossTravels(t *testing.T) {
 	tells(lost)
 	shut := message.Part{Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
 	s.from(bob, shut, counters)
-	if !s.Holds(0) || !s.lacks() {
+	if !s.Owns(0) || !s.lacks() {
 		t.Errorf("handed off: %+v", s.parts[0])
 	}
 }
@@ -298,11 +298,11 @@ func TestReplicaComesBack(t *testing.T) {
 		{"of an earlier epoch", replica, state{mark: at(owned-1, carol), from: carol}, false},
 		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{last: mark.Epoch, since: 1}}, false},
 	} {
-		for _, first := range []string{"holdings", "initial_sync"} {
+		for _, first := range []string{"owned_partitions", "initial_sync"} {
 			s := newScript(t)
 			s.parts[0].phase, s.parts[0].state = c.phase, c.own
-			if first == "holdings" {
-				s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed, Loss: lost}}})
+			if first == "owned_partitions" {
+				s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: claimed, Loss: lost}}})
 			} else {
 				s.from(bob, message.Part{Kind: message.InitialSync, Epoch: next, InitialSync: 1, Begin: true, Loss: lost}, newTable(t))
 			}
@@ -324,7 +324,7 @@ func TestNeverOwned(t *testing.T) {
 	sure := message.Epoch{Gen: 1, Boot: "x"}
 	mine := message.Epoch{Gen: owned + 1, Boot: alice.Boot}
 	s := newScript(t)
-	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
+	s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{
 		Partition: 0, Gen: claimed, Loss: message.Loss{Last: mine, LastCertain: sure, Age: 5},
 	}}})
 	s.pass(40 * time.Millisecond)
@@ -338,10 +338,10 @@ func TestNeverOwned(t *testing.T) {
 
 	// She knows of an owner that bob does not know.
 	s = newScript(t)
-	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	s.tells(carol, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
 	mine = message.Epoch{Gen: 2 << message.Handoffs, Boot: alice.Boot}
 	for seq := range uint64(2) {
-		s.tells(bob, &message.Holdings{Seq: 2 + seq, Full: true, Held: []message.Holding{{
+		s.tells(bob, &message.OwnedPartitions{Seq: 2 + seq, Full: true, Partitions: []message.OwnedPartition{{
 			Partition: 0, Gen: 3<<message.Handoffs + seq, Loss: message.Loss{Last: mine, Age: 5},
 		}}})
 		s.sent = nil
@@ -377,7 +377,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 		s.from(bob, message.Part{
 			Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
 		}, newTable(t))
-		if !s.Holds(0) || !s.lacks() {
+		if !s.Owns(0) || !s.lacks() {
 			t.Fatalf("handed off: %+v", s.parts[0])
 		}
 		s.from(carol, message.Part{
@@ -388,9 +388,9 @@ func TestHandedOverWithALoss(t *testing.T) {
 		}
 
 		s = newScript(t)
-		s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+		s.tells(carol, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
 		mine := message.Epoch{Gen: claimed, Boot: alice.Boot}
-		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
+		s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{
 			Partition: 0, Gen: epoch.Gen, Loss: message.Loss{Last: mine, Complete: has, Age: 5},
 		}}})
 		s.pass(40 * time.Millisecond)
@@ -484,7 +484,7 @@ func TestSameLossIsNotTold(t *testing.T) {
 		}, newTable(t))
 		s.Tick(s.now)
 		s.sent = s.Take()
-		if b := lastTo[*message.Holdings](s, bob); (b != nil) != c.told || !s.lacks() {
+		if b := lastTo[*message.OwnedPartitions](s, bob); (b != nil) != c.told || !s.lacks() {
 			t.Errorf("dave says that %+v is lost: alice tells %+v", c.of, b)
 		}
 	}

@@ -50,12 +50,12 @@ type Machine struct {
 	wanted       []message.Peer         // buffer of plan
 	blank        *message.TransferBatch // the next batch
 
-	// Announcements of holdings, own and others'.
-	holdingsSeq uint64
-	changed     []int // partitions to announce
-	digested    int64
-	listeners   map[message.Peer]bool // have got a full list
-	heard       map[message.Peer]*list
+	// Announcements of owned partitions, own and others'.
+	ownedSeq  uint64
+	changed   []int // partitions to announce
+	digested  int64
+	listeners map[message.Peer]bool // have got a full list
+	heard     map[message.Peer]*list
 
 	// Claims and grants.
 	claims            uint64 // number of the last claim
@@ -127,8 +127,8 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 		return
 	}
 	switch b := e.Body.(type) {
-	case *message.Holdings:
-		m.takeHoldings(e.From, b)
+	case *message.OwnedPartitions:
+		m.receiveOwned(e.From, b)
 	case *message.PendingGrants:
 		m.takePendingGrants(e.From, b)
 	case *message.Claim:
@@ -190,7 +190,7 @@ func (m *Machine) Tick(now int64) {
 		m.resend(ch)
 		m.pump(ch)
 	})
-	m.sendHoldings()
+	m.sendOwned()
 }
 
 // Flush makes the next Tick send changes at once, because a check waits for them.

@@ -11,7 +11,7 @@ import (
 // process could decide while some links are cut. One that reports it only briefly keeps it.
 func TestOwnerWithoutQuorumIsClaimed(t *testing.T) {
 	s := newScript(t)
-	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
 	for _, step := range []struct {
 		lacking []message.Peer
 		after   time.Duration
@@ -46,14 +46,14 @@ func TestOwnerWithoutQuorumGrants(t *testing.T) {
 	if !s.wouldGrantCarol() {
 		t.Fatal("alice has no quorum, and would not grant what she cannot decide")
 	}
-	if !s.Holds(0) {
+	if !s.Owns(0) {
 		t.Fatal("a probe has deposed alice")
 	}
 	s.tells(carol, &message.Claim{ID: 2, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
 	s.pass(20 * time.Millisecond)
 	g := lastTo[*message.ClaimResponse](s, carol)
-	if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Parts[0].Has != message.Complete || g.Parts[0].State.Seq != 4 || s.Holds(0) {
-		t.Errorf("alice answers %+v and still owns it: %v", g, s.Holds(0))
+	if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Parts[0].Has != message.Complete || g.Parts[0].State.Seq != 4 || s.Owns(0) {
+		t.Errorf("alice answers %+v and still owns it: %v", g, s.Owns(0))
 	}
 }
 
@@ -67,7 +67,7 @@ func TestOutvotedIsAsked(t *testing.T) {
 			s.heard = []message.Peer{bob, carol, c.asked}
 			s.lacking = []message.Peer{c.asked}
 			s.beat(c.asked)
-			s.tells(c.asked, &message.Holdings{Seq: 2, Full: true})
+			s.tells(c.asked, &message.OwnedPartitions{Seq: 2, Full: true})
 			s.loses(c.lost)
 			s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 			if !s.beyondProbe() {

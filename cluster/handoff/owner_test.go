@@ -82,7 +82,7 @@ func TestStrandedIsGranted(t *testing.T) {
 		{"the next owner is gone", dave, 2 * time.Second, true},
 	} {
 		s := newScript(t)
-		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: c.nextOwner}}})
+		s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, NextOwner: c.nextOwner}}})
 		s.pass(c.after)
 		if got := s.wouldGrantCarol(); got != c.want {
 			t.Errorf("%s: alice would grant it: %v, want %v", c.name, got, c.want)
@@ -206,7 +206,7 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	}
 	s.tells(bob, &message.Receipt{N: last}) // of the close
 	s.pass(100 * time.Millisecond)
-	if s.Holds(0) || !slices.Contains(s.partsTo(carol), message.Drop) {
+	if s.Owns(0) || !slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("carol was sent %v, want that her replica is dropped after the handoff", s.partsTo(carol))
 	}
 }
@@ -215,15 +215,15 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 // whether it has taken the close and decided.
 func TestNextOwnerIsAwaited(t *testing.T) {
 	s := newScript(t)
-	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
+	s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	if s.Held() != 1 {
 		t.Errorf("alice would leave, and bob hands off to her")
 	}
-	s.tells(bob, &message.Holdings{Seq: 3, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	s.tells(bob, &message.OwnedPartitions{Seq: 3, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
 	if s.Held() != 0 {
 		t.Errorf("alice would not leave, and bob has taken it back")
 	}
-	s.tells(bob, &message.Holdings{Seq: 4, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
+	s.tells(bob, &message.OwnedPartitions{Seq: 4, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	s.heard = []message.Peer{carol}
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Replica: []int{0}})
 	if s.pass(3 * time.Second); s.Held() != 0 {

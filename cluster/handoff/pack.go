@@ -20,8 +20,8 @@ const (
 )
 
 var (
-	room      = bucket.Room{Bytes: batchBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
-	closeRoom = bucket.Room{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
+	batchBounds = bucket.ImageBounds{Bytes: batchBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
+	closeBounds = bucket.ImageBounds{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 )
 
 // packing is a transfer batch under construction.
@@ -58,7 +58,7 @@ func (m *Machine) pump(ch *channel) {
 
 // room is the number of counters that still fit into the batch.
 func (k *packing) room() int {
-	if len(k.body.Parts) >= maxParts || !room.Holds(&k.body.Image) {
+	if len(k.body.Parts) >= maxParts || !batchBounds.Fits(&k.body.Image) {
 		return 0
 	}
 	return max(0, k.m.c.Chunk-k.body.Image.Counters)
@@ -66,7 +66,7 @@ func (k *packing) room() int {
 
 // export packs the current counters of the first n keys, as far as room allows. It returns the part of t with them, and the
 // remaining keys.
-func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part message.Part, left []key) {
+func (k *packing) export(t *target, keys []key, n int, room bucket.ImageBounds) (part message.Part, left []key) {
 	im := &k.body.Image
 	from := len(im.Data)
 	n, large := k.m.c.Table.ExportSome(k.m.now, t.part.number, keys[:n], im, room)
@@ -117,12 +117,12 @@ func (k *packing) changes() {
 		if t.repeats {
 			t.pending, t.repeats = distinct(t.pending), false
 		}
-		k.change(t, min(len(t.pending), k.room()), room)
+		k.change(t, min(len(t.pending), k.room()), batchBounds)
 	}
 }
 
 // change packs the first n of t's pending changes, as far as room allows.
-func (k *packing) change(t *target, n int, room bucket.Room) {
+func (k *packing) change(t *target, n int, room bucket.ImageBounds) {
 	part, left := k.export(t, t.pending, n, room)
 	if t.pending = left; len(left) == 0 {
 		t.packed = t.drained
@@ -165,7 +165,7 @@ func (k *packing) initialSyncs() {
 		}
 		t := ch.active[at]
 		k.paced = k.paced || t.kind == message.InitialSync
-		part, left := k.export(t, t.keys, min(len(t.keys), k.room()), room)
+		part, left := k.export(t, t.keys, min(len(t.keys), k.room()), batchBounds)
 		t.keys = left
 		k.portion(t, &part)
 		part.End = len(left) == 0

@@ -89,8 +89,8 @@ func (p *partition) completeness() message.Completeness {
 type State struct {
 	Partition   int
 	Mark, Start message.Mark
-	// Held: the process owns it, or did when it last had decisions made here.
-	Held     bool
+	// Owned: the process owns it, or did when it last had decisions made here.
+	Owned    bool
 	Complete bool
 	// InitialSync is the number of the initial sync of a replica. While it and the mark's epoch are unchanged, counters are
 	// added to the shard and none is dropped.
@@ -110,12 +110,12 @@ func (s State) Follows(before State) bool {
 func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.isOwned() {
-		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Held: true, Complete: true,
+		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Owned: true, Complete: true,
 			LostOf: p.hold.loss.last, LostSince: p.hold.loss.since}, true
 	}
 	x := &p.state
 	return State{
-		Partition: i, Mark: x.mark, Start: x.start, Held: p.phase == divergent, Complete: p.completeness() == message.Complete, InitialSync: x.initialSync,
+		Partition: i, Mark: x.mark, Start: x.start, Owned: p.phase == divergent, Complete: p.completeness() == message.Complete, InitialSync: x.initialSync,
 		LostOf: x.loss.last, LostSince: x.loss.since,
 	}, p.phase != absent
 }

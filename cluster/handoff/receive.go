@@ -92,7 +92,7 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 // learnFrom notes that the sender of part owns p. It reports whether this process can then have a replica.
 func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part) bool {
 	if m.learn(p, part.Epoch, from) {
-		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
+		m.listed(p, from, message.OwnedPartition{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
 	}
 	return !p.isOwned()
 }

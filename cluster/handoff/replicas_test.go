@@ -117,7 +117,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 	}
 	s.tells(bob, &message.Receipt{N: last})
 	s.pass(100 * time.Millisecond)
-	if s.Holds(0) || slices.Contains(s.partsTo(carol), message.Drop) {
+	if s.Owns(0) || slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("carol was sent %v, want that her replica stays", s.partsTo(carol))
 	}
 }
@@ -126,14 +126,14 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 func TestReplicaOfFormerOwner(t *testing.T) {
 	s := newScript(t)
 	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, initialSync: 1}
-	now := message.Holding{Partition: 0, Gen: owned + 1}
-	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{now}})
+	now := message.OwnedPartition{Partition: 0, Gen: owned + 1}
+	s.tells(carol, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{now}})
 	s.pass(20 * time.Second)
 	if _, ok := s.State(0); !ok {
 		t.Fatal("the replica is dropped, and the owner has not said that it has enough")
 	}
 	now.Replicated = true
-	s.tells(carol, &message.Holdings{Seq: 3, Full: true, Held: []message.Holding{now}})
+	s.tells(carol, &message.OwnedPartitions{Seq: 3, Full: true, Partitions: []message.OwnedPartition{now}})
 	s.pass(200 * time.Millisecond)
 	if x, ok := s.State(0); ok {
 		t.Errorf("%+v stays, though the owner has enough replicas", x)

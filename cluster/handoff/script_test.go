@@ -25,7 +25,7 @@ func newScript(t *testing.T) *script {
 	s := &script{solo: newSolo(t), heard: []message.Peer{bob, carol}}
 	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
 	for _, p := range s.heard {
-		s.tells(p, &message.Holdings{Seq: 1, Full: true})
+		s.tells(p, &message.OwnedPartitions{Seq: 1, Full: true})
 	}
 	s.pass(2500 * time.Millisecond)
 	if !s.hasQuorum() || !s.c.Quorum.Promises(s.now) {

@@ -10,11 +10,11 @@ import (
 type Stats struct {
 	// Handoffs completed as old owner, as next owner, and rejected by the next owner.
 	HandedOff, Received, HandoffsRejected uint64
-	// Claims won; Fresh are those without any state.
-	Claims, Fresh uint64
+	// Takeovers completed; Fresh are those without any state.
+	Takeovers, Fresh uint64
 	// Losses are claims won without the latest state; LossesBack are losses that ended because it came back.
 	Losses, LossesBack uint64
-	// SteppedDown are partitions given up for a higher epoch; Merged are own divergent copies that their owners have
+	// SteppedDown are partitions given up for a higher epoch; Merged are own divergent states that their owners have
 	// merged.
 	SteppedDown, Merged uint64
 	// InitialSyncs were started; Rejected are parts of own transfer batches that were rejected; Damaged are received
@@ -26,9 +26,9 @@ type Stats struct {
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
 	// Current: partitions owned; of these without a complete replica on a node that is heard (Unprotected), and with fewer
-	// than wanted and possible (Below); handoffs in progress; replicas; divergent copies not yet merged; claims in
+	// than wanted and possible (Below); handoffs in progress; replicas; divergent states not yet merged; takeovers in
 	// progress.
-	Holding, Unprotected, Below, InHandoff, Copies, Divergent, Claiming int
+	Owned, Unprotected, Below, InHandoff, Replicas, Divergent, TakingOver int
 	// Lost is the current number of owned partitions that lack counters. LostSince is the latest time of such a loss;
 	// LostEnds is when the last one stops counting (math.MaxInt64 if it does not expire).
 	Lost                int
@@ -42,7 +42,7 @@ func (m *Machine) Stats() Stats {
 		p := &m.parts[i]
 		switch p.phase {
 		case owning:
-			s.Holding++
+			s.Owned++
 			if l := &p.hold.loss; *l != (loss{}) {
 				s.Lost++
 				s.LostSince, s.LostEnds = max(s.LostSince, l.since), max(s.LostEnds, m.lossEnds(p))
@@ -59,10 +59,10 @@ func (m *Machine) Stats() Stats {
 		case divergent:
 			s.Divergent++
 		case syncing, replica:
-			s.Copies++
+			s.Replicas++
 		}
 		if p.claim != nil {
-			s.Claiming++
+			s.TakingOver++
 		}
 	}
 	return s
@@ -80,8 +80,8 @@ func (m *Machine) Owner(p int) message.Peer {
 	return k.owner
 }
 
-// Holds reports whether this process owns p.
-func (m *Machine) Holds(p int) bool { return m.parts[p].phase == owning }
+// Owns reports whether this process owns p.
+func (m *Machine) Owns(p int) bool { return m.parts[p].phase == owning }
 
 // Confirmed returns the number of p's last change that a complete replica has, math.MaxUint64 if p needs none. Safe for
 // concurrent use.

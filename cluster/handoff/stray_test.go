@@ -8,7 +8,7 @@ import (
 
 // TestStrayMessages: messages for an earlier run, of another cluster, or overtaken by a later one change nothing.
 func TestStrayMessages(t *testing.T) {
-	owns := &message.Holdings{Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}}
+	owns := &message.OwnedPartitions{Seq: 1, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}}
 	for _, c := range []struct {
 		name  string
 		to    message.Peer
@@ -23,7 +23,7 @@ func TestStrayMessages(t *testing.T) {
 	} {
 		s := newSolo(t)
 		if c.after > 0 {
-			s.takeHoldings(bob, &message.Holdings{Seq: c.after, Full: true})
+			s.receiveOwned(bob, &message.OwnedPartitions{Seq: c.after, Full: true})
 		}
 		s.Step(1, message.Envelope{From: bob, To: c.to, ClusterID: c.of, Body: owns})
 		if taken := s.parts[0].known.owner == bob; taken != c.taken {
@@ -81,8 +81,8 @@ func TestStrayAnswer(t *testing.T) {
 		s.from(c.from, part, theirs, 2)
 		part.Begin, part.End, part.Sum = false, true, s.sum(theirs, 2)
 		s.from(c.from, part, theirs)
-		if s.Holds(0) != c.wins {
-			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.wins)
+		if s.Owns(0) != c.wins {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Owns(0), c.wins)
 		}
 	}
 }
@@ -125,8 +125,8 @@ func TestStrayClose(t *testing.T) {
 		s.from(bob, message.Part{
 			Kind: message.Close, Epoch: epoch, InitialSync: c.initialSync, Sum: add(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
 		}, theirs)
-		if s.Holds(0) != c.takes {
-			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.takes)
+		if s.Owns(0) != c.takes {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Owns(0), c.takes)
 		}
 	}
 }

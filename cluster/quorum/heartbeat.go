@@ -178,7 +178,7 @@ func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	return acked
 }
 
-// Introduced notes that the full list of p's holdings has been processed. Before that, p's heartbeats are not acknowledged.
+// Introduced notes that the full list of p's owned partitions has been processed. Before that, p's heartbeats are not acknowledged.
 func (m *Machine) Introduced(p message.Peer) {
 	if p := m.enter(p); p != nil {
 		p.introduced = true

@@ -191,7 +191,7 @@ func TestNotForThisProcess(t *testing.T) {
 		{From: message.Peer{Name: "y"}, To: x, Body: h},
 		{From: message.Peer{Boot: "1-y"}, To: x, Body: h},
 		{From: message.Peer{Name: "x", Boot: "0-x"}, To: x, Body: h},
-		{From: y, To: x, Body: &message.Holdings{Full: true}},
+		{From: y, To: x, Body: &message.OwnedPartitions{Full: true}},
 	} {
 		l.Step(0, e)
 		if out := l.Take(); out != nil || l.Set().Version != 2 || l.Lives(0, e.From) {

@@ -16,7 +16,7 @@ type peer struct {
 	first  int64 // when it was first heard, if ever
 	beaten int64 // when the last heartbeat was sent to it
 
-	// introduced: the full list of its holdings has been processed.
+	// introduced: the full list of its owned partitions has been processed.
 	introduced bool
 	// saw is its newest pending grant that has been processed.
 	saw uint64

@@ -21,7 +21,7 @@ type process struct {
 	rate          float64
 	foundAt       int64 // test cluster's time at which it may found
 	leaving       bool
-	told          map[message.Peer]int64 // when it last sent its holdings
+	told          map[message.Peer]int64 // when it last sent its owned partitions
 	pendingGrants uint64
 	acked         map[string]int64 // by name, until when what it has acknowledged lasts
 	known         message.Set
@@ -93,7 +93,7 @@ func (p *process) take(e message.Envelope) {
 		return
 	}
 	switch b := e.Body.(type) {
-	case *message.Holdings:
+	case *message.OwnedPartitions:
 		p.m.Introduced(e.From)
 	case *message.PendingGrants:
 		p.m.Saw(e.From, b.Seq)
@@ -130,7 +130,7 @@ func (p *process) live() {
 	for _, q := range view {
 		if at, ok := p.told[q]; !ok || w.now-at >= 1000*ms {
 			p.told[q] = w.now
-			p.post(message.Envelope{From: p.id, To: q, Body: &message.Holdings{Full: true}})
+			p.post(message.Envelope{From: p.id, To: q, Body: &message.OwnedPartitions{Full: true}})
 		}
 	}
 	for _, d := range p.m.Awaited() {

@@ -38,7 +38,7 @@ func kindOf(b message.Body) string {
 		return "accept"
 	case *message.Accepted:
 		return "accepted"
-	case *message.Holdings:
+	case *message.OwnedPartitions:
 		return "ownership"
 	case *message.PendingGrants:
 		return "grants"
@@ -119,12 +119,12 @@ func describe(e *message.Envelope) string {
 		say("accept voters v%d (%s), ballot %d of %s", b.Set.Version, strings.Join(b.Set.Members, " "), b.Ballot.Round, b.Ballot.Boot)
 	case *message.Accepted:
 		say("%s voters v%d, ballot %d of %s", map[bool]string{true: "accepted", false: "not accepted"}[b.OK], b.Version, b.Ballot.Round, b.Ballot.Boot)
-	case *message.Holdings:
+	case *message.OwnedPartitions:
 		say("ownership")
 		if b.Full {
 			say(", all of it")
 		}
-		for _, h := range b.Held {
+		for _, h := range b.Partitions {
 			item("p%d at %s", h.Partition, tellGeneration(h.Gen))
 			if h.NextOwner != (message.Peer{}) {
 				say(" (next owner %s)", h.NextOwner.Boot)
@@ -133,7 +133,7 @@ func describe(e *message.Envelope) string {
 				say(" (replicated)")
 			}
 		}
-		if len(b.Held) == 0 {
+		if len(b.Partitions) == 0 {
 			item("nothing")
 		}
 	case *message.PendingGrants:

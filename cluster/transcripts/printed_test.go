@@ -163,7 +163,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		return arrived
 	case *message.Ack:
 		changed = changed && fate != cutOff && !(b.OK && anyVersion(before) == anyVersion(text))
-	case *message.Holdings:
+	case *message.OwnedPartitions:
 		changed = fate != cutOff && t.tells(b)
 	}
 	if changed {
@@ -178,10 +178,10 @@ var versions = regexp.MustCompile(`voters v\d+`)
 func anyVersion(text string) string { return versions.ReplaceAllString(text, "voters") }
 
 // tells reports whether a list of what its sender owns says anything new.
-func (t *told) tells(b *message.Holdings) bool {
+func (t *told) tells(b *message.OwnedPartitions) bool {
 	owned := map[int]uint64{}
 	changed := !b.Full || t.owned == nil
-	for _, h := range b.Held {
+	for _, h := range b.Partitions {
 		owned[h.Partition] = h.Gen
 		changed = changed || t.owned[h.Partition] != h.Gen
 	}
@@ -252,15 +252,15 @@ func (p *process) has(part int) string {
 	switch {
 	case !ok:
 		return ""
-	case p.handoff.Holds(part):
+	case p.handoff.Owns(part):
 		from := ""
 		if s.Start != (message.Mark{}) {
 			from = ", from the state of epoch " + tellEpoch(s.Start.Epoch)
 		}
 		return "owner at epoch " + e + from + lost
-	case s.Held && p.handing[s.Mark.Epoch]:
+	case s.Owned && p.handing[s.Mark.Epoch]:
 		return "sealed, epoch " + e + " ends when the next owner confirms"
-	case s.Held:
+	case s.Owned:
 		return "divergent state of epoch " + e + lost
 	case !s.Complete:
 		return "initial sync under way, epoch " + e + lost

@@ -180,11 +180,14 @@ func (f *auditFlags) config() (audit.Config, error) {
 		Duration: f.duration, Attempt: f.attempt, AnswerWithin: f.answerWithin,
 		Clocks: model.Clocks{Error: f.clockError, Drift: audit.DefaultDrift},
 	}
-	for flag, d := range map[string]time.Duration{
-		"duration": f.duration, "attempt": f.attempt, "answer-within": f.answerWithin, "exhaust-within": f.exhaustWithin,
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"duration", f.duration}, {"attempt", f.attempt}, {"answer-within", f.answerWithin}, {"exhaust-within", f.exhaustWithin},
 	} {
-		if d <= 0 {
-			return c, fmt.Errorf("--%s: %v; want more than 0", flag, d)
+		if d.value <= 0 {
+			return c, fmt.Errorf("--%s: %v; want more than 0", d.flag, d.value)
 		}
 	}
 	if f.callers < 1 {

@@ -51,6 +51,7 @@ func TestAuditExitCodes(t *testing.T) {
 		{"unknown in a spec", of("--spec", "count=3"), 2, "", "count"},
 		{"no limit", of("--limit", "0"), 2, "", "count"},
 		{"no time", of("--duration", "0s"), 2, "", "--duration"},
+		{"no times", of("--duration", "0s", "--attempt", "0s", "--answer-within", "0s", "--exhaust-within", "0s"), 2, "", "--duration"},
 		{"no caller", of("--concurrency", "0"), 2, "", "--concurrency"},
 		{"no batch", of("--batch", "0"), 2, "", "batch"},
 		{"an argument", of("n1"), 2, "", "n1"},

@@ -41,11 +41,11 @@ func auditText(r *audit.Report) string {
 		fmt.Fprintf(&b, "\nerror %s: %s, %s\n  %s\n", k.Kind, plural(k.Attempts, "attempt", "attempts"),
 			plural(k.Final, "check without an answer", "checks without an answer"), k.Example)
 	}
-	if len(r.Faults) > 0 {
+	if len(r.Violations) > 0 {
 		b.WriteString("\nThe worst keys, with units that are certain:\n")
 		keys := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(keys, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY OWNERS\tUNDER\tAMBIGUOUS RETRIES")
-		for _, f := range r.Faults {
+		for _, f := range r.Violations {
 			fmt.Fprintf(keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
 		}
 		keys.Flush()

@@ -171,7 +171,7 @@ func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (fir
 		}
 		serving := 0
 		for _, m := range r.Members {
-			if m.State == "serving" && m.Holds == m.Partitions {
+			if m.State == "serving" && m.Owned == m.Partitions {
 				serving++
 			}
 		}

@@ -54,26 +54,26 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 
 // inspectionJSON is the answer of `sluice inspect -o json`. Durations are seconds.
 type inspectionJSON struct {
-	Domain     string              `json:"domain"`
-	Descriptor []topEntryJSON      `json:"descriptor"`
-	Shown      []topEntryJSON      `json:"shown"`
-	Reason     string              `json:"reason"`
-	Rule       string              `json:"rule"`
-	Unlimited  bool                `json:"unlimited,omitempty"`
-	Shadow     bool                `json:"shadow,omitempty"`
-	Partition  int32               `json:"partition"`
-	Owner      string              `json:"owner"`
-	Generation uint64              `json:"generation"`
-	Replicas   []string            `json:"replicas"`
-	Filling    []string            `json:"filling"`
-	Counted    bool                `json:"counted"`
-	Limits     []limitStandingJSON `json:"limits"`
-	Grants     int32               `json:"grants"`
-	Granted    int64               `json:"granted"`
-	Leases     []leaseJSON         `json:"leases"`
-	Denying    []string            `json:"denying"`
-	Missing    []string            `json:"missing"`
-	Domains    []string            `json:"domains,omitempty"`
+	Domain      string              `json:"domain"`
+	Descriptor  []topEntryJSON      `json:"descriptor"`
+	Shown       []topEntryJSON      `json:"shown"`
+	Reason      string              `json:"reason"`
+	Rule        string              `json:"rule"`
+	Unlimited   bool                `json:"unlimited,omitempty"`
+	Shadow      bool                `json:"shadow,omitempty"`
+	Partition   int32               `json:"partition"`
+	Owner       string              `json:"owner"`
+	Generation  uint64              `json:"generation"`
+	Replicas    []string            `json:"replicas"`
+	InitialSync []string            `json:"initial_sync"`
+	Counted     bool                `json:"counted"`
+	Limits      []limitStandingJSON `json:"limits"`
+	Grants      int32               `json:"grants"`
+	Granted     int64               `json:"granted"`
+	Leases      []leaseJSON         `json:"leases"`
+	Denying     []string            `json:"denying"`
+	Missing     []string            `json:"missing"`
+	Domains     []string            `json:"domains,omitempty"`
 }
 
 type limitStandingJSON struct {
@@ -102,7 +102,7 @@ func inspectionOf(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) i
 	j := inspectionJSON{
 		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
 		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Owner: res.Owner,
-		Generation: res.Generation, Replicas: orEmpty(res.Replicas), Filling: orEmpty(res.Filling), Counted: res.Counted,
+		Generation: res.Generation, Replicas: orEmpty(res.Replicas), InitialSync: orEmpty(res.InitialSync), Counted: res.Counted,
 		Limits: []limitStandingJSON{}, Grants: res.Grants, Granted: res.Granted, Leases: []leaseJSON{}, Denying: orEmpty(res.Denying), Missing: orEmpty(res.Missing),
 		Domains: res.Domains,
 	}
@@ -153,8 +153,8 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 	fact("partition", "%d, generation %d", res.Partition, res.Generation)
 	fact("owner", "%s", cmp.Or(res.Owner, "no node that may decide has answered"))
 	fact("replicas", "%s", orDash(strings.Join(res.Replicas, ", ")))
-	if len(res.Filling) > 0 {
-		fact("initial sync", "%s", strings.Join(res.Filling, ", "))
+	if len(res.InitialSync) > 0 {
+		fact("initial sync", "%s", strings.Join(res.InitialSync, ", "))
 	}
 	if res.Grants > 0 || len(res.Leases) > 0 {
 		var left []string

@@ -21,9 +21,9 @@ func newMembers() *cobra.Command {
 		Short: "List the cluster as one node sees it",
 		Long: `List the cluster as one node sees it. Nodes that agree print the same ring.
 
-COUNTED members are voters, of which a majority must be alive for any node to decide at
-full limit. RING is the number of partitions that a member is assigned, HOLDS the number
-that it owns as far as this node knows.
+A majority of the voters must be alive for any node to decide at full limit. ASSIGNED is
+the number of partitions that the ring assigns to a member, OWNED the number that it owns
+as far as this node knows.
 
 Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		Args: cobra.NoArgs,
@@ -90,10 +90,10 @@ func setOf(s *sluicev1.VoterSet) *setJSON {
 type memberJSON struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
-	Counted    bool   `json:"counted"`
-	Lives      bool   `json:"lives"`
+	Voter      bool   `json:"voter"`
+	Alive      bool   `json:"alive"`
 	Partitions int32  `json:"partitions"`
-	Holds      int32  `json:"holds"`
+	Owned      int32  `json:"owned"`
 	GRPC       string `json:"grpc"`
 	HTTP       string `json:"http"`
 	Peer       string `json:"peer"`
@@ -109,7 +109,7 @@ type memberJSON struct {
 
 func memberOf(m *sluicev1.Member) memberJSON {
 	j := memberJSON{
-		Name: m.Name, State: m.State, Counted: m.Counted, Lives: m.Lives, Partitions: m.Partitions, Holds: m.Holds,
+		Name: m.Name, State: m.State, Voter: m.Voter, Alive: m.Alive, Partitions: m.Partitions, Owned: m.Owned,
 		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot, Zone: m.Zone,
 	}
 	if m.SilentNs != nil {
@@ -121,14 +121,14 @@ func memberOf(m *sluicev1.Member) memberJSON {
 	return j
 }
 
-// holdingsJSON counts the partitions of the node by their state.
-type holdingsJSON struct {
-	Holding       int32 `json:"holding"`
+// partitionCountsJSON counts the partitions of the node by their state.
+type partitionCountsJSON struct {
+	Owned         int32 `json:"owned"`
 	Unprotected   int32 `json:"unprotected"`
 	BelowReplicas int32 `json:"below_replicas"`
 	HandingOver   int32 `json:"handing_over"`
-	Copies        int32 `json:"copies"`
-	Claims        int32 `json:"claims"`
+	Replicas      int32 `json:"replicas"`
+	TakingOver    int32 `json:"taking_over"`
 	Divergent     int32 `json:"divergent"`
 	Lost          int32 `json:"lost"`
 }
@@ -141,17 +141,17 @@ type lostRuleJSON struct {
 }
 
 func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
-	h := r.GetHoldings()
+	h := r.GetPartitionCounts()
 	list := struct {
-		Self       string         `json:"self"`
-		Ring       string         `json:"ring"`
-		Partitions int32          `json:"partitions"`
-		VoterSet   *setJSON       `json:"voter_set,omitempty"`
-		MayDecide  bool           `json:"may_decide"`
-		Reason     string         `json:"reason,omitempty"`
-		Unreached  []string       `json:"unreached,omitempty"`
-		Holdings   holdingsJSON   `json:"holdings"`
-		LostRules  []lostRuleJSON `json:"lost_rules,omitempty"`
+		Self            string              `json:"self"`
+		Ring            string              `json:"ring"`
+		Partitions      int32               `json:"partitions"`
+		VoterSet        *setJSON            `json:"voter_set,omitempty"`
+		MayDecide       bool                `json:"may_decide"`
+		Reason          string              `json:"reason,omitempty"`
+		Unreached       []string            `json:"unreached,omitempty"`
+		PartitionCounts partitionCountsJSON `json:"partition_counts"`
+		LostRules       []lostRuleJSON      `json:"lost_rules,omitempty"`
 		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 		ClockCorrection float64      `json:"clock_correction,omitempty"`
@@ -159,8 +159,8 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 	}{
 		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, VoterSet: setOf(r.VoterSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
 		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
-		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{
-			h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetDivergent(), h.GetLost(),
+		Members: make([]memberJSON, len(r.Members)), PartitionCounts: partitionCountsJSON{
+			h.GetOwned(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetReplicas(), h.GetTakingOver(), h.GetDivergent(), h.GetLost(),
 		},
 	}
 	for _, x := range r.LostRules {
@@ -177,20 +177,20 @@ func membersText(r *sluicev1.MembersResponse) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	zones := slices.ContainsFunc(r.Members, func(m *sluicev1.Member) bool { return m.Zone != "" })
-	fmt.Fprint(w, "NAME\tSTATE\tCOUNTED\tLIVES\tRING\tHOLDS\tGRPC\tHTTP\tPEER\tVERSION")
+	fmt.Fprint(w, "NAME\tSTATE\tVOTER\tALIVE\tASSIGNED\tOWNED\tGRPC\tHTTP\tPEER\tVERSION")
 	if zones {
 		fmt.Fprint(w, "\tZONE")
 	}
 	fmt.Fprintln(w)
 	for _, m := range r.Members {
-		name, counted := m.Name, "no"
+		name, voter := m.Name, "no"
 		if m.Name == r.Self {
 			name += " *"
 		}
-		if m.Counted {
-			counted = "yes"
+		if m.Voter {
+			voter = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", name, m.State, counted, livesText(m), m.Partitions, m.Holds,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", name, m.State, voter, aliveText(m), m.Partitions, m.Owned,
 			orDash(m.GrpcAddress), orDash(m.HttpAddress), orDash(m.PeerAddress), orDash(m.Version))
 		if zones {
 			fmt.Fprintf(w, "\t%s", orDash(m.Zone))
@@ -210,18 +210,18 @@ func membersText(r *sluicev1.MembersResponse) string {
 	for _, line := range r.Unreached {
 		fmt.Fprintln(&b, line)
 	}
-	h := r.GetHoldings()
+	h := r.GetPartitionCounts()
 	fmt.Fprintf(&b, "%s owns %d partitions, %d of them without a complete replica elsewhere, %d below their number of replicas; "+
-		"handing over %d, claiming %d, replicas %d, divergent states %d\n",
-		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetDivergent())
+		"handing over %d, taking over %d, replicas %d, divergent states %d\n",
+		r.Self, h.GetOwned(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetTakingOver(), h.GetReplicas(), h.GetDivergent())
 	b.WriteString(lostText(r) + clockText(r))
 	return b.String()
 }
 
 // livesText says whether m is heard, and if not, how long it has not been.
-func livesText(m *sluicev1.Member) string {
+func aliveText(m *sluicev1.Member) string {
 	switch {
-	case m.Lives:
+	case m.Alive:
 		return "yes"
 	case m.SilentNs == nil:
 		return "no"

@@ -19,19 +19,19 @@ import (
 func threeMembers() *sluicev1.MembersResponse {
 	return &sluicev1.MembersResponse{
 		Self: "n1", Ring: "dacccd824680c3d6", Partitions: 1021, MayDecide: true,
-		VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
-		Holdings: &sluicev1.Holdings{Holding: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5},
+		VoterSet:        &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
+		PartitionCounts: &sluicev1.PartitionCounts{Owned: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5},
 		Members: []*sluicev1.Member{
 			{
 				Name: "n1", Boot: "18e9-f5", State: "serving", GrpcAddress: "10.0.0.1:7460", HttpAddress: "10.0.0.1:7461", PeerAddress: "10.0.0.1:7462",
-				GossipAddress: "10.0.0.1:7463", Version: "v1", Partitions: 511, Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500,
+				GossipAddress: "10.0.0.1:7463", Version: "v1", Partitions: 511, Voter: true, Alive: true, SilentNs: proto.Int64(0), Owned: 500,
 			},
 			{
 				Name: "n2", Boot: "18ea-a7", State: "serving", GrpcAddress: "10.0.0.2:7460", HttpAddress: "10.0.0.2:7461", PeerAddress: "10.0.0.2:7462",
-				GossipAddress: "10.0.0.2:7463", Version: "v1", Partitions: 510, Counted: true, SilentNs: proto.Int64(83_040_000_000), Holds: 21,
+				GossipAddress: "10.0.0.2:7463", Version: "v1", Partitions: 510, Voter: true, SilentNs: proto.Int64(83_040_000_000), Owned: 21,
 			},
-			{Name: "n3", State: "missing", Counted: true},
-			{Name: "n4", Boot: "18eb-00", State: "joining", Lives: true, SilentNs: proto.Int64(1_500_000)},
+			{Name: "n3", State: "missing", Voter: true},
+			{Name: "n4", Boot: "18eb-00", State: "joining", Alive: true, SilentNs: proto.Int64(1_500_000)},
 		},
 	}
 }
@@ -39,12 +39,12 @@ func threeMembers() *sluicev1.MembersResponse {
 func TestPrintMembers(t *testing.T) {
 	whole := threeMembers()
 	lost := &sluicev1.MembersResponse{
-		Self: "n1", Ring: "01", Partitions: 1021, Reason: "1 of 2 counted members live, and a majority is 2",
-		VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
-		Holdings: &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
+		Self: "n1", Ring: "01", Partitions: 1021, Reason: "1 of 2 voters are alive, and a majority is 2",
+		VoterSet:        &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
+		PartitionCounts: &sluicev1.PartitionCounts{Owned: 1021, Unprotected: 1021},
 	}
 	without := &sluicev1.MembersResponse{
-		Self: "n1", MayDecide: true, Holdings: &sluicev1.Holdings{Holding: 340, Lost: 25},
+		Self: "n1", MayDecide: true, PartitionCounts: &sluicev1.PartitionCounts{Owned: 340, Lost: 25},
 		LostRules: []*sluicev1.LostRule{{Domain: "api", Rule: "api/user", LeftNs: 2_470_400_000_000}},
 	}
 	off := &sluicev1.MembersResponse{
@@ -64,109 +64,109 @@ func TestPrintMembers(t *testing.T) {
 		want         string
 	}{
 		{"three", "text", whole, `
-NAME  STATE    COUNTED  LIVES             RING  HOLDS  GRPC           HTTP           PEER           VERSION
-n1 *  serving  yes      yes               511   500    10.0.0.1:7460  10.0.0.1:7461  10.0.0.1:7462  v1
-n2    serving  yes      no, silent 1m23s  510   21     10.0.0.2:7460  10.0.0.2:7461  10.0.0.2:7462  v1
-n3    missing  yes      no                0     0      -              -              -              -
-n4    joining  no       yes               0     0      -              -              -              -
+NAME  STATE    VOTER  ALIVE             ASSIGNED  OWNED  GRPC           HTTP           PEER           VERSION
+n1 *  serving  yes    yes               511       500    10.0.0.1:7460  10.0.0.1:7461  10.0.0.1:7462  v1
+n2    serving  yes    no, silent 1m23s  510       21     10.0.0.2:7460  10.0.0.2:7461  10.0.0.2:7462  v1
+n3    missing  yes    no                0         0      -              -              -              -
+n4    joining  no     yes               0         0      -              -              -              -
 1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
 voter set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
 n1 may decide
-n1 owns 500 partitions, 1 of them without a complete replica elsewhere, 6 below their number of replicas; handing over 2, claiming 4, replicas 3, divergent states 5
+n1 owns 500 partitions, 1 of them without a complete replica elsewhere, 6 below their number of replicas; handing over 2, taking over 4, replicas 3, divergent states 5
 `},
 		{"without a majority", "text", lost, `
-NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
 1021 partitions, ring 01, as seen by n1 (*)
 voter set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
-n1 may not decide: 1 of 2 counted members live, and a majority is 2
-n1 owns 1021 partitions, 1021 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 may not decide: 1 of 2 voters are alive, and a majority is 2
+n1 owns 1021 partitions, 1021 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
 		{"the only voter", "text", &sluicev1.MembersResponse{
 			Self: "n1", MayDecide: true, VoterSet: &sluicev1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
 		}, `
-NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
 voter set: n1 (version 3 of 18e9-f5; a majority is 1)
 n1 is the only voter: rules with replication: sync wait for no replica
 n1 may decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
 		{"lost state", "text", without, `
-NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may decide
-n1 owns 340 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 owns 340 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 counters of 25 partitions of n1 are lost: bring back the nodes that had them, or ` + "`sluice members accept-loss`" + `
   api/user denies units that may have been spent, for 41m10s more at most
 `},
 		{"lost state", "json", without, `
-{"self":"n1","ring":"","partitions":0,"may_decide":true,"holdings":{"holding":340,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":25},` +
+{"self":"n1","ring":"","partitions":0,"may_decide":true,"partition_counts":{"owned":340,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":25},` +
 			`"lost_rules":[{"domain":"api","rule":"api/user","left":2470.4}],"members":[]}
 `},
 		{"of an earlier version", "text", early, `
-NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
-n1 *  serving  no       no     0     0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+n1 *  serving  no     no     0         0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
 		{"zones", "text", zones, `
-NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION  ZONE
-n1 *  serving  no       no     0     0      -     -     -     -        eu-1a
-n2    serving  no       no     0     0      -     -     -     -        -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION  ZONE
+n1 *  serving  no     no     0         0      -     -     -     -        eu-1a
+n2    serving  no     no     0         0      -     -     -     -        -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
 		{"zones", "json", zones, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},"members":[` +
-			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
-			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0},"members":[` +
+			`{"name":"n1","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
+			`{"name":"n2","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
 `},
 		{"a clock that is off", "text", off, `
-NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
-n1    serving  no       no     0     0      -     -     -     -
-n2 *  serving  no       no     0     0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+n1    serving  no     no     0         0      -     -     -     -
+n2 *  serving  no     no     0         0      -     -     -     -
 0 partitions, ring -, as seen by n2 (*)
 voter set: unknown
 n2 may not decide
-n2 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n2 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
 `},
 		{"clocks without a majority", "text", apart, `
-NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
-n1 *  serving  no       no     0     0      -     -     -     -
-n2    serving  no       no     0     0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+n1 *  serving  no     no     0         0      -     -     -     -
+n2    serving  no     no     0         0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 clocks: no majority agrees, so each node aligns new windows with its own clock; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
-{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},` +
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0},` +
 			`"clocks_agree":true,"clock_correction":-2,"members":[` +
-			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
-			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
+			`{"name":"n1","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
+			`{"name":"n2","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
 {"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"voter_set":{"cluster_id":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
-			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"divergent":5,"lost":0},"members":[` +
-			`{"name":"n1","state":"serving","counted":true,"lives":true,"partitions":511,"holds":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
+			`"may_decide":true,"partition_counts":{"owned":500,"unprotected":1,"below_replicas":6,"handing_over":2,"replicas":3,"taking_over":4,"divergent":5,"lost":0},"members":[` +
+			`{"name":"n1","state":"serving","voter":true,"alive":true,"partitions":511,"owned":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
 			`"peer":"10.0.0.1:7462","gossip":"10.0.0.1:7463","version":"v1","boot":"18e9-f5","silent":0},` +
-			`{"name":"n2","state":"serving","counted":true,"lives":false,"partitions":510,"holds":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
+			`{"name":"n2","state":"serving","voter":true,"alive":false,"partitions":510,"owned":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
 			`"peer":"10.0.0.2:7462","gossip":"10.0.0.2:7463","version":"v1","boot":"18ea-a7","silent":83.04},` +
-			`{"name":"n3","state":"missing","counted":true,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""},` +
-			`{"name":"n4","state":"joining","counted":false,"lives":true,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
+			`{"name":"n3","state":"missing","voter":true,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""},` +
+			`{"name":"n4","state":"joining","voter":false,"alive":true,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
 			`"boot":"18eb-00","silent":0.0015}]}
 `},
 		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no voter set is known yet"}, `
 {"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` +
-			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},"members":[]}
+			`"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0},"members":[]}
 `},
 	} {
 		var out bytes.Buffer

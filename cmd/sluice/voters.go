@@ -122,7 +122,7 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 
 // lostText says how many partitions lost their counters, and which rules deny because of that.
 func lostText(r *sluicev1.MembersResponse) string {
-	lost := r.GetHoldings().GetLost()
+	lost := r.GetPartitionCounts().GetLost()
 	if lost == 0 {
 		return ""
 	}

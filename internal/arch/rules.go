@@ -11,7 +11,7 @@ import (
 
 // pure are the packages whose functions return the same result for the same arguments, on every node and in every test.
 var pure = []struct{ dir, why string }{
-	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a hand-off"},
+	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a handoff"},
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
 	{"cluster/lease", "what is granted must add up at every instant of a test, whatever is lost, late or doubled"},
@@ -66,7 +66,7 @@ func apiOf(dir string) string {
 // only says which other packages of this module a package may import, where these are few.
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client", "proto/sluice/v1 internal/shortvalue internal/pause", "users of the SDK do not compile the server"},
+	{"client", "proto/sluice/v1 internal/httpfield internal/shortvalue internal/pause", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only

@@ -49,8 +49,8 @@ func TestMisbehaviour(t *testing.T) {
 				if r.Over != (audit.Keys{Keys: 1, Units: 1}) || r.OverHeld != r.Over || r.Under.Keys != 0 {
 					t.Error("want one key over by one unit")
 				}
-				if len(r.Faults) != 1 || !strings.HasSuffix(r.Faults[0].Key, "-0-7") || r.Faults[0].Admitted != 11 {
-					t.Errorf("faults %+v", r.Faults)
+				if len(r.Violations) != 1 || !strings.HasSuffix(r.Violations[0].Key, "-0-7") || r.Violations[0].Admitted != 11 {
+					t.Errorf("violations %+v", r.Violations)
 				}
 			},
 		},
@@ -58,7 +58,7 @@ func TestMisbehaviour(t *testing.T) {
 			name: "denies at random", serve: func(ctx context.Context, _ *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 				return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Source: sluicev1.Source_SOURCE_FORWARDED}}}, nil
 			}, want: func(t *testing.T, r *audit.Report) {
-				if r.Under.Keys != 20 || r.Over.Keys != 0 || len(r.Faults) != 20 || r.Faults[0].Under < 5 {
+				if r.Under.Keys != 20 || r.Over.Keys != 0 || len(r.Violations) != 20 || r.Violations[0].Under < 5 {
 					t.Error("want every key under its quota")
 				}
 			},

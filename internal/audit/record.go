@@ -162,7 +162,7 @@ func (l *logWriter) close() error {
 // report judges the callers' records, and takes them away.
 func (r *run) report(callers []*caller) *Report {
 	out := &Report{Began: r.start, Took: Seconds(time.Since(r.start)), Run: r.name, Callers: len(callers),
-		Sources: map[string]Decided{}, Faults: []Fault{}, Gaps: []Gap{}}
+		Sources: map[string]Decided{}, Violations: []Violation{}, Gaps: []Gap{}}
 	var kinds errorKinds
 	var line timeline
 	parts := make([][]record, len(callers))
@@ -238,10 +238,10 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 			}
 			name := r.keys.name(key)
 			if v.over > 0 || v.under > 0 {
-				out.Faults = worst(out.Faults, Fault{
+				out.Violations = worst(out.Violations, Violation{
 					Key: name, Spec: part.Spec, Over: v.over, OverHeld: v.overHeld, Under: v.under,
 					Admitted: v.admitted, Denied: v.denied, Ambiguous: v.ambiguous, DeniedAt: Seconds(max(0, v.underAt-r.began)),
-				}, maxFaults, func(f Fault) int64 { return f.Over + f.Under })
+				}, maxViolations, func(f Violation) int64 { return f.Over + f.Under })
 			}
 			if length := Seconds(v.gap.to - v.gap.from); length > 0 {
 				g := Gap{Key: name, Length: length, At: Seconds(v.gap.from - r.began), Ended: v.gap.ended}

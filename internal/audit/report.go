@@ -43,8 +43,8 @@ type Report struct {
 	AtLimit int `json:"at_limit"`
 	// Unexhausted keys were not denied as often as Exhaust wants within its time.
 	Unexhausted int `json:"unexhausted"`
-	// Faults are the worst 20 keys.
-	Faults []Fault `json:"faults"`
+	// Violations are the worst 20 keys.
+	Violations []Violation `json:"violations"`
 
 	// AmbiguousRetries are attempts that may have been charged without a decision; ReroutedCalls were sent to another node
 	// after a failure.
@@ -61,8 +61,8 @@ type Report struct {
 }
 
 const (
-	maxFaults = 20
-	maxGaps   = 10
+	maxViolations = 20
+	maxGaps       = 10
 )
 
 // Decided counts decisions.
@@ -91,8 +91,8 @@ func (k *Keys) merge(other Keys) {
 	k.Units += other.Units
 }
 
-// Fault is a key with over-admission or under-admission.
-type Fault struct {
+// Violation is a key with over-admission or under-admission.
+type Violation struct {
 	Key       string `json:"key"`
 	Spec      string `json:"spec"`
 	Over      int64  `json:"over"`

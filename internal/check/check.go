@@ -175,7 +175,7 @@ const (
 	// Invalid: the record cannot be decided (for example unknown limits).
 	Invalid
 	// Later: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
-	Later
+	NotReady
 )
 
 // Reply answers the Record at the same index.

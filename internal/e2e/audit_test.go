@@ -90,38 +90,73 @@ func auditRules(t *testing.T, all []counting) (dir string) {
 	return dir
 }
 
+// auditSpan is when an admitted check was sent and when its answer came.
+type auditSpan struct{ sent, answered time.Time }
+
+// mostIn returns how many of the checks one interval of length d may have admitted, at most.
+func mostIn(d time.Duration, admitted []auditSpan) (most int) {
+	for _, from := range admitted {
+		n := 0
+		for _, s := range admitted {
+			if !s.answered.Before(from.answered) && !s.sent.After(from.answered.Add(d)) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// takenOver returns how many partitions nodes have taken over from owners that were lost.
+func takenOver(nodes []*node) (n float64) {
+	for _, node := range nodes {
+		n += node.metric("sluice_takeovers_total") - node.metric("sluice_takeovers_fresh_total")
+	}
+	return n
+}
+
 // TestAuditEveryAlgorithm hammers keys of every algorithm through all nodes at
-// once and wants exactly the quota of each admitted. It starts three nodes; with
+// once and wants exactly the quota of each admitted. Where the machine stalled a
+// node for so long that others took its partitions over, docs/consistency.md allows
+// what 50 ms admit of a key beyond it, and retries may cost units. It starts three nodes; with
 // SLUICE_E2E_ADDRS (gRPC addresses, comma separated) it audits a cluster that
 // runs elsewhere, whose rules it does not know: then the limits travel with the checks.
 func TestAuditEveryAlgorithm(t *testing.T) {
 	t.Parallel()
 	all := countings(auditPeriod(time.Now()))
 	var addrs []string
+	var nodes []*node
 	inline := os.Getenv("SLUICE_E2E_ADDRS") != ""
 	if inline {
 		addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
 	} else {
-		for _, n := range cluster(t, 3, auditRules(t, all), "--check-timeout", "5s") {
+		nodes = cluster(t, 3, auditRules(t, all), "--check-timeout", "5s")
+		for _, n := range nodes {
 			addrs = append(addrs, n.grpc)
 		}
 	}
+	before := takenOver(nodes)
 	admitted := hammer(t, addrs, all, inline)
+	taken := takenOver(nodes) - before
 	for _, c := range all {
 		name := c.name
 		over, under := 0, 0
-		total := int64(0)
+		total := 0
 		for _, a := range admitted[name] {
-			total += a
+			total += len(a)
+			quota := auditQuota
+			if taken > 0 && len(a) > quota {
+				quota += mostIn(50*time.Millisecond, a)
+			}
 			switch {
-			case a > auditQuota:
+			case len(a) > quota:
 				over++
-			case a < auditQuota:
+			case len(a) < quota && taken == 0:
 				under++
 			}
 		}
-		t.Logf("%-22s admitted %d of %d asked, quota %d: %d keys over, %d under",
-			name, total, auditKeys*auditAsks, auditKeys*auditQuota, over, under)
+		t.Logf("%-22s admitted %d of %d asked, quota %d: %d keys over, %d under; %v partitions taken over",
+			name, total, auditKeys*auditAsks, auditKeys*auditQuota, over, under, taken)
 		if over > 0 || under > 0 {
 			t.Errorf("%s: %d keys over and %d under their quota", name, over, under)
 		}
@@ -131,7 +166,7 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 // hammer asks for every key of every algorithm auditAsks times, in random order,
 // from auditCallers callers, each call at a random node: half of the checks one
 // to a call, half in batches. It returns what each key was admitted.
-func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[string][]int64 {
+func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[string][][]auditSpan {
 	t.Helper()
 	clients := make([]sluicev1.SluiceServiceClient, len(addrs))
 	for i, addr := range addrs {
@@ -147,9 +182,9 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 		key int
 	}
 	var asks []ask
-	admitted := map[string][]int64{}
+	admitted := map[string][][]auditSpan{}
 	for _, c := range all {
-		admitted[c.name] = make([]int64, auditKeys)
+		admitted[c.name] = make([][]auditSpan, auditKeys)
 		for key := range auditKeys {
 			for range auditAsks {
 				asks = append(asks, ask{c, key})
@@ -163,6 +198,7 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 
 	var next atomic.Int64
 	var failures atomic.Int64
+	var mu sync.Mutex // guards admitted
 	var wg sync.WaitGroup
 	for caller := range auditCallers {
 		rng := rand.New(rand.NewPCG(seed, uint64(caller)+2))
@@ -190,6 +226,7 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 					req.Checks = append(req.Checks, item)
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				sent := time.Now()
 				resp, err := clients[rng.IntN(len(clients))].Check(ctx, req)
 				cancel()
 				if err != nil {
@@ -197,6 +234,7 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 					t.Errorf("check: %v", err)
 					return
 				}
+				span := auditSpan{sent, time.Now()}
 				for i, d := range resp.Decisions {
 					if d.Error != nil || (d.Source != sluicev1.Source_SOURCE_HELD && d.Source != sluicev1.Source_SOURCE_FORWARDED && d.Source != sluicev1.Source_SOURCE_LEASE) {
 						failures.Add(1)
@@ -204,7 +242,10 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 						return
 					}
 					if d.Allowed {
-						atomic.AddInt64(&admitted[part[i].name][part[i].key], 1)
+						mu.Lock()
+						key := &admitted[part[i].name][part[i].key]
+						*key = append(*key, span)
+						mu.Unlock()
 					}
 				}
 			}

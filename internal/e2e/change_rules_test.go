@@ -149,7 +149,7 @@ func TestChangeRulesDiffer(t *testing.T) {
 		t.Logf("%d checks, admitted %d, denied %d; %d keys at their limit; over %d keys by %d; errors %d; sources %v, longest gap %v",
 			r.Checks, r.Admitted, r.Denied, r.AtLimit, r.Over.Keys, r.Over.Units, r.FinalErrors, r.Sources, r.LongestGap().Length)
 		if r.Over.Units > 0 {
-			t.Errorf("%d keys were admitted %d above the larger limit: %+v", r.Over.Keys, r.Over.Units, r.Faults)
+			t.Errorf("%d keys were admitted %d above the larger limit: %+v", r.Over.Keys, r.Over.Units, r.Violations)
 		}
 		if r.FinalErrors > 0 {
 			t.Errorf("%d checks had no answer: %+v", r.FinalErrors, r.Errors)

@@ -61,7 +61,7 @@ func (f *fleet) revive(names []string) {
 	f.enlist(fresh...)
 	f.t.Logf("%d nodes are back after %v", len(fresh), time.Since(began).Round(time.Millisecond))
 	for _, n := range fresh {
-		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_claims_fresh_total"); restored == 0 || fresh > 0 {
+		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_takeovers_fresh_total"); restored == 0 || fresh > 0 {
 			f.t.Errorf("%s has read %v counters, and %v partitions begin afresh", n.name, restored, fresh)
 		}
 	}
@@ -92,7 +92,7 @@ func TestChangeWholeRestartUnderLoad(t *testing.T) {
 	f := newKept(t, 3)
 	found := f.watch(func() { f.revive(f.end(syscall.SIGTERM)) })
 	if found.small.OverHeld.Units > 0 {
-		t.Errorf("owners admitted %d above the limits of %d keys: %+v", found.small.OverHeld.Units, found.small.OverHeld.Keys, found.small.Faults)
+		t.Errorf("owners admitted %d above the limits of %d keys: %+v", found.small.OverHeld.Units, found.small.OverHeld.Keys, found.small.Violations)
 	}
 	// Who is asked last may answer by itself, when the owner has gone.
 	f.judge(found, time.Minute, found.small.Over.Units)

@@ -216,12 +216,12 @@ func (f *fleet) judge(found outcome, gap time.Duration, over int64) {
 			r.Checks, r.Admitted, r.Denied, r.AtLimit, r.Over.Keys, r.Over.Units, r.OverHeld.Units, r.Under.Keys, r.Under.Units, r.FinalErrors,
 			r.AmbiguousRetries, r.ReroutedCalls, r.Latency.P50, r.Latency.P99, r.LongestGap().Length, r.LongestGap().At, r.Took, r.Sources)
 		if r.Over.Units > over {
-			f.t.Errorf("%d keys were admitted %d above their limits; want at most %d: %+v", r.Over.Keys, r.Over.Units, over, r.Faults)
+			f.t.Errorf("%d keys were admitted %d above their limits; want at most %d: %+v", r.Over.Keys, r.Over.Units, over, r.Violations)
 		}
 		// A check whose answer got lost between two nodes may have been charged twice.
 		if twice := f.ambiguous(); r.Under.Units > twice {
 			f.t.Errorf("%d keys were denied %d units that were free, with %d ambiguous retries between nodes: %+v",
-				r.Under.Keys, r.Under.Units, twice, r.Faults)
+				r.Under.Keys, r.Under.Units, twice, r.Violations)
 		}
 		if r.FinalErrors > 0 {
 			f.t.Errorf("%d checks had no answer: %+v", r.FinalErrors, r.Errors)

@@ -133,7 +133,7 @@ func (a *watch) wait() *account {
 	// A check whose answer got lost between two nodes may have been charged twice.
 	if twice := a.lab.ambiguous(); r.Under.Units > twice {
 		a.t.Errorf("%s: %d keys were denied %d units that were free, with %d ambiguous retries between nodes: %+v",
-			a.name, r.Under.Keys, r.Under.Units, twice, r.Faults)
+			a.name, r.Under.Keys, r.Under.Units, twice, r.Violations)
 	}
 	if r.Unexhausted > 0 {
 		a.t.Errorf("%s: %d keys were not at their limit in the end", a.name, r.Unexhausted)

@@ -195,9 +195,9 @@ func (l *lab) waitWhole(nodes []*labNode, within time.Duration) {
 		}
 		held := int32(0)
 		for i, m := range all {
-			h := m.GetHoldings()
-			if held += h.GetHolding(); !m.MayDecide || len(m.VoterSet.GetMembers()) != len(nodes) ||
-				h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
+			h := m.GetPartitionCounts()
+			if held += h.GetOwned(); !m.MayDecide || len(m.VoterSet.GetMembers()) != len(nodes) ||
+				h.GetUnprotected()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
 				return fmt.Errorf("%s: may decide: %v %s, set %v, %v", nodes[i].name, m.MayDecide, m.Reason, m.VoterSet, h)
 			}
 		}

@@ -103,7 +103,7 @@ func (r *relay) carry(near net.Conn, port int, delay time.Duration) {
 	var ways sync.WaitGroup
 	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
 		ways.Go(func() {
-			pass(way[1], way[0], delay)
+			carryBytes(way[1], way[0], delay)
 			near.Close()
 			far.Close()
 		})
@@ -111,8 +111,8 @@ func (r *relay) carry(near net.Conn, port int, delay time.Duration) {
 	ways.Wait()
 }
 
-// pass carries bytes from one connection to the other, each delay later.
-func pass(to, from net.Conn, delay time.Duration) {
+// carryBytes carries bytes from one connection to the other, each delay later.
+func carryBytes(to, from net.Conn, delay time.Duration) {
 	pieces := make(chan piece, 4096)
 	go func() {
 		defer close(pieces)

@@ -78,7 +78,7 @@ func flood(t *testing.T, size, limit int, length time.Duration) {
 	}
 	fresh := func() (all float64) {
 		for _, n := range nodes {
-			all += n.vitals()["sluice_claims_fresh_total"]
+			all += n.vitals()["sluice_takeovers_fresh_total"]
 		}
 		return all
 	}

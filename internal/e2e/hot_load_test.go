@@ -13,8 +13,8 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// span is one admitted check: when it was sent and when its answer came, since the load began.
-type span struct {
+// admission is an admitted check: when it was sent and when its answer came, since the load began.
+type admission struct {
 	from, to time.Duration
 	node     int
 }
@@ -41,7 +41,7 @@ type hotLoad struct {
 // hotResult is what came of a load.
 type hotResult struct {
 	took            time.Duration
-	admitted        []span // by the time of their answers
+	admitted        []admission // by the time of their answers
 	asked           int
 	perNodeAdmitted []int
 	denied, failed  []int // by node
@@ -84,7 +84,7 @@ func (l hotLoad) run(t *testing.T, d time.Duration) *hotResult {
 	}
 	work.Wait()
 	sum.took = time.Since(began)
-	slices.SortFunc(sum.admitted, func(a, b span) int { return int(a.to - b.to) })
+	slices.SortFunc(sum.admitted, func(a, b admission) int { return int(a.to - b.to) })
 	slices.Sort(sum.latencies)
 	return sum
 }
@@ -137,7 +137,7 @@ func (l hotLoad) caller(c uint64, clients []sluicev1.SluiceServiceClient, began 
 		own.latencies = append(own.latencies, to-from)
 		own.sources[res.Decisions[0].Source]++
 		if res.Decisions[0].Allowed {
-			own.admitted = append(own.admitted, span{from, to, at})
+			own.admitted = append(own.admitted, admission{from, to, at})
 			own.perNodeAdmitted[at]++
 		} else {
 			own.denied[at]++
@@ -170,10 +170,10 @@ func (r *hotResult) add(x *hotResult) {
 	}
 }
 
-func (r *hotResult) failures() int { return total(r.failed) }
-func (r *hotResult) denials() int  { return total(r.denied) }
+func (r *hotResult) failures() int { return sumOf(r.failed) }
+func (r *hotResult) denials() int  { return sumOf(r.denied) }
 
-func total(counts []int) (n int) {
+func sumOf(counts []int) (n int) {
 	for _, c := range counts {
 		n += c
 	}
@@ -183,7 +183,7 @@ func total(counts []int) (n int) {
 // mostOver returns by how much admissions exceed burst + rate × length in the worst interval: those that
 // were sent and answered within it, so were decided within it for sure. Negative: by how much they
 // stayed below.
-func mostOver(admitted []span, burst, ratePerSecond float64) float64 {
+func mostOver(admitted []admission, burst, ratePerSecond float64) float64 {
 	// Over intervals that begin with some check's sending, count + rate × begin is kept in a tree, to which
 	// every check adds one for all intervals that begin before it was sent.
 	starts := make([]time.Duration, len(admitted))

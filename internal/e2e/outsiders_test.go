@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/rawh2"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -112,7 +113,7 @@ func TestSilentPeerStallsNobody(t *testing.T) {
 				c, cancel := context.WithTimeout(ctx, time.Second)
 				nodes[0].api().Check(c, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{patronsCheck(fmt.Sprintf("other-%d-%d", i, j))}})
 				cancel()
-				pause(ctx, 100*time.Millisecond)
+				pause.For(ctx, 100*time.Millisecond)
 			}
 		})
 	}
@@ -249,7 +250,7 @@ func garbage(ctx context.Context, n *node) error {
 				return errors.New("noise at the gossip port is not counted")
 			}
 		}
-		pause(ctx, 10*time.Millisecond)
+		pause.For(ctx, 10*time.Millisecond)
 	}
 	return nil
 }
@@ -276,7 +277,7 @@ func drip(ctx context.Context, n *node) error {
 					}
 					dialled.Add(1)
 					for i := range openings[port] {
-						if _, err := c.Write([]byte(openings[port][i : i+1])); err != nil || !pause(ctx, 500*time.Millisecond) {
+						if _, err := c.Write([]byte(openings[port][i : i+1])); err != nil || !pause.For(ctx, 500*time.Millisecond) {
 							break
 						}
 					}
@@ -319,7 +320,7 @@ func crowd(ctx context.Context, n *node, hello string) error {
 			continue // turned away already
 		}
 		if i%50 == 0 {
-			pause(ctx, 10*time.Millisecond)
+			pause.For(ctx, 10*time.Millisecond)
 		}
 	}
 	v, err := n.measure()
@@ -380,7 +381,7 @@ func huge(ctx context.Context, n *node) error {
 			}
 			c.Close()
 		}
-		pause(ctx, 300*time.Millisecond)
+		pause.For(ctx, 300*time.Millisecond)
 	}
 	return nil
 }
@@ -416,7 +417,7 @@ func bombs(ctx context.Context, n *node) error {
 				return fmt.Errorf("a compressed body: %d", r.StatusCode)
 			}
 		}
-		pause(ctx, 100*time.Millisecond)
+		pause.For(ctx, 100*time.Millisecond)
 	}
 	return nil
 }
@@ -440,7 +441,7 @@ func reset(ctx context.Context, n *node) error {
 			c.NewStream(one, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, sluicev1.SluiceService_CheckStream_FullMethodName)
 			cancel()
 		}
-		pause(ctx, 20*time.Millisecond)
+		pause.For(ctx, 20*time.Millisecond)
 	}
 	return nil
 }
@@ -464,7 +465,7 @@ func unread(ctx context.Context, n *node) error {
 		}
 		all.Go(func() {
 			for ctx.Err() == nil && stream.Send(q) == nil { // until flow control stops it
-				pause(ctx, 200*time.Millisecond)
+				pause.For(ctx, 200*time.Millisecond)
 			}
 		})
 	}
@@ -480,7 +481,7 @@ func halves(ctx context.Context, n *node) error {
 		all.Go(func() { begin(ctx, addr, nil, 250, method) })
 	}
 	most := before.resident()
-	for pause(ctx, 100*time.Millisecond) {
+	for pause.For(ctx, 100*time.Millisecond) {
 		if v, err := n.measure(); err == nil {
 			most = max(most, v.resident())
 		}
@@ -505,7 +506,7 @@ func begin(ctx context.Context, addr string, secure *tls.Config, calls int, meth
 		if r, err := rawh2.New(c); err == nil {
 			r.Flood(ctx, calls, 4<<20, method)
 		}
-		pause(ctx, 500*time.Millisecond)
+		pause.For(ctx, 500*time.Millisecond)
 		c.Close()
 	}
 }
@@ -580,14 +581,4 @@ func (n *node) memory(line string) int {
 		n.t.Fatal(err)
 	}
 	return kib / 1024
-}
-
-// pause waits, and reports false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

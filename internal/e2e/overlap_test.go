@@ -93,9 +93,9 @@ func TestOverlap(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				h := m.GetHoldings()
-				owned, partitions = owned+h.GetHolding(), m.Partitions
-				if h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
+				h := m.GetPartitionCounts()
+				owned, partitions = owned+h.GetOwned(), m.Partitions
+				if h.GetUnprotected()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
 					return fmt.Errorf("%s: %v", n.name, h)
 				}
 			}

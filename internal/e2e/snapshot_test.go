@@ -77,7 +77,7 @@ func TestSnapshotOfOne(t *testing.T) {
 		if d.Remaining < least || d.Remaining > most {
 			t.Errorf("%d remain, want %d to %d", d.Remaining, least, most)
 		}
-		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_claims_fresh_total"); restored != 1 || fresh != 0 {
+		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
 			t.Errorf("%v counters were read, %v partitions begin afresh", restored, fresh)
 		}
 	}

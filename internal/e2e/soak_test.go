@@ -75,7 +75,7 @@ func TestSoak(t *testing.T) {
 				waitAgreed(t, f.nodes(), 20*time.Second)
 				eventually(t, 30*time.Second, "the dead is counted no more", func() error {
 					for _, n := range steady {
-						if counted := n.vitals()["sluice_set_members"]; counted != float64(len(f.nodes())) {
+						if counted := n.vitals()["sluice_voters"]; counted != float64(len(f.nodes())) {
 							return fmt.Errorf("%s counts %.0f of %d", n.name, counted, len(f.nodes()))
 						}
 					}

@@ -94,7 +94,7 @@ func TestUpgradeHotKey(t *testing.T) {
 	r := <-audited
 	t.Logf("%d checks, admitted %d, sources %v, longest gap %v", r.Checks, r.Admitted, r.Sources, r.LongestGap().Length)
 	if r.Over.Units > 0 || r.FinalErrors > 0 {
-		t.Errorf("admitted %d above the limit; %d checks had no answer: %+v, %+v", r.Over.Units, r.FinalErrors, r.Faults, r.Errors)
+		t.Errorf("admitted %d above the limit; %d checks had no answer: %+v, %+v", r.Over.Units, r.FinalErrors, r.Violations, r.Errors)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package facts has the values that nodes report about themselves for display: counts, holdings and the state of a key.
+// Package facts has the values that nodes report about themselves for display: counts, numbers of partitions and the state of a key.
 package facts
 
 import "time"
@@ -48,9 +48,9 @@ type Node struct {
 	// Rules is a hash of the rules in force, empty for none.
 	Rules string
 	// MayDecide: it has quorum. If not, Reason says why.
-	MayDecide bool
-	Reason    string
-	Holdings  Holdings
+	MayDecide       bool
+	Reason          string
+	PartitionCounts PartitionCounts
 	// All are the checks of all rules, unmatched ones included.
 	All     Counts
 	Latency Latency
@@ -62,9 +62,9 @@ type Node struct {
 	History []Counts
 }
 
-// Holdings are current numbers of partitions; see limiter.Holdings.
-type Holdings struct {
-	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Divergent, Lost int
+// PartitionCounts are current numbers of partitions; see limiter.PartitionCounts.
+type PartitionCounts struct {
+	Owned, Unprotected, BelowReplicas, HandingOver, Replicas, TakingOver, Divergent, Lost int
 }
 
 // Latency is a histogram; see timing.Latency.
@@ -87,8 +87,8 @@ type Key struct {
 	// Node is set by the node that collects the reports.
 	Node      string
 	Partition int
-	// Holds: it owns the key. Copy: it has a copy of its partition, which is complete (Whole) or in initial sync.
-	Holds, Copy, Whole bool
+	// Owner: it owns the key. Replica: it has a replica of its partition, which is Complete or in initial sync.
+	Owner, Replica, Complete bool
 	// Gen is the generation of its state, if it has one.
 	Gen uint64
 	// Only from the owner. Counted: there is a counter; without one, all limits are unspent. Limits are in the order of the

@@ -283,15 +283,15 @@ func (c *cell) takeovers() (n int) {
 		}
 		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		i := strings.Index(string(text), "\nsluice_claims_total ")
+		i := strings.Index(string(text), "\nsluice_takeovers_total ")
 		if err != nil || i < 0 {
-			c.t.Fatalf("%s: no sluice_claims_total, %v", node.name, err)
+			c.t.Fatalf("%s: no sluice_takeovers_total, %v", node.name, err)
 		}
-		var claims float64
-		if _, err := fmt.Sscanf(string(text[i:]), "\nsluice_claims_total %g", &claims); err != nil {
+		var takeovers float64
+		if _, err := fmt.Sscanf(string(text[i:]), "\nsluice_takeovers_total %g", &takeovers); err != nil {
 			c.t.Fatal(err)
 		}
-		n += int(claims)
+		n += int(takeovers)
 	}
 	return n
 }

@@ -108,17 +108,17 @@ func whole(targets []*target) error {
 				serving = append(serving, member.Name)
 			}
 		}
-		h := m.GetHoldings()
+		h := m.GetPartitionCounts()
 		if len(serving) != len(targets) || len(m.VoterSet.GetMembers()) != len(targets) || !m.MayDecide {
 			return fmt.Errorf("%s lists %v, voters %v, has quorum: %v %s", t.name, serving, m.VoterSet.GetMembers(), m.MayDecide, m.Reason)
 		}
-		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
+		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
 			return fmt.Errorf("%s: %v", t.name, h)
 		}
 		if ring = cmp.Or(ring, m.Ring); m.Ring != ring {
 			return fmt.Errorf("%s has ring %s, another node %s", t.name, m.Ring, ring)
 		}
-		owned, partitions = owned+h.GetHolding(), m.Partitions
+		owned, partitions = owned+h.GetOwned(), m.Partitions
 	}
 	if owned != partitions {
 		return errors.New("some partition has no owner, or two")

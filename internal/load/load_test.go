@@ -225,17 +225,26 @@ func (b broken) Call(_ context.Context, _ int, keys []string, seen *Counts) erro
 	return nil
 }
 
-// A run that is stopped ends at once, with what there is so far and no error of its own doing.
+// A run that is stopped ends with its calls in flight, whose checks the nodes may have charged, and without an error of its own
+// doing.
 func TestRunIsStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 505*time.Millisecond)
-		defer stop()
-		began := time.Now()
-		r, err := Run(ctx, newFake(10*time.Millisecond, nil), work(t, Work{Callers: 2, Batch: 1, Duration: time.Hour}))
-		if err != nil || r.Calls != 100 || r.FailedCalls != 0 || r.Took != 505*time.Millisecond || time.Since(began) != r.Took {
-			t.Errorf("%+v after %v, %v", r, time.Since(began), err)
-		}
-	})
+	for _, c := range []struct {
+		takes, took time.Duration
+		calls       int64
+	}{
+		{10 * time.Millisecond, 510 * time.Millisecond, 102},
+		{time.Hour, 505*time.Millisecond + grace, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithTimeout(t.Context(), 505*time.Millisecond)
+			defer stop()
+			began := time.Now()
+			r, err := Run(ctx, newFake(c.takes, nil), work(t, Work{Callers: 2, Batch: 1, Duration: time.Hour}))
+			if err != nil || r.Calls != c.calls || r.FailedCalls != 0 || r.Took != c.took || time.Since(began) != r.Took {
+				t.Errorf("%+v after %v, %v", r, time.Since(began), err)
+			}
+		})
+	}
 }
 
 // Calls that hang are cut off soon after the end.

@@ -102,13 +102,14 @@ type Result struct {
 	Latency *hdrhistogram.Histogram
 }
 
-// grace is how long calls that are in flight at the end may go on.
+// grace is how long calls that are in flight at the end, or when the run is stopped, may go on.
 const grace = 2 * time.Second
 
 // failurePause is how long a caller waits after a failed call, so that it does not overload a node that rejects at once.
 const failurePause = 10 * time.Millisecond
 
-// Run puts w on target until its time is over or ctx ends, and returns the result so far. Failed calls are part of it.
+// Run puts w on target until its time is over or ctx ends, and returns the result so far. Failed calls are part of it, and so
+// are calls in flight when ctx ended: nodes may have charged them.
 // The error is that of Validate.
 func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	if err := w.Validate(); err != nil {
@@ -119,13 +120,14 @@ func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	r.open = began.Add(w.Warmup)
 	r.shut = r.open.Add(w.Duration)
 
-	calling, cancel := context.WithCancel(ctx)
+	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	late := time.AfterFunc(w.Warmup+w.Duration+grace, cancel)
 	defer late.Stop()
+	defer context.AfterFunc(ctx, func() { late.Reset(min(grace, time.Until(r.shut.Add(grace)))) })()
 	var callers, watching sync.WaitGroup
 	for i := range w.Callers {
-		callers.Go(func() { r.call(calling, i) })
+		callers.Go(func() { r.call(ctx, calling, i) })
 	}
 	done := make(chan struct{})
 	if w.Progress != nil {
@@ -158,8 +160,8 @@ func newLedgers() []ledger {
 	return l
 }
 
-// call runs one caller.
-func (r *run) call(ctx context.Context, number int) {
+// call runs one caller until ctx ends, with calls that end with calling.
+func (r *run) call(ctx, calling context.Context, number int) {
 	w := r.work
 	seed := w.Seed<<20 + uint64(number)
 	pick, random := w.Keys.New(seed), rand.New(rand.NewPCG(seed, 3)) // #nosec G404 -- of a load
@@ -202,9 +204,9 @@ func (r *run) call(ctx context.Context, number int) {
 			return
 		}
 		var seen Counts
-		err := caller.Call(ctx, node, keys, &seen)
+		err := caller.Call(calling, node, keys, &seen)
 		end := time.Now()
-		if end.After(r.shut) || ctx.Err() != nil {
+		if end.After(r.shut) || calling.Err() != nil {
 			return // the result of a cancelled call is unknown
 		}
 		book := kept

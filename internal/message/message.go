@@ -33,24 +33,24 @@ type Envelope struct {
 // Body is one of the message types of this package, by pointer.
 type Body interface{ body() }
 
-func (*Heartbeat) body()     {}
-func (*Ack) body()           {}
-func (*Prepare) body()       {}
-func (*Promise) body()       {}
-func (*Accept) body()        {}
-func (*Accepted) body()      {}
-func (*Holdings) body()      {}
-func (*PendingGrants) body() {}
-func (*Claim) body()         {}
-func (*ClaimResponse) body() {}
-func (*Fetch) body()         {}
-func (*TransferBatch) body() {}
-func (*Receipt) body()       {}
-func (*Room) body()          {}
-func (*Load) body()          {}
-func (*AcceptLoss) body()    {}
-func (*Report) body()        {}
-func (*Account) body()       {}
+func (*Heartbeat) body()          {}
+func (*Ack) body()                {}
+func (*Prepare) body()            {}
+func (*Promise) body()            {}
+func (*Accept) body()             {}
+func (*Accepted) body()           {}
+func (*OwnedPartitions) body()    {}
+func (*PendingGrants) body()      {}
+func (*Claim) body()              {}
+func (*ClaimResponse) body()      {}
+func (*Fetch) body()              {}
+func (*TransferBatch) body()      {}
+func (*Receipt) body()            {}
+func (*DenialInvalidation) body() {}
+func (*Load) body()               {}
+func (*AcceptLoss) body()         {}
+func (*Report) body()             {}
+func (*Account) body()            {}
 
 // Wish is what a process wants from the voter set.
 type Wish uint8
@@ -140,17 +140,17 @@ type Accepted struct {
 	OK      bool   `cbor:"3,keyasint,omitempty"`
 }
 
-// Holdings announces the partitions that the sender owns.
-type Holdings struct {
-	// Seq numbers the Holdings of a process; lower ones are out of date.
+// OwnedPartitions announces the partitions that the sender owns.
+type OwnedPartitions struct {
+	// Seq numbers the OwnedPartitions of a process; lower ones are out of date.
 	Seq uint64 `cbor:"1,keyasint,omitempty"`
 	// Full: the sender owns no partition outside Held. Otherwise Held only adds.
-	Full bool      `cbor:"2,keyasint,omitempty"`
-	Held []Holding `cbor:"3,keyasint,omitempty"`
+	Full       bool             `cbor:"2,keyasint,omitempty"`
+	Partitions []OwnedPartition `cbor:"3,keyasint,omitempty"`
 }
 
-// Holding is one owned partition. While it is being handed to NextOwner, either may be the owner.
-type Holding struct {
+// OwnedPartition is one owned partition. While it is being handed to NextOwner, either may be the owner.
+type OwnedPartition struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 	// Start is the mark that this epoch began with.
@@ -339,9 +339,9 @@ type Rejection struct {
 	Owner Peer  `cbor:"3,keyasint,omitzero"`
 }
 
-// Room is a denial cache invalidation: units were given back to these keys of the sender, so denials cached elsewhere may
+// DenialInvalidation is a denial cache invalidation: units were given back to these keys of the sender, so denials cached elsewhere may
 // be stale.
-type Room struct {
+type DenialInvalidation struct {
 	Keys []bucket.Key `cbor:"1,keyasint,omitempty"`
 }
 

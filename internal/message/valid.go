@@ -27,9 +27,9 @@ func Validate(b Body) error {
 	case *Heartbeat:
 		unknown = b.Wish > Leave
 		number("expect", b.Expect)
-	case *Holdings:
-		for i := range b.Held {
-			number("partition", b.Held[i].Partition)
+	case *OwnedPartitions:
+		for i := range b.Partitions {
+			number("partition", b.Partitions[i].Partition)
 		}
 	case *PendingGrants:
 		for i := range b.Grants {
@@ -54,19 +54,8 @@ func Validate(b Body) error {
 		for i := range b.Lines {
 			number("reporters", b.Lines[i].Reporters)
 		}
-	case *Facts:
-		if len(b.Node.ByRule) > facts.MaxRules {
-			return fmt.Errorf("facts: %d rules; want at most %d", len(b.Node.ByRule), facts.MaxRules)
-		}
-		histories := [][]facts.Counts{b.Node.History}
-		for i := range b.Node.ByRule {
-			histories = append(histories, b.Node.ByRule[i].History)
-		}
-		for _, h := range histories {
-			if len(h) > facts.Slots {
-				return fmt.Errorf("facts: a history of %d slots; want at most %d", len(h), facts.Slots)
-			}
-		}
+	case *FactsResponse:
+		err = validateFacts(&b.Node)
 	case *TransferBatch:
 		size, counters := 0, 0
 		for i := range b.Parts {
@@ -93,4 +82,18 @@ func Validate(b Body) error {
 		return ErrUnknown
 	}
 	return err
+}
+
+func validateFacts(n *facts.Node) error {
+	if len(n.ByRule) > facts.MaxRules {
+		return fmt.Errorf("facts: %d rules; want at most %d", len(n.ByRule), facts.MaxRules)
+	}
+	slots := len(n.History)
+	for i := range n.ByRule {
+		slots = max(slots, len(n.ByRule[i].History))
+	}
+	if slots > facts.Slots {
+		return fmt.Errorf("facts: a history of %d slots; want at most %d", slots, facts.Slots)
+	}
+	return nil
 }

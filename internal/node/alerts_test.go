@@ -62,7 +62,7 @@ func TestAlertFaults(t *testing.T) {
 		{"sluice_ready == 0", "sluice_redy == 0", "SluiceNotReady: there is no metric sluice_redy"},
 		{"sluice_ready == 0", "", "SluiceNotReady: no expression"},
 		{"sluice_ready == 0", "up == 0", "SluiceNotReady: names no metric"},
-		{`source="overloaded"`, `source="full"`, `SluiceOverloaded: sluice_answers_total has no source "full"`},
+		{`source="overloaded"`, `source="full"`, `SluiceOverloaded: sluice_decisions_total has no source "full"`},
 		{`source=~"share|`, `source=~"shares|`, `has no source "shares"`},
 		{`{direction="given"}`, `{way="given"}`, `sluice_handoffs_total has no way`},
 		{"!= 1021", "!= 1022", "there are 1021 partitions, not 1022"},

@@ -29,7 +29,7 @@ func (n *Node) openLimiter() error {
 		return err
 	}
 	n.waits, n.clock = new(waits).next, n.cluster.Now
-	n.inquiries = newInquiries(n.cluster.Others, n.peers.Ask)
+	n.inquiries = newInquiries(n.cluster.Others, n.peers.Query)
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.spreadLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.inquiries.top,

@@ -26,11 +26,11 @@ func (s *snapshot) families() []family {
 func (m *scrape) serving(s *snapshot) {
 	m.gauges("sluice_build_info", "Always 1; the label is the version of the node.", "version")
 	m.sample(1, s.version)
-	m.gauge("sluice_ready", "1 when this node takes traffic.", flag(s.ready))
-	m.gauge("sluice_rules_generation", "Times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
+	m.gauge("sluice_ready", "1 while this node is ready for traffic.", flag(s.ready))
+	m.gauge("sluice_rules_generation", "Number of times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
 	m.gauge("sluice_rules_stale", "1 while the rule files are invalid and older rules are in force.", flag(s.rules.LastError != nil))
 	m.gauge("sluice_rules", "Rules in force.", float64(len(s.service.Rules)))
-	m.gauge("sluice_rules_loaded_timestamp_seconds", "When the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
+	m.gauge("sluice_rules_loaded_timestamp_seconds", "Time at which the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
 	m.counter("sluice_rules_failures_total", "Different errors found in rule files.", s.rules.Failures)
 
 	m.gauge("sluice_rules_skipped_files", "Files beside the rules that are not read because of their names; 101 for more than 100.", float64(len(s.rules.Skipped)))
@@ -39,11 +39,11 @@ func (m *scrape) serving(s *snapshot) {
 		m.sample(flag(f.status.LastError != nil), f.label)
 	}
 	certificates := slices.DeleteFunc(slices.Clone(s.secrets), func(f secretStatus) bool { return f.expires.IsZero() })
-	m.gauges("sluice_certificate_expiry_timestamp_seconds", "When the certificate in force expires, in Unix time.", "files")
+	m.gauges("sluice_certificate_expiry_timestamp_seconds", "Time at which the certificate in force expires, in Unix time.", "files")
 	for _, f := range certificates {
 		m.sample(float64(f.expires.Unix()), f.label)
 	}
-	m.gauges("sluice_certificate_life_left_ratio", "The remaining part of the life of the certificate in force, 1 to 0.", "files")
+	m.gauges("sluice_certificate_life_left_ratio", "Remaining part of the lifetime of the certificate in force, 1 to 0.", "files")
 	for _, f := range certificates {
 		m.sample(f.left, f.label)
 	}
@@ -100,21 +100,21 @@ func (m *scrape) deciding(s *snapshot) {
 // answering adds sources of decisions and forwarding.
 func (m *scrape) answering(s *snapshot) {
 	c := &s.cluster
-	m.counters("sluice_answers_total", "Checks of this node's APIs by the source of the decision: this node as owner, "+
+	m.counters("sluice_decisions_total", "Checks of this node's APIs by the source of the decision: this node as owner, "+
 		"another owner, that owner's denial or lease remembered here, or a rule's on_failure because no owner was reached in time.", "source")
 	m.by("held", c.Held, "forwarded", c.Forwarded, "remembered", c.Remembered, "lease", c.Leased, "eventual", c.Eventual.Decided, "share", c.Share, "closed", c.Closed, "open", c.Open,
 		"unanswered", c.Unanswered, "overloaded", c.Overloaded)
-	m.counters("sluice_partition_answers_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
-		"this node is in the minority of a network partition.", "answer")
+	m.counters("sluice_partition_fallbacks_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
+		"this node is in the minority of a network partition.", "policy")
 	m.by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
 	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.Settled)
 	m.gauge("sluice_shares_deferred", "Keys with a deferred charge: units admitted as a share and not charged to the owner yet.", float64(c.Deferred))
-	m.counter("sluice_shares_forgotten_total", "Keys whose deferred charge was dropped because there were too many deferred charges.", c.DeferredForgotten)
+	m.counter("sluice_shares_dropped_total", "Keys whose deferred charge was dropped because there were too many deferred charges.", c.DeferredForgotten)
 	m.counter("sluice_shares_unknown_total", "Shares of keys without a remembered response of the owner: a share of the limit, or nothing, by unknown_share.",
 		c.SharesUnknown)
 	m.counter("sluice_forwards_total", "Checks sent to other nodes, retries included.", c.Forwards)
 	m.counter("sluice_forwards_relayed_total", "Records that this node has relayed to their owners for nodes that cannot reach the owners.", c.Relayed)
-	m.counter("sluice_forwards_combined_total", "Checks sent to other nodes in the record of an equal check.", s.pool.Merged)
+	m.counter("sluice_forwards_coalesced_total", "Checks sent to other nodes in the record of an equal check.", s.pool.Merged)
 	m.counter("sluice_lease_granted_units_total", "Units of hot keys that this node has granted as their owner, to itself included.", c.Granted)
 	m.gauge("sluice_lease_granting_keys", "Keys owned here with live leases.", float64(c.Granting))
 	m.counter("sluice_lease_leased_units_total", "Units that this node has leased: spent, returned, expired and live ones.",
@@ -125,7 +125,7 @@ func (m *scrape) answering(s *snapshot) {
 	m.gauge("sluice_lease_live_units", "Leased units that this node may still spend.", float64(c.Leases.Live))
 	m.gauge("sluice_lease_keys", "Hot keys on this node.", float64(c.Leases.Keys))
 	m.counter("sluice_lease_denied_total", "Checks denied because the lease was used up and the owner had granted no more units just before.", c.Leases.Denied)
-	m.gauge("sluice_eventual_keys", "Keys that this node decides by itself, under consistency: eventual.", float64(c.Eventual.Keys))
+	m.gauge("sluice_eventual_keys", "Keys that this node decides locally, under consistency: eventual.", float64(c.Eventual.Keys))
 	m.gauge("sluice_eventual_reported_keys", "Keys owned here for which other nodes report their own admissions.", float64(c.Eventual.Reported))
 	m.gauge("sluice_eventual_lag_seconds", "Age of the oldest report without a response.", c.Eventual.Lag.Seconds())
 	m.counter("sluice_eventual_sent_total", "Reports sent to other nodes, each of the units of one key.", c.Eventual.Sent)
@@ -134,18 +134,18 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_eventual_charged_units_total", "Units of keys owned here that other nodes have admitted and reported.",
 		c.Eventual.Charged)
 	m.counter("sluice_eventual_excess_units_total", "Reported units beyond the limits of keys owned here.", c.Eventual.Over)
-	m.counter("sluice_eventual_overflow_total", "Checks of eventual rules forwarded to the owner because this node decides too many other keys.", c.Eventual.Full)
+	m.counter("sluice_eventual_overflow_total", "Checks of eventual rules forwarded to the owner because this node decides too many other keys locally.", c.Eventual.Full)
 	m.durations("sluice_forward_duration_seconds", "Time until another node responds to a call of one or many records from this node.")
 	m.times(c.Forwarding)
 	m.counter("sluice_forward_retries_total", "Attempts to find an owner that began after a wait.", c.Retries)
 	m.counter("sluice_forward_redirects_total", "Responses of other nodes that they do not own the key.", c.Redirected)
-	m.counter("sluice_forward_laters_total", "Responses of owners that they cannot decide at the moment, for example during a handoff.", c.Later)
+	m.counter("sluice_forward_not_ready_total", "Responses of owners that they cannot decide at the moment, for example during a handoff.", c.NotReady)
 	m.counter("sluice_forward_ambiguous_total", "Checks sent without a response; a retry of such a check may be charged twice.", c.Ambiguous)
 	m.counter("sluice_served_total", "Checks of other nodes decided here.", c.Served)
 	m.counter("sluice_served_not_owner_total", "Checks of other nodes for keys that are not owned here.", c.NotOwner)
-	m.counter("sluice_served_later_total", "Checks of other nodes that this owner could not decide at the moment.", c.ToldLater)
-	m.counter("sluice_give_backs_total", "Charges of failed atomic batches that were refunded.", c.GaveBack)
-	m.counter("sluice_give_backs_lost_total", "Charges of failed atomic batches that could not be refunded.", c.GiveBacksLost+c.HeldDropped)
+	m.counter("sluice_served_not_ready_total", "Checks of other nodes that this owner could not decide at the moment.", c.ServedNotReady)
+	m.counter("sluice_refunds_total", "Charges of failed atomic batches that were refunded.", c.Refunds)
+	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.RefundsLost+c.HeldDropped)
 }
 
 // waiting adds connections, queues and overload.
@@ -165,7 +165,7 @@ func (m *scrape) waiting(s *snapshot) {
 		m.sample(float64(p.Open), p.port)
 	}
 	m.counters("sluice_connections_rejected_total", "Connections closed: too many (full), too many of one address (address), "+
-		"no byte within 5 s (silent); or not accepted yet, most often because no file descriptor is left (error).", "port", "reason")
+		"no byte within 5 s (silent); or not accepted, usually because no file descriptor is left (error).", "port", "reason")
 	for _, p := range s.ports {
 		m.sample(float64(p.Full), p.port, "full")
 		m.sample(float64(p.Crowded), p.port, "address")
@@ -177,7 +177,7 @@ func (m *scrape) waiting(s *snapshot) {
 	m.sample(float64(s.unread.Held), "grpc")
 	m.sample(float64(s.server.Unread.Held), "peer")
 	m.counters("sluice_unfinished_calls_ended_total", "Calls ended because their message was not complete: after 10 s (deadline), too long for an unauthenticated "+
-		"client (unknown), too much held of one connection (connection) or of all (process). For stray a connection was closed that kept sending to ended calls.", "port", "reason")
+		"client (unknown), too many bytes held for one connection (connection) or for all (process). For stray, a connection was closed because it kept sending to ended calls.", "port", "reason")
 	for _, port := range []struct {
 		name string
 		inflow.Stats
@@ -222,7 +222,7 @@ func (m *scrape) holding(s *snapshot) {
 func (m *scrape) knowing(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_members", "Members in this node's view, itself included.", float64(s.gossip.Members))
-	m.gauge("sluice_members_lost", "Members that vanished without leaving and are still tried.", float64(s.gossip.Lost))
+	m.gauge("sluice_members_lost", "Members lost without leaving, which this node still tries to reach.", float64(s.gossip.Lost))
 	m.counter("sluice_members_rejected_total", "Gossip from nodes with another placement or format.", s.gossip.Rejected)
 	m.counter("sluice_gossip_malformed_total", "Messages on the gossip port that are malformed, or that none of this node's keys decrypts.",
 		s.gossip.Malformed)
@@ -231,7 +231,7 @@ func (m *scrape) knowing(s *snapshot) {
 	if s.gossip.Keys > 0 {
 		m.sample(float64(s.gossip.Keys), s.gossip.Primary)
 	}
-	m.gauge("sluice_members_unproven", "Processes in encrypted gossip that have not answered this node's challenge yet.",
+	m.gauge("sluice_members_unauthenticated", "Processes in encrypted gossip that have not answered this node's challenge yet.",
 		float64(s.gossip.Unproven))
 	m.counter("sluice_gossip_streams_rejected_total", "Streams to the gossip port that were closed: too many, too long, or announcing a larger message than gossip sends.",
 		s.gossip.RejectedStreams)
@@ -242,34 +242,34 @@ func (m *scrape) knowing(s *snapshot) {
 	m.counter("sluice_messages_dropped_total", "Control messages dropped before sending, for a full queue or a missing connection, and on "+
 		"arrival for a full queue. Necessary ones are sent again.", s.pool.Dropped+c.Dropped)
 
-	m.gauge("sluice_right", "1 while this node has quorum: a majority of voters has acknowledged it recently.", flag(c.HasQuorum))
-	m.gauge("sluice_set_members", "Number of voters, the members of which majorities are counted.", float64(len(c.Set.Members)))
-	m.gauge("sluice_set_version", "Version of the voter set.", float64(c.Set.Version))
-	m.gauge("sluice_peers_unheard", "Members in gossip that this node does not hear over the peer port.", float64(c.Unreachable))
+	m.gauge("sluice_quorum", "1 while this node has quorum: a majority of voters has acknowledged it recently.", flag(c.HasQuorum))
+	m.gauge("sluice_voters", "Number of voters, the members of which majorities are counted.", float64(len(c.Set.Members)))
+	m.gauge("sluice_voter_set_version", "Version of the voter set.", float64(c.Set.Version))
+	m.gauge("sluice_peers_unreachable", "Members in gossip that this node does not hear over the peer port.", float64(c.Unreachable))
 	m.counter("sluice_voter_set_write_errors_total", "Writes of the voter set to --data-dir that failed; until one succeeds the node has no quorum.",
 		c.StoresFailed)
-	m.counter("sluice_sets_dissolved_total", "Voter sets that this node gave up for that of another cluster.", c.Dissolved)
+	m.counter("sluice_voter_sets_dissolved_total", "Voter sets that this node gave up for that of another cluster.", c.Dissolved)
 }
 
 // moving adds partitions, handoffs and takeovers.
 func (m *scrape) moving(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
-	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Holding))
-	m.gauge("sluice_partitions_closing", "Partitions that are being handed over.", float64(p.InHandoff))
-	m.gauge("sluice_partitions_claiming", "Partitions without an owner that this node is taking over.", float64(p.Claiming))
+	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Owned))
+	m.gauge("sluice_partitions_handing_over", "Partitions that are being handed over.", float64(p.InHandoff))
+	m.gauge("sluice_partitions_taking_over", "Partitions without an owner that this node is taking over.", float64(p.TakingOver))
 	m.gauge("sluice_partitions_unprotected", "Partitions owned here without a complete replica at a reachable node.",
 		float64(p.Unprotected))
 	m.gauge("sluice_partitions_below_replicas", "Partitions owned here with fewer complete replicas at reachable nodes than --replicas, or than other serving nodes.",
 		float64(p.Below))
-	m.gauge("sluice_copies", "Replicas here of other nodes' partitions.", float64(p.Copies))
+	m.gauge("sluice_replica_partitions", "Replicas here of other nodes' partitions.", float64(p.Replicas))
 	m.gauge("sluice_divergent", "Divergent states of partitions lost to another owner that has not merged them yet.", float64(p.Divergent))
 	m.counters("sluice_handoffs_total", "Partitions handed over to another node, and received from one.", "direction")
 	m.by("given", p.HandedOff, "taken", p.Received)
 	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.HandoffsRejected)
-	m.counter("sluice_claims_total", "Partitions taken over because they had no living owner.", p.Claims)
-	m.counter("sluice_claims_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
-	m.counter("sluice_claims_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",
+	m.counter("sluice_takeovers_total", "Partitions taken over because they had no living owner.", p.Takeovers)
+	m.counter("sluice_takeovers_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
+	m.counter("sluice_takeovers_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",
 		p.Losses)
 	m.gauge("sluice_partitions_lost_state", "Partitions owned here whose counters are lost: rules with on_lost_state: deny deny units that may have been spent.",
 		float64(p.Lost))
@@ -280,12 +280,12 @@ func (m *scrape) moving(s *snapshot) {
 	m.seconds("sluice_freeze_seconds_total", "Total time that partitions waited for their next owner.", float64(p.FrozenNanos)/1e9)
 	m.gauge("sluice_freeze_seconds_max", "Longest time that a partition waited for its next owner since the start.", float64(p.FrozenMax)/1e9)
 	m.counter("sluice_initial_syncs_total", "Initial syncs of partitions begun from this node to others.", p.InitialSyncs)
-	m.counter("sluice_parts_rejected_total", "Transfer batches that the receiving node rejected.", p.Rejected)
+	m.counter("sluice_transfer_batches_rejected_total", "Transfer batches that the receiving node rejected.", p.Rejected)
 	m.counter("sluice_initial_syncs_damaged_total", "Initial syncs from other nodes that were unreadable or incomplete.", p.Damaged)
 	m.counter("sluice_counters_too_large_total", "Times that a counter was left out of replication and handoffs because it is larger than a message: it has no replica.",
 		p.TooLarge)
-	m.counter("sluice_copied_counters_total", "Counters sent to other nodes in replication and handoffs.", p.Counters)
-	m.counter("sluice_copied_bytes_total", "Bytes of the counters sent to other nodes in replication and handoffs.", p.Bytes)
+	m.counter("sluice_transferred_counters_total", "Counters sent to other nodes in replication and handoffs.", p.Counters)
+	m.counter("sluice_transferred_bytes_total", "Bytes of the counters sent to other nodes in replication and handoffs.", p.Bytes)
 }
 
 // keeping adds snapshots, traces, clocks and the ring.
@@ -305,9 +305,9 @@ func (m *scrape) keeping(s *snapshot) {
 	m.by("sent", s.spans.sent, "failed", s.spans.failed, "dropped", s.spans.dropped)
 	m.gauge("sluice_trace_spans_waiting", "Spans pending for the OpenTelemetry collector.", float64(s.spans.waiting))
 
-	m.gauge("sluice_clock_skew_seconds", "How far this node's clock is ahead of the median of the voters whose clocks agree; 0 while no majority does.",
+	m.gauge("sluice_clock_skew_seconds", "Difference of this node's clock from the median of the voters whose clocks agree, positive if ahead; 0 while no majority agrees.",
 		c.Clock.Ahead.Seconds())
-	m.gauge("sluice_clock_correction_seconds", "How far this node aligns new windows ahead of its clock, because the clock is off by more than --max-clock-skew.",
+	m.gauge("sluice_clock_correction_seconds", "Correction of this node's clock for new windows, because the clock is off by more than --max-clock-skew.",
 		c.Clock.Correction.Seconds())
 	m.gauge("sluice_clocks_disagree", "1 while no majority of the voters has clocks that agree within --max-clock-skew.",
 		flag(c.Clock.Known && !c.Clock.Agree))

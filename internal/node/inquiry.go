@@ -23,7 +23,7 @@ const (
 // inquiries asks the other nodes for their state, for people. A node that does not answer is missing in the result.
 type inquiries struct {
 	others func() map[message.Peer]string // the other nodes and their addresses
-	ask    func(ctx context.Context, addr string, question message.Body) (message.Body, error)
+	ask    func(ctx context.Context, addr string, request message.Body) (message.Body, error)
 	slots  chan struct{} // has a value for each inquiry that is waiting
 }
 
@@ -32,7 +32,7 @@ func newInquiries(others func() map[message.Peer]string, ask func(context.Contex
 }
 
 // inquire asks all others, and returns the answers of type A within inquiryPatience and the sorted names of the other nodes.
-func inquire[A message.Body](ctx context.Context, q *inquiries, question message.Body) (answers map[message.Peer]A, missing []string) {
+func inquire[A message.Body](ctx context.Context, q *inquiries, request message.Body) (answers map[message.Peer]A, missing []string) {
 	others := q.others()
 	answers = make(map[message.Peer]A, len(others))
 	select {
@@ -43,7 +43,7 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, question message
 		var asked sync.WaitGroup
 		for p, addr := range others {
 			asked.Go(func() {
-				answer, err := q.ask(ctx, addr, question)
+				answer, err := q.ask(ctx, addr, request)
 				if a, ok := answer.(A); ok && err == nil {
 					mu.Lock()
 					answers[p] = a
@@ -64,14 +64,14 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, question message
 	return answers, missing
 }
 
-// answerQuestion answers an inquiry of another node; nil is no answer.
-func (n *Node) answerQuestion(ctx context.Context, b message.Body) message.Body {
+// answerRequest answers an inquiry of another node; nil is no answer.
+func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 	switch q := b.(type) {
-	case *message.TopAsk:
+	case *message.TopRequest:
 		return topAnswer(n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
-	case *message.FactsAsk:
-		return &message.Facts{Node: n.service.FactsHere(ctx, q.History)}
-	case *message.KeyAsk:
+	case *message.FactsRequest:
+		return &message.FactsResponse{Node: n.service.FactsHere(ctx, q.History)}
+	case *message.KeyRequest:
 		if q.Limits == nil {
 			return nil
 		}
@@ -79,13 +79,13 @@ func (n *Node) answerQuestion(ctx context.Context, b message.Body) message.Body 
 		if err != nil {
 			return nil // this node stops
 		}
-		return &message.KeyFacts{Key: k}
+		return &message.KeyResponse{Key: k}
 	}
 	return nil
 }
 
-func topAnswer(top limiter.NodeTop) *message.Top {
-	out := &message.Top{Off: top.Off, Covers: int64(top.Covers)}
+func topAnswer(top limiter.NodeTop) *message.TopResponse {
+	out := &message.TopResponse{Off: top.Off, Covers: int64(top.Covers)}
 	for _, k := range top.Keys {
 		out.Keys = append(out.Keys, message.TopKey(k))
 	}
@@ -94,7 +94,7 @@ func topAnswer(top limiter.NodeTop) *message.Top {
 
 // top asks the others for their heaviest keys.
 func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
-	got, missing := inquire[*message.Top](ctx, q, &message.TopAsk{By: uint8(query.By), Domain: query.Domain})
+	got, missing := inquire[*message.TopResponse](ctx, q, &message.TopRequest{By: uint8(query.By), Domain: query.Domain})
 	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
@@ -107,7 +107,7 @@ func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []
 
 // facts asks the others for their facts.
 func (q *inquiries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
-	got, missing := inquire[*message.Facts](ctx, q, &message.FactsAsk{History: history})
+	got, missing := inquire[*message.FactsResponse](ctx, q, &message.FactsRequest{History: history})
 	for from, b := range got {
 		b.Node.Name, b.Node.Boot = from.Name, from.Boot
 		answers = append(answers, b.Node)
@@ -117,7 +117,7 @@ func (q *inquiries) facts(ctx context.Context, history bool) (answers []facts.No
 
 // keyFacts asks the others for their facts about a key.
 func (q *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
-	got, missing := inquire[*message.KeyFacts](ctx, q, &message.KeyAsk{Key: key, Limits: limits})
+	got, missing := inquire[*message.KeyResponse](ctx, q, &message.KeyRequest{Key: key, Limits: limits})
 	for from, b := range got {
 		b.Key.Node = from.Name
 		answers = append(answers, b.Key)

@@ -38,7 +38,7 @@ func (m *asked) of(name string) *inquiries {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		q := b.(*message.TopAsk)
+		q := b.(*message.TopRequest)
 		top := m.nodes[other]
 		top.Keys = []heavy.Entry{{Key: bucket.Key{Lo: uint64(q.By)}, Name: []byte(q.Domain), Count: 7, Error: 1}}
 		return topAnswer(top), nil

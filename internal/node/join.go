@@ -64,7 +64,7 @@ func (n *Node) join(ctx context.Context) (err error) {
 	n.joined.Store(true)
 	ready, _ := n.Ready()
 	n.grpcAPI.SetReady(ready)
-	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
+	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Owned)
 	return nil
 }
 

@@ -114,7 +114,7 @@ func (n *Node) leave() {
 func (n *Node) handOver() (all bool) {
 	ctx, cancel := context.WithTimeout(n.patience, n.config.HandoverTimeout)
 	defer cancel()
-	if held := n.cluster.Stats().Partitions.Holding; held > 0 {
+	if held := n.cluster.Stats().Partitions.Owned; held > 0 {
 		n.log.Info("handing over", "partitions", held)
 	}
 	began := time.Now()

@@ -22,7 +22,7 @@ func together(t *testing.T, count int) []*running {
 	return nodes
 }
 
-func (r *running) holding() int { return r.cluster.Stats().Partitions.Holding }
+func (r *running) holding() int { return r.cluster.Stats().Partitions.Owned }
 
 // TestStopHandsOver: a node that is told to stop gives all that it holds to the others,
 // spent quotas included, and they no longer count it.
@@ -45,7 +45,7 @@ func TestStopHandsOver(t *testing.T) {
 			t.Errorf("user %d: %d are left, want 1", i, got)
 		}
 	}
-	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Claims != 0 || !s.HasQuorum {
+	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Takeovers != 0 || !s.HasQuorum {
 		t.Errorf("%+v", s)
 	}
 	// The two go as well, one after the other; the last has nobody to give to.
@@ -109,7 +109,7 @@ func TestForgetByHand(t *testing.T) {
 	nodes[1].peerServer.Close()
 	nodes[1].peers.Close()
 	await(t, "without quorum", func() bool { return !nodes[0].cluster.Stats().HasQuorum })
-	if m := nodes[0].service.Members(t.Context()); !strings.Contains(m.Reason, "of 2 counted members") {
+	if m := nodes[0].service.Members(t.Context()); !strings.Contains(m.Reason, "of 2 voters") {
 		t.Errorf("it does not say why: %q", m.Reason)
 	}
 	await(t, "silent long enough", func() bool {

@@ -180,7 +180,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	if n.keeper != nil {
 		n.keeper.node = n.cluster
 	}
-	peerConfig.ControlQueue, peerConfig.Answer = controlQueue{n}, n.answerQuestion
+	peerConfig.ControlQueue, peerConfig.Answer = controlQueue{n}, n.answerRequest
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func (d *datasource) chosen() bool {
 	return d != nil && d.Type == "prometheus" && d.UID == "${datasource}"
 }
 
-// The dashboard answers its questions in order, by metrics and labels that the program has.
+// The dashboard answers its rows in order, by metrics and labels that the program has.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	for _, fault := range d.faults() {
@@ -83,7 +83,7 @@ func TestDashboardFaults(t *testing.T) {
 		spoil func(d *dashboard)
 	}{
 		{"there is no metric sluice_redy", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "sluice_redy" }},
-		{"has no source", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_answers_total{source="nobody"}` }},
+		{"has no source", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_decisions_total{source="nobody"}` }},
 		{"is no metric", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "node_load1" }},
 		{"a variable that there is not", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_ready{job="$cluster"}` }},
 		{"asks nothing", func(d *dashboard) { d.Panels[1].Targets = nil }},
@@ -101,8 +101,8 @@ func TestDashboardFaults(t *testing.T) {
 }
 
 var (
-	questions = []string{"Is it up?", "Is it right?", "Is it fast?", "Who is limited?", "What moves?", "Who is turned away?"}
-	variables = regexp.MustCompile(`\$\{?(\w+)`)
+	dashboardRows = []string{"Health", "Correctness", "Latency and load", "Limits", "Partitions and replication", "Rejected clients"}
+	variables     = regexp.MustCompile(`\$\{?(\w+)`)
 	// foreign are metrics of the runtime and the process, by the libraries that make them.
 	foreign = regexp.MustCompile(`\b(process_cpu_seconds_total|process_resident_memory_bytes|go_goroutines)\b`)
 )
@@ -166,8 +166,8 @@ func (d *dashboard) faults() (faults []string) {
 			}
 		}
 	}
-	if !slices.Equal(rows, questions) {
-		fault("the rows are %q, want %q", rows, questions)
+	if !slices.Equal(rows, dashboardRows) {
+		fault("the rows are %q, want %q", rows, dashboardRows)
 	}
 	return faults
 }

@@ -28,14 +28,14 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 	}
 	for _, m := range own.Members {
 		o.Standings = append(o.Standings, limiter.Standing{
-			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds, Ahead: m.Ahead,
+			Name: m.Name, Boot: m.Boot, Alive: m.Alive, Silent: m.Silent, Owned: m.Owned, Ahead: m.Ahead,
 		})
 	}
 	o.Clocks = limiter.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
 	p := own.Partitions
-	o.Holdings = limiter.Holdings{
-		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.InHandoff,
-		Copies: p.Copies, Claims: p.Claiming, Divergent: p.Divergent, Lost: p.Lost,
+	o.PartitionCounts = limiter.PartitionCounts{
+		Owned: p.Owned, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.InHandoff,
+		Replicas: p.Replicas, TakingOver: p.TakingOver, Divergent: p.Divergent, Lost: p.Lost,
 	}
 	if p.Lost > 0 {
 		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
@@ -65,7 +65,7 @@ func (n *Node) forget(ctx context.Context, name string) error {
 func apiError(err error) error {
 	for own, ofAPI := range map[error]error{
 		cluster.ErrHasQuorum: limiter.ErrHasQuorum, cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
-		cluster.ErrNotCounted: limiter.ErrNotCounted, cluster.ErrLives: limiter.ErrLives, cluster.ErrLastCounted: limiter.ErrLastCounted,
+		cluster.ErrNotVoter: limiter.ErrNotVoter, cluster.ErrAlive: limiter.ErrAlive, cluster.ErrLastVoter: limiter.ErrLastVoter,
 	} {
 		if errors.Is(err, own) {
 			return ofAPI

@@ -181,11 +181,11 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 		return strings.Contains(strings.Join(reasons, "; "), "secret or keyring differs")
 	})
 	await(t, "the node says so", func() bool { return n.gossip.Stats().Malformed > 0 })
-	if ok, _ := evil.Ready(); ok || len(evil.gossip.View().Members) != 1 || evil.cluster.Stats().Partitions.Holding != 0 {
-		t.Errorf("the unauthenticated client is ready: %v, sees %v, holds %d partitions", ok, evil.gossip.View().Members, evil.cluster.Stats().Partitions.Holding)
+	if ok, _ := evil.Ready(); ok || len(evil.gossip.View().Members) != 1 || evil.cluster.Stats().Partitions.Owned != 0 {
+		t.Errorf("the unauthenticated client is ready: %v, sees %v, holds %d partitions", ok, evil.gossip.View().Members, evil.cluster.Stats().Partitions.Owned)
 	}
-	if v := n.gossip.View().Members; len(v) != 1 || n.cluster.Stats().Partitions.Holding != ring.DefaultPartitions {
-		t.Errorf("the node sees %v and holds %d partitions", v, n.cluster.Stats().Partitions.Holding)
+	if v := n.gossip.View().Members; len(v) != 1 || n.cluster.Stats().Partitions.Owned != ring.DefaultPartitions {
+		t.Errorf("the node sees %v and holds %d partitions", v, n.cluster.Stats().Partitions.Owned)
 	}
 	if s := n.peerServer.Stats(); s.Records+s.Delivered != 0 || s.Rejected < 4 {
 		t.Errorf("the peer port: %+v", s)
@@ -206,7 +206,7 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&peerv1.Post{Hello: &peerv1.Hello{
+	if err := stream.Send(&peerv1.MessageFrame{Hello: &peerv1.Hello{
 		Major: peer.Major, Minor: peer.Minor, Name: "outsider", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
 	}}); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestAnotherSecret(t *testing.T) {
 			if code, body := other.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret not accepted") {
 				t.Errorf("/readyz answers %d: %s", code, body)
 			}
-			if held := other.cluster.Stats().Partitions.Holding; held != 0 || first.peerServer.Stats().Rejected == 0 {
+			if held := other.cluster.Stats().Partitions.Owned; held != 0 || first.peerServer.Stats().Rejected == 0 {
 				t.Errorf("it holds %d partitions; %+v", held, first.peerServer.Stats())
 			}
 		})

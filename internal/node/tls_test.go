@@ -425,7 +425,7 @@ type denyAll struct{}
 
 func (denyAll) Serve(_ string, _ []check.Record, replies []check.Reply) {
 	for i := range replies {
-		replies[i].Status = check.Later
+		replies[i].Status = check.NotReady
 	}
 }
 

@@ -65,9 +65,9 @@ func admittedSpike() ([]byte, error) {
 	)
 	bottom := float64(top + row*len(algorithms))
 	p := newPicture(int(bottom)+32, length, "What runs in each second, limit 100 in 10 s",
-		"Demand is 8 a second, 60 a second from 0:20 to 0:24, and 20 a second from 0:44 to 1:20. Grey is asked for, blue runs. The dashed line is 10 a second.")
+		"Demand is 8 a second, 60 a second from 0:20 to 0:24, and 20 a second from 0:44 to 1:20. Grey is requested, blue runs. The dashed line is 10 a second.")
 	p.bar("d", 440, 14, 12, 12)
-	p.text(457, 24, "s", "asked for")
+	p.text(457, 24, "s", "requested")
 	p.bar("a", 530, 14, 12, 12)
 	p.text(547, 24, "s", "runs")
 	p.text(704, 40, "s e", "most in 10 s")

@@ -189,7 +189,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 	} else {
 		var v bucket.Verdict
 		d, seq, v = p.table.Try(now, request, nil)
-		if holds := p.handoff.Holds(part); holds == (v == bucket.Sealed) {
+		if holds := p.handoff.Owns(part); holds == (v == bucket.Sealed) {
 			w.fail("seal", part, "that %s holds the partition is %v, and what it says to a check is %d", p, holds, v)
 		}
 		switch v {
@@ -278,8 +278,8 @@ func (w *simCluster) noteLearned(p *process, e message.Envelope) {
 		w.history(e.ClusterID, part).learned[learned{p, message.Epoch{Gen: gen, Boot: boot}}] = true
 	}
 	switch b := e.Body.(type) {
-	case *message.Holdings:
-		for _, x := range b.Held {
+	case *message.OwnedPartitions:
+		for _, x := range b.Partitions {
 			note(x.Partition, x.Gen, e.From.Boot)
 		}
 	case *message.PendingGrants:

@@ -198,7 +198,7 @@ func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string 
 			return fmt.Sprintf("%s has divergent copies that are not merged", p)
 		case p.handoff.Stats().Lost > 0 && !w.crashed():
 			for _, x := range p.handoff.States(nil) {
-				if x.LostOf.Gen != 0 && p.handoff.Holds(x.Partition) {
+				if x.LostOf.Gen != 0 && p.handoff.Owns(x.Partition) {
 					return fmt.Sprintf("%s takes counters of p%d at %s for lost since %v, and nobody has crashed", p, x.Partition, tellEpoch(x.LostOf), time.Duration(x.LostSince-p.origin))
 				}
 			}
@@ -224,8 +224,8 @@ func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string 
 		for _, x := range all {
 			p := x.process
 			switch {
-			case p.handoff.Holds(part) != (p == owner):
-				return fmt.Sprintf("p%d should be held by %s; that %s holds it is %v", part, owner, p, p.handoff.Holds(part))
+			case p.handoff.Owns(part) != (p == owner):
+				return fmt.Sprintf("p%d should be held by %s; that %s holds it is %v", part, owner, p, p.handoff.Owns(part))
 			case p.handoff.Owner(part) != owner.self:
 				return fmt.Sprintf("p%d is held by %s; %s thinks by %s", part, owner, p, short(p.handoff.Owner(part)))
 			}
@@ -259,7 +259,7 @@ func (w *simCluster) judgeEnd() {
 	for part := range w.partitions {
 		var owner *process
 		for _, p := range w.procs {
-			if p != nil && p.handoff.Holds(part) {
+			if p != nil && p.handoff.Owns(part) {
 				owner = p
 			}
 		}

@@ -130,7 +130,7 @@ func (w *simCluster) someTypes() (string, func(message.Body) bool) {
 	case 3:
 		return "transfer batches", func(b message.Body) bool { _, ok := b.(*message.TransferBatch); return ok }
 	case 4:
-		return "holdings", func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
+		return "owned_partitions", func(b message.Body) bool { _, ok := b.(*message.OwnedPartitions); return ok }
 	case 5:
 		return "grants", func(b message.Body) bool { _, ok := b.(*message.ClaimResponse); return ok }
 	default:
@@ -270,8 +270,8 @@ func sleepers(w *simCluster) {
 // mute makes the network lose most announcements of ownership.
 func (w *simCluster) mute(d time.Duration) {
 	w.net.unwantedShare = 70 + 10*w.rng.IntN(4)
-	w.net.unwanted = func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
-	w.tell(general, "for %v the network loses %d%% of all holdings", d, w.net.unwantedShare)
+	w.net.unwanted = func(b message.Body) bool { _, ok := b.(*message.OwnedPartitions); return ok }
+	w.tell(general, "for %v the network loses %d%% of all lists of owned partitions", d, w.net.unwantedShare)
 	w.after(d, func() { w.net.unwanted = nil })
 }
 

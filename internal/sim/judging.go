@@ -193,7 +193,7 @@ func (w *simCluster) watchHeld(p *process) {
 	w.states = p.handoff.States(w.states[:0])
 	held := uint64(0)
 	for _, s := range w.states {
-		if !p.handoff.Holds(s.Partition) {
+		if !p.handoff.Owns(s.Partition) {
 			continue
 		}
 		held |= 1 << s.Partition
@@ -334,7 +334,7 @@ func (w *simCluster) notePortions(p *process, e message.Envelope) {
 			continue
 		}
 		torn := message.Epoch{}
-		if !p.handoff.Holds(part.Partition) {
+		if !p.handoff.Owns(part.Partition) {
 			if s, ok := p.handoff.State(part.Partition); ok && !s.Complete {
 				torn = s.Mark.Epoch
 			}

@@ -183,7 +183,7 @@ func (w *leaseSimCluster) handOff() {
 			}
 		}
 		w.take(to, &im, at)
-		w.HandOffs++
+		w.Handoffs++
 		w.failOver(to)
 	})
 }

@@ -33,7 +33,7 @@ type LeaseResult struct {
 	// Granted = spent + Returned + expired or lost.
 	Grants                  int
 	Granted, Returned       int64
-	HandOffs, Crashes, Late int
+	Handoffs, Crashes, Late int
 }
 
 // leaseLimits are the limits to test, each with the longest lifetime of a lease.

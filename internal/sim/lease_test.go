@@ -17,13 +17,13 @@ func TestLeaseSeeds(t *testing.T) {
 		total.Grants += r.Grants
 		total.Granted += r.Granted
 		total.Returned += r.Returned
-		total.HandOffs += r.HandOffs
+		total.Handoffs += r.Handoffs
 		total.Crashes += r.Crashes
 		total.Late += r.Late
 	}
-	t.Logf("%d admitted, %d of them from leases; %d grants of %d units, %d returned, %d came too late; %d hand-offs, %d crashes",
-		total.Admitted, total.Leased, total.Grants, total.Granted, total.Returned, total.Late, total.HandOffs, total.Crashes)
-	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.HandOffs < *seeds || total.Crashes < *seeds {
+	t.Logf("%d admitted, %d of them from leases; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
+		total.Admitted, total.Leased, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
+	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds {
 		t.Error("not much has happened")
 	}
 }

@@ -159,7 +159,7 @@ func two(w *simCluster) {
 	part := w.rng.IntN(w.partitions)
 	var owner *process
 	for _, p := range w.running() {
-		if p.handoff.Holds(part) {
+		if p.handoff.Owns(part) {
 			owner = p
 		}
 	}

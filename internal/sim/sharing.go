@@ -146,7 +146,7 @@ func (w *simCluster) hasSettled(p *process, now int64) bool {
 		return false
 	}
 	for part, owner := range v.Owner {
-		if owner >= 0 && v.Members[owner] == p.self && !p.handoff.Holds(part) {
+		if owner >= 0 && v.Members[owner] == p.self && !p.handoff.Owns(part) {
 			return false
 		}
 	}
@@ -189,7 +189,7 @@ func (w *simCluster) hearsOwner(p *process, part int) bool {
 }
 
 func (w *simCluster) answerByShare(p *process, k *key, now int64) {
-	at := share.Place{Voters: p.voting(), Quorum: now < p.quorum.QuorumUntil(), Owns: p.handoff.Holds(k.partition)}
+	at := share.Place{Voters: p.voting(), Quorum: now < p.quorum.QuorumUntil(), Owns: p.handoff.Owns(k.partition)}
 	w.expectShare(p, k, now, at)
 	if w.without.voters {
 		at.Voters = 1

@@ -111,10 +111,10 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 	case *message.Ack:
 		say("ack %v, set v%d", b.OK, b.Set.Version)
 		noise = true
-	case *message.Holdings:
-		say("holdings %d full=%v:", b.Seq, b.Full)
+	case *message.OwnedPartitions:
+		say("owned partitions %d full=%v:", b.Seq, b.Full)
 		noise = b.Full
-		for _, h := range b.Held {
+		for _, h := range b.Partitions {
 			say(" p%d %s", h.Partition, tellGen(h.Gen))
 			if h.NextOwner != (message.Peer{}) {
 				say(" to %s", short(h.NextOwner))

@@ -37,7 +37,7 @@ func benchWrite(b *testing.B, d *Dir) Totals {
 	defer w.Abort()
 	for p := range benchPartitions {
 		mark := message.Mark{Epoch: message.Epoch{Gen: 1 << message.Handoffs, Boot: "boot"}, Seq: uint64(p)}
-		do(b, w.Section(Section{Partition: p, Mark: mark, Holding: true, Complete: true, At: noon}))
+		do(b, w.Section(Section{Partition: p, Mark: mark, Owned: true, Complete: true, At: noon}))
 		do(b, w.Image(&im))
 	}
 	do(b, w.Commit())

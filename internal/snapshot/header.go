@@ -29,8 +29,8 @@ type Section struct {
 	Partition int
 	// Mark is the point in the partition's history that its counters are from, Start the one that the mark's epoch began with.
 	Mark, Start message.Mark
-	// Holding: the process owned the partition, or was handing it over. Complete: all of its counters are here.
-	Holding, Complete bool
+	// Owned: the process owned the partition, or was handing it over. Complete: all of its counters are here.
+	Owned, Complete bool
 	// At is the time of day as of which the counters were exported.
 	At time.Time
 	// LostOf is the epoch whose counters are lost, LostAt the time of day when the partition was taken over without them; zero

@@ -83,7 +83,7 @@ func saveTable(t *testing.T, d *Dir, table *bucket.Table, partitions int, now ti
 	var keys []bucket.Key
 	var im bucket.Image
 	for p := range partitions {
-		do(t, w.Section(Section{Partition: p, Holding: true, Complete: true, At: now}))
+		do(t, w.Section(Section{Partition: p, Owned: true, Complete: true, At: now}))
 		keys = table.Keys(p, keys[:0])
 		for rest := keys; len(rest) > 0; {
 			n := min(10, len(rest))

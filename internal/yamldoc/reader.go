@@ -19,15 +19,15 @@ const (
 	// MaxBytes is the size of the largest document that is read.
 	MaxBytes = 1 << 20
 	// maxFaults is how many errors are kept for one document; further ones are only counted.
-	maxFaults = 50
+	maxErrors = 50
 	// maxAliased is how many nodes aliases may add to those spelled out: ten lines of aliases of aliases can mean billions.
 	maxAliased = 1 << 17
 	// maxMerges bounds a chain of merge keys, which can be a cycle.
 	maxMerges = 8
 )
 
-// Fault is one error in a document.
-type Fault struct {
+// Error is one error in a document.
+type Error struct {
 	// Line counts from 1.
 	Line int
 	// Path leads to the value, for people. It may be empty.
@@ -38,7 +38,7 @@ type Fault struct {
 // Reader reads the values of one document and collects the errors in it.
 // A null is read as if it were absent. It is not safe for concurrent use.
 type Reader struct {
-	faults []Fault
+	errors []Error
 	// dropped counts the errors beyond maxFaults; the last of them is at lastLine.
 	dropped, lastLine int
 	// budget is how many more nodes may be read.
@@ -52,32 +52,32 @@ type Field struct {
 	Value      *yaml.Node
 }
 
-// Faults returns the errors so far, by line.
-func (r *Reader) Faults() []Fault {
-	out := slices.Clone(r.faults)
-	slices.SortStableFunc(out, func(a, b Fault) int { return a.Line - b.Line })
+// Errors returns the errors so far, by line.
+func (r *Reader) Errors() []Error {
+	out := slices.Clone(r.errors)
+	slices.SortStableFunc(out, func(a, b Error) int { return a.Line - b.Line })
 	if r.dropped > 0 {
-		out = append(out, Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more errors like these", r.dropped)})
+		out = append(out, Error{Line: r.lastLine, Reason: fmt.Sprintf("and %d more errors like these", r.dropped)})
 	}
 	return out
 }
 
 // Count returns the number of errors so far.
-func (r *Reader) Count() int { return len(r.faults) + r.dropped }
+func (r *Reader) Count() int { return len(r.errors) + r.dropped }
 
-// Fault reports that the value n at path is invalid.
-func (r *Reader) Fault(n *yaml.Node, path, reason string, args ...any) {
-	r.FaultAt(n.Line, path, reason, args...)
+// Errorf reports that the value n at path is invalid.
+func (r *Reader) Errorf(n *yaml.Node, path, reason string, args ...any) {
+	r.ErrorfAt(n.Line, path, reason, args...)
 }
 
-// FaultAt is Fault for a line.
-func (r *Reader) FaultAt(line int, path, reason string, args ...any) {
-	if len(r.faults) >= maxFaults {
+// ErrorfAt is Errorf for a line.
+func (r *Reader) ErrorfAt(line int, path, reason string, args ...any) {
+	if len(r.errors) >= maxErrors {
 		r.dropped++
 		r.lastLine = max(r.lastLine, line)
 		return
 	}
-	r.faults = append(r.faults, Fault{Line: max(line, 1), Path: path, Reason: fmt.Sprintf(reason, args...)})
+	r.errors = append(r.errors, Error{Line: max(line, 1), Path: path, Reason: fmt.Sprintf(reason, args...)})
 }
 
 // visit resolves an alias and counts the node. It reports false once the document's aliases expand to too many nodes,
@@ -85,7 +85,7 @@ func (r *Reader) FaultAt(line int, path, reason string, args ...any) {
 func (r *Reader) visit(n *yaml.Node) (*yaml.Node, bool) {
 	if r.budget--; r.budget <= 0 {
 		if r.budget == 0 {
-			r.Fault(n, "", "the aliases in this file expand to too much; write the values out")
+			r.Errorf(n, "", "the aliases in this file expand to too much; write the values out")
 		}
 		return n, false
 	}
@@ -105,7 +105,7 @@ func (r *Reader) Fields(n *yaml.Node, path string) []Field {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		r.Fault(n, path, "must be a mapping (key: value), not %s", kindOf(n))
+		r.Errorf(n, path, "must be a mapping (key: value), not %s", kindOf(n))
 		return nil
 	}
 	return r.fields(n, path, make(map[string]int, len(n.Content)/2), nil, 0)
@@ -128,12 +128,12 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
 			merged = append(merged, f)
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
-			r.Fault(key, path, "the key %s is not a string", show(key))
+			r.Errorf(key, path, "the key %s is not a string", show(key))
 		case !twice:
 			seen[f.Name] = f.Line
 			out = append(out, f)
 		case merges == 0:
-			r.Fault(key, f.Path, "the key comes twice; the first is at line %d", line)
+			r.Errorf(key, f.Path, "the key comes twice; the first is at line %d", line)
 		}
 	}
 	for _, m := range merged {
@@ -146,19 +146,19 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 func (r *Reader) merge(key Field, path string, seen map[string]int, out []Field, merges int) []Field {
 	switch m := key.Value; {
 	case merges > maxMerges:
-		r.FaultAt(key.Line, path, "merge keys (<<) are nested deeper than %d", maxMerges)
+		r.ErrorfAt(key.Line, path, "merge keys (<<) are nested deeper than %d", maxMerges)
 	case m.Kind == yaml.MappingNode:
 		return r.fields(m, path, seen, out, merges)
 	case m.Kind == yaml.SequenceNode:
 		for _, item := range r.Items(m, path) {
 			if item.Kind != yaml.MappingNode {
-				r.Fault(item, path, "a merge key (<<) takes mappings, not %s", kindOf(item))
+				r.Errorf(item, path, "a merge key (<<) takes mappings, not %s", kindOf(item))
 				continue
 			}
 			out = r.fields(item, path, seen, out, merges)
 		}
 	default:
-		r.FaultAt(key.Line, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
+		r.ErrorfAt(key.Line, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
 	}
 	return out
 }
@@ -169,7 +169,7 @@ func (r *Reader) Items(n *yaml.Node, path string) []*yaml.Node {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		r.Fault(n, path, "must be a list (- …), not %s", kindOf(n))
+		r.Errorf(n, path, "must be a list (- …), not %s", kindOf(n))
 		return nil
 	}
 	out := make([]*yaml.Node, 0, len(n.Content))
@@ -231,7 +231,7 @@ func Quote(s string) string {
 func Open(data []byte) (*yaml.Node, *Reader) {
 	r := &Reader{budget: len(data) + maxAliased}
 	if len(data) > MaxBytes {
-		r.FaultAt(1, "", "the file has %d bytes, more than the %d allowed; split it", len(data), MaxBytes)
+		r.ErrorfAt(1, "", "the file has %d bytes, more than the %d allowed; split it", len(data), MaxBytes)
 		return nil, r
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -249,7 +249,7 @@ func Open(data []byte) (*yaml.Node, *Reader) {
 		case first:
 			root = document.Content[0]
 		case !IsNull(document.Content[0]):
-			r.Fault(document.Content[0], "", "a second YAML document begins here; a file holds one, so put it in a file of its own")
+			r.Errorf(document.Content[0], "", "a second YAML document begins here; a file holds one, so put it in a file of its own")
 			return nil, r
 		}
 	}
@@ -268,5 +268,5 @@ func (r *Reader) syntax(err error) {
 	if strings.HasPrefix(text, "exceeded max depth") { // valid YAML
 		why = "is nested far deeper than any such file may be: "
 	}
-	r.FaultAt(line, "", "%s%s", why, text)
+	r.ErrorfAt(line, "", "%s%s", why, text)
 }

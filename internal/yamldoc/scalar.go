@@ -14,7 +14,7 @@ func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {
 		return "", false
 	}
 	if n.Kind != yaml.ScalarNode {
-		r.Fault(n, path, "must be a string, not %s", kindOf(n))
+		r.Errorf(n, path, "must be a string, not %s", kindOf(n))
 		return "", false
 	}
 	switch n.ShortTag() {
@@ -26,7 +26,7 @@ func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {
 			return n.Value, true
 		}
 	}
-	r.Fault(n, path, "%s is not read as a string; put it in quotes", show(n))
+	r.Errorf(n, path, "%s is not read as a string; put it in quotes", show(n))
 	return "", false
 }
 
@@ -43,7 +43,7 @@ func (r *Reader) Bool(n *yaml.Node, path string) (v, ok bool) {
 			return false, true
 		}
 	}
-	r.Fault(n, path, "must be true or false, not %s", kindOf(n))
+	r.Errorf(n, path, "must be true or false, not %s", kindOf(n))
 	return false, false
 }
 
@@ -53,11 +53,11 @@ func (r *Reader) Int(n *yaml.Node, path string, lowest, highest int64) (v int64,
 		return 0, false
 	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
-		r.Fault(n, path, "must be a whole number, not %s", kindOf(n))
+		r.Errorf(n, path, "must be a whole number, not %s", kindOf(n))
 		return 0, false
 	}
 	if err := n.Decode(&v); err != nil || v < lowest || v > highest {
-		r.Fault(n, path, "must be from %d to %d, not %s", lowest, highest, n.Value)
+		r.Errorf(n, path, "must be from %d to %d, not %s", lowest, highest, n.Value)
 		return 0, false
 	}
 	return v, true
@@ -76,7 +76,7 @@ func Enum[T any](r *Reader, n *yaml.Node, path string, values []Named[T]) (v T, 
 		}
 		names[i] = e.Name
 	}
-	r.Fault(n, path, "must be one of %s, not %s", strings.Join(names, ", "), Quote(s))
+	r.Errorf(n, path, "must be one of %s, not %s", strings.Join(names, ", "), Quote(s))
 	return v, false
 }
 
@@ -107,7 +107,7 @@ func (r *Reader) freeMap(n *yaml.Node, path string, depth int) map[string]any {
 
 func (r *Reader) free(n *yaml.Node, path string, depth int) any {
 	if depth > maxFreeDepth {
-		r.Fault(n, path, "is nested deeper than %d levels", maxFreeDepth)
+		r.Errorf(n, path, "is nested deeper than %d levels", maxFreeDepth)
 		return nil
 	}
 	switch n.Kind {
@@ -130,7 +130,7 @@ func (r *Reader) free(n *yaml.Node, path string, depth int) any {
 	case "!!int", "!!float":
 		var v float64
 		if err := n.Decode(&v); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			r.Fault(n, path, "%s is not a number that can be kept; put it in quotes", show(n))
+			r.Errorf(n, path, "%s is not a number that can be kept; put it in quotes", show(n))
 		}
 		return v
 	}

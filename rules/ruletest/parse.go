@@ -60,7 +60,7 @@ func parse(files []rules.File) ([]test, error) {
 		if root != nil {
 			p.readFile(root)
 		}
-		for _, fault := range r.Faults() {
+		for _, fault := range r.Errors() {
 			errs = append(errs, &rules.Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
 		}
 		out = append(out, p.tests...)
@@ -83,12 +83,12 @@ func (p *parser) readFile(root *yaml.Node) {
 			tests = f.Value
 		default:
 			if !p.readDefault(&d, f) {
-				p.FaultAt(f.Line, "", "unknown key %s; a file takes tests, domain, descriptor and start", yamldoc.Quote(f.Name))
+				p.ErrorfAt(f.Line, "", "unknown key %s; a file takes tests, domain, descriptor and start", yamldoc.Quote(f.Name))
 			}
 		}
 	}
 	if tests == nil {
-		p.Fault(root, "tests", "is missing: a list of tests")
+		p.Errorf(root, "tests", "is missing: a list of tests")
 		return
 	}
 	for i, item := range p.Items(tests, "tests") {
@@ -122,12 +122,12 @@ func (p *parser) readTest(n *yaml.Node, d defaults, path string) {
 			steps = f.Value
 		default:
 			if !p.readDefault(&d, f) {
-				p.FaultAt(f.Line, path, "unknown key %s; a test takes name, steps, domain, descriptor and start", yamldoc.Quote(f.Name))
+				p.ErrorfAt(f.Line, path, "unknown key %s; a test takes name, steps, domain, descriptor and start", yamldoc.Quote(f.Name))
 			}
 		}
 	}
 	if steps == nil {
-		p.Fault(n, path+".steps", "is missing: a list of checks and the decisions that they must get")
+		p.Errorf(n, path+".steps", "is missing: a list of checks and the decisions that they must get")
 		return
 	}
 	now := d.start
@@ -159,14 +159,14 @@ func (p *parser) readStep(n *yaml.Node, d defaults, now time.Time, path string) 
 		case "want":
 			s.wants = p.readWants(f.Value, f.Path)
 		default:
-			p.FaultAt(f.Line, path, "unknown key %s; a step takes descriptor, domain, at, cost, verb, repeat and want", yamldoc.Quote(f.Name))
+			p.ErrorfAt(f.Line, path, "unknown key %s; a step takes descriptor, domain, at, cost, verb, repeat and want", yamldoc.Quote(f.Name))
 		}
 	}
 	if s.domain == "" {
-		p.Fault(n, path+".domain", "is missing: give it in the step, the test or the file")
+		p.Errorf(n, path+".domain", "is missing: give it in the step, the test or the file")
 	}
 	if len(s.descriptor) == 0 {
-		p.Fault(n, path+".descriptor", "is missing: give it in the step, the test or the file")
+		p.Errorf(n, path+".descriptor", "is missing: give it in the step, the test or the file")
 	}
 	return s
 }
@@ -186,7 +186,7 @@ func (p *parser) readDescriptor(n *yaml.Node, path string) []rules.Entry {
 		s, _ := p.String(item, at)
 		key, value, ok := strings.Cut(s, "=")
 		if !ok || key == "" {
-			p.Fault(item, at, "must be key=value or a mapping, not %s", yamldoc.Quote(s))
+			p.Errorf(item, at, "must be key=value or a mapping, not %s", yamldoc.Quote(s))
 		}
 		out = append(out, rules.Entry{Key: key, Value: value})
 	}
@@ -205,7 +205,7 @@ func (p *parser) readStart(n *yaml.Node, path string) time.Time {
 	s, _ := p.String(n, path)
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
-		p.Fault(n, path, "must be a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
+		p.Errorf(n, path, "must be a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
 		return DefaultStart
 	}
 	return t
@@ -218,13 +218,13 @@ func (p *parser) readAt(n *yaml.Node, start, now time.Time, path string) time.Ti
 	if err != nil {
 		d, derr := rules.ParseDuration(s)
 		if derr != nil {
-			p.Fault(n, path, "must be a duration since start such as 90s, or a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
+			p.Errorf(n, path, "must be a duration since start such as 90s, or a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
 			return now
 		}
 		t = start.Add(d)
 	}
 	if t.Before(now) {
-		p.Fault(n, path, "is before the step above it, at %s", now.Format(time.RFC3339Nano))
+		p.Errorf(n, path, "is before the step above it, at %s", now.Format(time.RFC3339Nano))
 		return now
 	}
 	return t
@@ -271,7 +271,7 @@ func (p *parser) readWants(n *yaml.Node, path string) []want {
 	for _, f := range p.Fields(n, path) {
 		get := wantFields[f.Name]
 		if get == nil {
-			p.FaultAt(f.Line, path, "unknown key %s; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by",
+			p.ErrorfAt(f.Line, path, "unknown key %s; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by",
 				yamldoc.Quote(f.Name))
 			continue
 		}
@@ -299,7 +299,7 @@ func (p *parser) readDuration(n *yaml.Node, path string) time.Duration {
 	}
 	d, err := rules.ParseDuration(s)
 	if err != nil {
-		p.Fault(n, path, "%s", err)
+		p.Errorf(n, path, "%s", err)
 	}
 	return d
 }

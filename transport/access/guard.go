@@ -51,8 +51,16 @@ func NewGuard(policy *Policy, log *slog.Logger, now func() time.Time) *Guard {
 // SetPolicy puts policy into force for the next call, and on open streams for the next request.
 func (g *Guard) SetPolicy(policy *Policy) { g.policy.Store(policy) }
 
+// present returns the policy in force, nil for none. A call must load it once, so that one policy decides it.
+func (g *Guard) present() *Policy {
+	if g == nil {
+		return nil
+	}
+	return g.policy.Load()
+}
+
 // Open reports whether there is no policy.
-func (g *Guard) Open() bool { return g == nil || g.policy.Load() == nil }
+func (g *Guard) Open() bool { return g.present() == nil }
 
 var errNoCredentials = &limiter.Error{
 	Code:    limiter.Unauthenticated,
@@ -68,14 +76,15 @@ var errs = [reasonCount]*limiter.Error{
 
 // Call authenticates a gRPC call. The error, if any, is of code Unauthenticated.
 func (g *Guard) Call(ctx context.Context, d limiter.API) (Pass, *limiter.Error) {
-	if g.Open() {
+	policy := g.present()
+	if policy == nil {
 		return Pass{guard: g, api: d}, nil
 	}
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
-	p, ok := g.begin(ctx, d, values)
+	p, ok := g.begin(ctx, d, policy, values)
 	if !ok {
 		id := ofContext(ctx, values)
-		return g.enter(d, p.policy, &id, values)
+		return g.enter(d, policy, &id, values)
 	}
 	if from, ok := peer.FromContext(ctx); ok {
 		p.addr = from.Addr
@@ -85,41 +94,43 @@ func (g *Guard) Call(ctx context.Context, d limiter.API) (Pass, *limiter.Error) 
 
 // Request authenticates an HTTP request. The error, if any, is of code Unauthenticated.
 func (g *Guard) Request(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
-	if g.Open() {
+	policy := g.present()
+	if policy == nil {
 		return Pass{guard: g, api: d}, nil
 	}
 	values := r.Header["Authorization"]
-	p, ok := g.begin(r.Context(), d, values)
+	p, ok := g.begin(r.Context(), d, policy, values)
 	if !ok {
 		id := OfRequest(r)
-		return g.enter(d, p.policy, &id, values)
+		return g.enter(d, policy, &id, values)
 	}
 	p.remote = r.RemoteAddr
 	return p, nil
 }
 
 // begin returns the Pass of a call with these values of Authorization if they are remembered, or if there are none and an
-// operator calls; else only its policy.
-func (g *Guard) begin(ctx context.Context, d limiter.API, values []string) (p Pass, ok bool) {
-	p = Pass{guard: g, api: d, policy: g.policy.Load()}
-	p.caller = p.policy.quick.find(values)
+// operator calls.
+func (g *Guard) begin(ctx context.Context, d limiter.API, policy *Policy, values []string) (p Pass, ok bool) {
+	p = Pass{guard: g, api: d, policy: policy}
+	p.caller = policy.quick.find(values)
 	p.operator = len(values) == 0 && IsOperator(ctx)
 	return p, p.caller != nil || p.operator
 }
 
 // Proxied authenticates a proxy's call about its client's request. The error, if any, is of code Unauthenticated.
 func (g *Guard) Proxied(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
-	if g.Open() {
+	policy := g.present()
+	if policy == nil {
 		return Pass{guard: g, api: d}, nil
 	}
 	id := ofProxied(r)
-	return g.Enter(d, &id)
+	return g.enter(d, policy, &id, nil)
 }
 
 // Again is Enter for a caller that has a Pass of the same id: on a stream, for each request. It is cheap while the policy is
 // the same.
 func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
-	if g == nil || last.operator || g.policy.Load() == last.policy {
+	if last.operator || g.present() == last.policy {
 		return last, nil
 	}
 	return g.Enter(last.api, id)
@@ -128,10 +139,7 @@ func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
 // Enter authenticates the caller of id by the present policy. The error, if any, is of code Unauthenticated: the credentials
 // are wrong, or missing and anonymous callers have no grants. It allocates nothing on success.
 func (g *Guard) Enter(d limiter.API, id *Identity) (Pass, *limiter.Error) {
-	if g == nil {
-		return Pass{}, nil
-	}
-	policy := g.policy.Load()
+	policy := g.present()
 	if policy == nil {
 		return Pass{guard: g, api: d}, nil
 	}
@@ -154,10 +162,11 @@ func (g *Guard) enter(d limiter.API, policy *Policy, id *Identity, values []stri
 
 // Knows reports whether Enter would admit id. Nothing is counted.
 func (g *Guard) Knows(id *Identity) bool {
-	if g.Open() {
+	policy := g.present()
+	if policy == nil {
 		return true
 	}
-	caller, _ := g.policy.Load().callerOf(id)
+	caller, _ := policy.callerOf(id)
 	return caller != nil
 }
 
@@ -265,7 +274,7 @@ func (p *Pass) IsOperator(ctx context.Context) bool {
 	return p.caller != nil || p.operator || IsOperator(ctx)
 }
 
-// Restrict sets the Fault of the checks of b that are not granted. If none is granted it returns the first error.
+// Restrict sets the Err of the checks of b that are not granted. If none is granted it returns the first error.
 func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	if p.caller == nil {
 		return nil
@@ -285,7 +294,7 @@ func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 			all = false
 			continue
 		}
-		c.Fault = fault
+		c.Err = fault
 		if first == nil {
 			first = fault
 		}

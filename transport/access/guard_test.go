@@ -185,7 +185,7 @@ func TestRestrict(t *testing.T) {
 		`the caller a may not admin in the domain "a"`, "the caller a may not check in all domains",
 	} {
 		got := ""
-		if f := b.Checks[i].Fault; f != nil {
+		if f := b.Checks[i].Err; f != nil {
 			got = f.Message
 			if f.Code != limiter.Forbidden {
 				t.Errorf("check %d: code %v", i, f.Code)
@@ -436,7 +436,7 @@ func TestAllocations(t *testing.T) {
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			pass, err := enter()
-			if err != nil || pass.Restrict(b) != nil || b.Checks[0].Fault != nil {
+			if err != nil || pass.Restrict(b) != nil || b.Checks[0].Err != nil {
 				t.Fatal("rejected")
 			}
 		}); n != 0 {

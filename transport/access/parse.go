@@ -49,7 +49,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 	if root != nil {
 		p.readFile(root)
 	}
-	faults := r.Faults()
+	faults := r.Errors()
 	if len(faults) == 0 {
 		p.policy.quick.open(len(p.policy.tokens))
 		return p.policy, nil
@@ -75,7 +75,7 @@ func (p *parser) fields(n *yaml.Node, path string, known ...string) map[string]y
 	out := make(map[string]yamldoc.Field)
 	for _, f := range p.Fields(n, path) {
 		if !slices.Contains(known, f.Name) {
-			p.FaultAt(f.Line, yamldoc.Join(path, f.Name), "unknown key %s; want one of %s", yamldoc.Quote(f.Name), strings.Join(known, ", "))
+			p.ErrorfAt(f.Line, yamldoc.Join(path, f.Name), "unknown key %s; want one of %s", yamldoc.Quote(f.Name), strings.Join(known, ", "))
 			continue
 		}
 		if !yamldoc.IsNull(f.Value) {
@@ -102,7 +102,7 @@ func (p *parser) readFile(root *yaml.Node) {
 	}
 	// A file that is being written may be seen empty.
 	if p.Count() == before && p.policy.callers == 0 && p.policy.anonymous == nil {
-		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so all calls would be rejected")
+		p.ErrorfAt(1, "", "names no caller and has no grants for anonymous ones, so all calls would be rejected")
 	}
 }
 
@@ -111,20 +111,20 @@ func (p *parser) readCaller(n *yaml.Node, path string, anonymous []grant) {
 	fields := p.fields(n, path, "name", "tokens", "certificates", "grants", "max_keys")
 	if n.Kind != yaml.MappingNode {
 		if yamldoc.IsNull(n) {
-			p.Fault(n, path, "is empty; give it a name, tokens or certificates, and grants")
+			p.Errorf(n, path, "is empty; give it a name, tokens or certificates, and grants")
 		}
 		return
 	}
 	p.policy.callers++
 	name := ""
 	if f, ok := fields["name"]; !ok {
-		p.Fault(n, path+".name", "is missing: logs and messages call the caller by it")
+		p.Errorf(n, path+".name", "is missing: logs and messages call the caller by it")
 	} else if name, ok = p.String(f.Value, path+".name"); ok {
 		p.checkName(f, path+".name", name)
 	}
 	grants := slices.Clone(anonymous)
 	if f, ok := fields["grants"]; !ok {
-		p.Fault(n, path+".grants", "is missing: say what the caller may do")
+		p.Errorf(n, path+".grants", "is missing: say what the caller may do")
 	} else {
 		grants = append(grants, p.readGrants(f.Value, path+".grants")...)
 	}
@@ -135,7 +135,7 @@ func (p *parser) readCaller(n *yaml.Node, path string, anonymous []grant) {
 		}
 	}
 	if fields["tokens"].Value == nil && fields["certificates"].Value == nil {
-		p.Fault(n, path, "has neither tokens nor certificates, so no call could authenticate as this caller; anonymous is for unauthenticated calls")
+		p.Errorf(n, path, "has neither tokens nor certificates, so no call could authenticate as this caller; anonymous is for unauthenticated calls")
 	}
 	p.readTokens(fields["tokens"], path+".tokens", caller)
 	p.readCertificates(fields["certificates"], path+".certificates", caller)
@@ -147,9 +147,9 @@ const maxName = 64
 func (p *parser) checkName(f yamldoc.Field, path, name string) {
 	switch {
 	case name == "" || len(name) > maxName || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '"' }):
-		p.Fault(f.Value, path, "must be 1 to %d printable ASCII characters without spaces and quotes", maxName)
+		p.Errorf(f.Value, path, "must be 1 to %d printable ASCII characters without spaces and quotes", maxName)
 	case !p.once("caller "+name, f.Value.Line):
-		p.Fault(f.Value, path, "there is a caller of this name already, at line %d", p.lines["caller "+name])
+		p.Errorf(f.Value, path, "there is a caller of this name already, at line %d", p.lines["caller "+name])
 	}
 }
 
@@ -172,11 +172,11 @@ func (p *parser) readTokens(f yamldoc.Field, path string, caller *Caller) {
 		d, ok := parseDigest(n.Value)
 		switch {
 		case n.Kind == yaml.ScalarNode && strings.HasPrefix(n.Value, tokenPrefix):
-			p.Fault(n, path, "is a token itself, and every reader of the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
+			p.Errorf(n, path, "is a token itself, and every reader of the file knows it now: make a new one with `sluice token`, and put the digest that it prints here")
 		case n.Kind != yaml.ScalarNode || !ok:
-			p.Fault(n, path, "must be %s and 64 hexadecimal digits, as `sluice token` prints it", digestPrefix)
+			p.Errorf(n, path, "must be %s and 64 hexadecimal digits, as `sluice token` prints it", digestPrefix)
 		case !p.once(d, n.Line):
-			p.Fault(n, path, "the same token stands at line %d already", p.lines[d])
+			p.Errorf(n, path, "the same token stands at line %d already", p.lines[d])
 		default:
 			p.policy.tokens[d] = caller
 		}
@@ -192,7 +192,7 @@ func (p *parser) readCertificates(f yamldoc.Field, path string, caller *Caller) 
 		s, ok := p.String(n, path)
 		if !ok {
 			if yamldoc.IsNull(n) {
-				p.Fault(n, path, "is empty")
+				p.Errorf(n, path, "is empty")
 			}
 			continue
 		}
@@ -200,9 +200,9 @@ func (p *parser) readCertificates(f yamldoc.Field, path string, caller *Caller) 
 		name := certName{certKind(max(0, slices.Index(certKinds[:], kind))), text}
 		switch {
 		case !slices.Contains(certKinds[:], kind) || text == "":
-			p.Fault(n, path, "must be uri:, dns: or cn: and the name, not %s", yamldoc.Quote(s))
+			p.Errorf(n, path, "must be uri:, dns: or cn: and the name, not %s", yamldoc.Quote(s))
 		case !p.once(name, n.Line):
-			p.Fault(n, path, "the same name stands at line %d already", p.lines[name])
+			p.Errorf(n, path, "the same name stands at line %d already", p.lines[name])
 		default:
 			p.policy.names[name] = caller
 		}
@@ -214,7 +214,7 @@ func (p *parser) items(f yamldoc.Field, path, advice string) []*yaml.Node {
 	before := p.Count()
 	list := p.Items(f.Value, path)
 	if len(list) == 0 && p.Count() == before {
-		p.FaultAt(f.Line, path, "is empty; %s", advice)
+		p.ErrorfAt(f.Line, path, "is empty; %s", advice)
 	}
 	return list
 }
@@ -234,7 +234,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 	}
 	for _, name := range []string{"domains", "verbs"} {
 		if _, ok := fields[name]; !ok {
-			p.Fault(n, yamldoc.Join(path, name), "is missing: a grant has domains and verbs")
+			p.Errorf(n, yamldoc.Join(path, name), "is missing: a grant has domains and verbs")
 		}
 	}
 	var v verbs
@@ -243,7 +243,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 			if one, ok := yamldoc.Enum(p.Reader, n, fmt.Sprintf("%s.verbs[%d]", path, i), verbValues); ok {
 				v |= 1 << one
 			} else if yamldoc.IsNull(n) {
-				p.Fault(n, fmt.Sprintf("%s.verbs[%d]", path, i), "is empty")
+				p.Errorf(n, fmt.Sprintf("%s.verbs[%d]", path, i), "is empty")
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func (p *parser) readGrant(n *yaml.Node, path string) []grant {
 		for i, n := range p.items(f, path+".domains", `list names of domains; "*" is all`) {
 			if g, ok := p.readDomain(n, fmt.Sprintf("%s.domains[%d]", path, i)); ok {
 				if v.has(Admin) && !(g.prefix && g.domain == "") {
-					p.Fault(n, path+".verbs", `admin is about the whole cluster: grant it separately, in the domains ["*"]`)
+					p.Errorf(n, path+".verbs", `admin is about the whole cluster: grant it separately, in the domains ["*"]`)
 				}
 				g.verbs = v
 				out = append(out, g)
@@ -267,16 +267,16 @@ func (p *parser) readDomain(n *yaml.Node, path string) (g grant, ok bool) {
 	s, ok := p.String(n, path)
 	if !ok || s == "" {
 		if ok || yamldoc.IsNull(n) {
-			p.Fault(n, path, `is empty; "*" is all domains`)
+			p.Errorf(n, path, `is empty; "*" is all domains`)
 		}
 		return g, false
 	}
 	g.domain, g.prefix = strings.CutSuffix(s, "*")
 	switch {
 	case strings.Contains(g.domain, "*"):
-		p.Fault(n, path, "%s has a star that is not its end; only what domains begin with can be given", yamldoc.Quote(s))
+		p.Errorf(n, path, "%s has a star that is not its end; only what domains begin with can be given", yamldoc.Quote(s))
 	case len(g.domain) > rules.MaxEntryBytes:
-		p.Fault(n, path, "has %d bytes, and a check cannot carry more than %d", len(g.domain), rules.MaxEntryBytes)
+		p.Errorf(n, path, "has %d bytes, and a check cannot carry more than %d", len(g.domain), rules.MaxEntryBytes)
 	default:
 		return g, true
 	}

@@ -49,7 +49,7 @@ func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
 	n := apitest.NewNode(t)
 	s := apitest.NewLimiter(t, n, shop, member.Member{Name: "n1", Boot: "b"}, func(c *limiter.Config) {
 		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
-			k := facts.Key{Node: "n1", Holds: true, Gen: 1}
+			k := facts.Key{Node: "n1", Owner: true, Gen: 1}
 			list, known := n.Table.Look(n.Now.Load(), key, limits)
 			for _, one := range list {
 				k.Limits = append(k.Limits, facts.Limit(one))

@@ -59,26 +59,26 @@ func read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
 
 // inspection is the response to POST /v1/inspect. Times are in seconds.
 type inspection struct {
-	Domain     string             `json:"domain"`
-	Descriptor []httpanswer.Entry `json:"descriptor"`
-	Shown      []httpanswer.Entry `json:"shown"`
-	Known      bool               `json:"known"`
-	Reason     string             `json:"reason"`
-	Levels     []tried            `json:"levels"`
-	Rule       *rule              `json:"rule,omitempty"`
-	Partition  int                `json:"partition"`
-	Owner      string             `json:"owner"`
-	Generation uint64             `json:"generation"`
-	Replicas   []string           `json:"replicas"`
-	Filling    []string           `json:"filling"`
-	Counted    bool               `json:"counted"`
-	Limits     []standing         `json:"limits"`
-	Grants     int                `json:"grants"`
-	Granted    int64              `json:"granted"`
-	Leases     []limiter.Lease    `json:"leases"`
-	Denying    []string           `json:"denying"`
-	Missing    []string           `json:"missing"`
-	MayReset   bool               `json:"may_reset"` // by this caller
+	Domain      string             `json:"domain"`
+	Descriptor  []httpanswer.Entry `json:"descriptor"`
+	Shown       []httpanswer.Entry `json:"shown"`
+	Known       bool               `json:"known"`
+	Reason      string             `json:"reason"`
+	Levels      []tried            `json:"levels"`
+	Rule        *rule              `json:"rule,omitempty"`
+	Partition   int                `json:"partition"`
+	Owner       string             `json:"owner"`
+	Generation  uint64             `json:"generation"`
+	Replicas    []string           `json:"replicas"`
+	InitialSync []string           `json:"initial_sync"`
+	Counted     bool               `json:"counted"`
+	Limits      []standing         `json:"limits"`
+	Grants      int                `json:"grants"`
+	Granted     int64              `json:"granted"`
+	Leases      []limiter.Lease    `json:"leases"`
+	Denying     []string           `json:"denying"`
+	Missing     []string           `json:"missing"`
+	MayReset    bool               `json:"may_reset"` // by this caller
 }
 
 // tried is one level of a descriptor, and the levels of rules that it was compared with.
@@ -130,7 +130,7 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 	a := &inspection{
 		Domain: c.Domain, Descriptor: httpanswer.Entries(c.Descriptor), Shown: httpanswer.Entries(x.Shown),
 		Known: x.Explanation.Known, Reason: x.Explanation.Reason, Levels: []tried{},
-		Partition: x.Partition, Owner: x.Owner, Generation: x.Gen, Replicas: texts(x.Replicas), Filling: texts(x.Filling),
+		Partition: x.Partition, Owner: x.Owner, Generation: x.Gen, Replicas: texts(x.Replicas), InitialSync: texts(x.InitialSync),
 		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Granted: x.Granted, Leases: append([]limiter.Lease{}, x.Leases...),
 		Denying: texts(x.Denying), Missing: texts(x.Missing),
 	}

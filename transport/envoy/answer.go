@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 	"google.golang.org/grpc/codes"
@@ -159,7 +160,7 @@ func addHeaders(res *ratelimitv3.RateLimitResponse, b *limiter.Batch, denied boo
 	res.ResponseHeadersToAdd = append(res.ResponseHeadersToAdd,
 		header("RateLimit-Limit", strconv.FormatUint(uint64(narrow(r.Limit)), 10)),
 		header("RateLimit-Remaining", strconv.FormatUint(uint64(narrow(r.Remaining)), 10)),
-		header("RateLimit-Reset", strconv.FormatInt(httpanswer.Seconds(untilReset(r)), 10)))
+		header("RateLimit-Reset", strconv.FormatInt(httpfield.Seconds(untilReset(r)), 10)))
 }
 
 // decisive returns the result to report: of a denied request the one over its limit that takes longest to reset, else the

@@ -17,18 +17,18 @@ import (
 
 // fault returns why req as a whole is invalid, or nil.
 func fault(req *ratelimitv3.RateLimitRequest) *limiter.Error {
-	if e := textFault("domain", req.GetDomain()); e != nil {
+	if e := textError("domain", req.GetDomain()); e != nil {
 		return e
 	}
-	return countFault("descriptors", len(req.GetDescriptors()), limiter.MaxChecks)
+	return countError("descriptors", len(req.GetDescriptors()), limiter.MaxChecks)
 }
 
 func invalid(field, format string, args ...any) *limiter.Error {
 	return &limiter.Error{Code: limiter.Invalid, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// countFault returns why a list of n is invalid, or nil.
-func countFault(field string, n, most int) *limiter.Error {
+// countError returns why a list of n is invalid, or nil.
+func countError(field string, n, most int) *limiter.Error {
 	switch {
 	case n == 0:
 		return invalid(field, "empty; want at least one")
@@ -38,8 +38,8 @@ func countFault(field string, n, most int) *limiter.Error {
 	return nil
 }
 
-// textFault returns why a domain or key is invalid, or nil.
-func textFault(field, s string) *limiter.Error {
+// textError returns why a domain or key is invalid, or nil.
+func textError(field, s string) *limiter.Error {
 	switch {
 	case s == "":
 		return invalid(field, "empty")
@@ -49,7 +49,7 @@ func textFault(field, s string) *limiter.Error {
 	return nil
 }
 
-// ask fills b with the checks of req, one per descriptor in order. That of an invalid descriptor has a Fault.
+// ask fills b with the checks of req, one per descriptor in order. That of an invalid descriptor has an Err.
 func (d *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
 	for i := range req.GetDescriptors() {
@@ -72,7 +72,7 @@ func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int) *limiter.Ch
 	d := req.GetDescriptors()[i]
 	c := b.Add()
 	c.Domain = req.GetDomain()
-	if c.Fault = read(d, c); c.Fault != nil {
+	if c.Err = read(d, c); c.Err != nil {
 		clear(c.Descriptor)
 		c.Descriptor = c.Descriptor[:0]
 		return c
@@ -87,12 +87,12 @@ func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int) *limiter.Ch
 
 // read reads the entries and the limit of d into c. The error names the first invalid field.
 func read(d *commonv3.RateLimitDescriptor, c *limiter.Check) *limiter.Error {
-	if e := countFault("entries", len(d.GetEntries()), limiter.MaxEntries); e != nil {
+	if e := countError("entries", len(d.GetEntries()), limiter.MaxEntries); e != nil {
 		return e
 	}
 	for j, e := range d.GetEntries() {
 		if key := e.GetKey(); key == "" || len(key) > limiter.MaxText {
-			return textFault(fmt.Sprintf("entries[%d].key", j), key)
+			return textError(fmt.Sprintf("entries[%d].key", j), key)
 		}
 		c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}

@@ -99,7 +99,7 @@ func (q *question) decode(data []byte) error {
 			q.id = varint(value)
 		}
 	}
-	q.fault = limiter.CountFault(count)
+	q.fault = limiter.CountError(count)
 	return nil
 }
 
@@ -260,21 +260,21 @@ func varint(value []byte) uint64 {
 	return v
 }
 
-// setVerb sets the verb, or the Fault of an unknown one.
+// setVerb sets the verb, or the Err of an unknown one.
 func setVerb(c *limiter.Check, v int32) {
 	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
 		c.Verb = bucket.Verb(v)
 		return
 	}
-	c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
+	c.Err = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
 }
 
-// addLimit adds limit i, or the Fault of an invalid one.
+// addLimit adds limit i, or the Err of an invalid one.
 func addLimit(c *limiter.Check, i int, p *sluicev1.Limit) {
 	l, err := transport.LimitFromProto(p)
 	if err != nil {
-		if c.Fault == nil {
-			c.Fault = limiter.LimitsFault(transport.AtLimit(err, i))
+		if c.Err == nil {
+			c.Err = limiter.LimitsError(transport.AtLimit(err, i))
 		}
 		return
 	}

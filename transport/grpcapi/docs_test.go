@@ -35,7 +35,7 @@ func TestDocumentedCall(t *testing.T) {
 	}
 	for _, msg := range []protoreflect.ProtoMessage{
 		&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{},
-		&sluicev1.MembersResponse{}, &sluicev1.Member{}, &sluicev1.VoterSet{}, &sluicev1.Holdings{},
+		&sluicev1.MembersResponse{}, &sluicev1.Member{}, &sluicev1.VoterSet{}, &sluicev1.PartitionCounts{},
 		&sluicev1.ForgetMemberRequest{}, &sluicev1.ForgetMemberResponse{},
 		&sluicev1.ReportLoadRequest{}, &sluicev1.ReportLoadResponse{},
 		&sluicev1.TopRequest{}, &sluicev1.TopResponse{}, &sluicev1.TopKey{},

@@ -20,13 +20,13 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 		return nil, statusOf(rejected)
 	}
 	m := s.config.Limiter.Members(ctx)
-	h := m.Holdings
+	h := m.PartitionCounts
 	res := &sluicev1.MembersResponse{
 		Self: m.Self, Ring: m.Ring, Partitions: int32(m.Partitions), Members: make([]*sluicev1.Member, len(m.Members)),
 		VoterSet: setToProto(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached,
-		Holdings: &sluicev1.Holdings{
-			Holding: int32(h.Holding), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
-			HandingOver: int32(h.HandingOver), Copies: int32(h.Copies), Claims: int32(h.Claims),
+		PartitionCounts: &sluicev1.PartitionCounts{
+			Owned: int32(h.Owned), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
+			HandingOver: int32(h.HandingOver), Replicas: int32(h.Replicas), TakingOver: int32(h.TakingOver),
 			Divergent: int32(h.Divergent), Lost: int32(h.Lost),
 		},
 		ClockCorrectionNs: int64(m.Clocks.Correction),
@@ -47,8 +47,8 @@ func memberToProto(m *limiter.Member) *sluicev1.Member {
 	p := &sluicev1.Member{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),
 		GossipAddress: m.Gossip, PeerAddress: m.Peer, GrpcAddress: m.GRPC, HttpAddress: m.HTTP,
-		Version: m.Version, Zone: m.Zone, Partitions: int32(m.Partitions), Holds: int32(m.Holds),
-		Counted: m.Counted, Lives: m.Lives,
+		Version: m.Version, Zone: m.Zone, Partitions: int32(m.Partitions), Owned: int32(m.Owned),
+		Voter: m.Voter, Alive: m.Alive,
 	}
 	if m.Silent >= 0 {
 		p.SilentNs = new(int64(m.Silent))
@@ -129,7 +129,7 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
 	res := &sluicev1.InspectResponse{
 		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Owner: x.Owner, Generation: x.Gen,
-		Replicas: x.Replicas, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Granted: x.Granted,
+		Replicas: x.Replicas, InitialSync: x.InitialSync, Counted: x.Counted, Grants: int32(x.Grants), Granted: x.Granted,
 		Denying: x.Denying, Missing: x.Missing, Shown: entriesToProto(x.Shown),
 	}
 	for _, l := range x.Leases {

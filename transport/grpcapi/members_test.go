@@ -33,17 +33,17 @@ func TestMembers(t *testing.T) {
 		o    limiter.Overview
 		want *sluicev1.MembersResponse
 	}{
-		{"nothing known yet", limiter.Overview{}, &sluicev1.MembersResponse{Holdings: &sluicev1.Holdings{}}},
+		{"nothing known yet", limiter.Overview{}, &sluicev1.MembersResponse{PartitionCounts: &sluicev1.PartitionCounts{}}},
 		{
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
 			}}}, Reason: "no voter set is known yet"},
 			&sluicev1.MembersResponse{
-				Self: "n1", Reason: "no voter set is known yet", Holdings: &sluicev1.Holdings{},
+				Self: "n1", Reason: "no voter set is known yet", PartitionCounts: &sluicev1.PartitionCounts{},
 				Members: []*sluicev1.Member{{
 					Name: "n1", Boot: "b1", State: "serving", GossipAddress: "g", PeerAddress: "p", GrpcAddress: "127.0.0.1:7460", HttpAddress: "h",
-					Version: "v1", Lives: true, SilentNs: proto.Int64(0),
+					Version: "v1", Alive: true, SilentNs: proto.Int64(0),
 				}},
 			},
 		},
@@ -53,20 +53,20 @@ func TestMembers(t *testing.T) {
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
 				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
-					{Name: "n1", Boot: "b1", Lives: true, Holds: 500},
-					{Name: "n2", Boot: "b2", Lives: true, Silent: 30 * time.Millisecond, Holds: 521},
+					{Name: "n1", Boot: "b1", Alive: true, Owned: 500},
+					{Name: "n2", Boot: "b2", Alive: true, Silent: 30 * time.Millisecond, Owned: 521},
 					{Name: "n3", Silent: -1},
 				},
-				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
+				PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
 			},
 			&sluicev1.MembersResponse{
 				Self: "n1", MayDecide: true,
-				VoterSet: &sluicev1.VoterSet{ClusterId: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
-				Holdings: &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
+				VoterSet:        &sluicev1.VoterSet{ClusterId: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
+				PartitionCounts: &sluicev1.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
 				Members: []*sluicev1.Member{
-					{Name: "n1", Boot: "b1", State: "serving", Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500, Zone: "a"},
-					{Name: "n2", Boot: "b2", State: "leaving", Counted: true, Lives: true, SilentNs: proto.Int64(30e6), Holds: 521},
-					{Name: "n3", State: "missing", Counted: true},
+					{Name: "n1", Boot: "b1", State: "serving", Voter: true, Alive: true, SilentNs: proto.Int64(0), Owned: 500, Zone: "a"},
+					{Name: "n2", Boot: "b2", State: "leaving", Voter: true, Alive: true, SilentNs: proto.Int64(30e6), Owned: 521},
+					{Name: "n3", State: "missing", Voter: true},
 				},
 			},
 		},
@@ -94,8 +94,8 @@ func TestForgetMember(t *testing.T) {
 		{"n3", nil, t.Context(), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"", nil, operator, codes.InvalidArgument, "name: empty"},
-		{"n3", limiter.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
-		{"n3", limiter.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it is alive; stop it first`},
+		{"n3", limiter.ErrNotVoter, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
+		{"n3", limiter.ErrAlive, operator, codes.FailedPrecondition, `cannot forget "n3": it is alive; stop it first`},
 		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that received the call; stop it, and call another`},
 		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"n3", errors.New("the node does not run"), operator, codes.Unavailable, `cannot forget "n3": the node does not run`},

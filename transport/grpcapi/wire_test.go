@@ -75,7 +75,7 @@ func FuzzDecode(f *testing.F) {
 		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
 			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
 		}
-		if (q.fault == nil) != (limiter.CountFault(len(m.GetChecks())) == nil) {
+		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil) {
 			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
 		}
 	})
@@ -88,8 +88,8 @@ func normal(checks []limiter.Check) []limiter.Check {
 	for i, c := range checks {
 		c.Descriptor = append([]rules.Entry(nil), c.Descriptor...)
 		c.Limits = append([]bucket.Limit(nil), c.Limits...)
-		if c.Fault != nil {
-			c.Fault = &limiter.Error{Code: c.Fault.Code}
+		if c.Err != nil {
+			c.Err = &limiter.Error{Code: c.Err.Code}
 		}
 		list[i] = c
 	}
@@ -237,7 +237,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// fill adds checks, decoded by the generated type, to b. A value of the wire that a limiter.Check cannot hold becomes the check's Fault.
+// fill adds checks, decoded by the generated type, to b. A value of the wire that a limiter.Check cannot hold becomes the check's Err.
 func fill(b *limiter.Batch, checks []*sluicev1.Check) {
 	for _, p := range checks {
 		c := b.Add()

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -31,8 +32,8 @@ type decision struct {
 	Source     string  `json:"source,omitempty"`
 	Owner      string  `json:"owner,omitempty"`
 	// Response is only in responses to many checks; one check gets it as such.
-	Response *response `json:"response,omitempty"`
-	Error    *fault    `json:"error,omitempty"`
+	Response *response  `json:"response,omitempty"`
+	Error    *errorJSON `json:"error,omitempty"`
 }
 
 // response is a rule's response to a denied check.
@@ -69,15 +70,15 @@ func responseOf(r *limiter.Result, room *int) *response {
 }
 
 // fault is why a check among many has no decision.
-type fault struct {
+type errorJSON struct {
 	Code    string `json:"code"`
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
 }
 
 // faultAt is e, which is about check i.
-func faultAt(e *limiter.Error, i int) *fault {
-	return &fault{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
+func errorJSONAt(e *limiter.Error, i int) *errorJSON {
+	return &errorJSON{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
 }
 
 // decisions is the response to many checks.
@@ -102,7 +103,7 @@ type denials struct {
 func decisionOf(r *limiter.Result, i int) decision {
 	d := decision{Rule: r.RuleName()}
 	if r.Err != nil {
-		d.Error = faultAt(r.Err, i)
+		d.Error = errorJSONAt(r.Err, i)
 		return d
 	}
 	d.Allowed = r.Allowed
@@ -177,7 +178,7 @@ func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 		r := &b.Results[i]
 		if r.Err == nil {
 			if !r.Allowed {
-				after = max(after, httpanswer.Seconds(r.RetryAfter))
+				after = max(after, httpfield.Seconds(r.RetryAfter))
 				never = never || r.Never()
 			}
 			continue

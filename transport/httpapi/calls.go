@@ -82,15 +82,15 @@ type resets struct {
 
 // reset is the result of one check of a reset. Where the source is unmatched there is no counter.
 type reset struct {
-	Rule   string `json:"rule,omitempty"`
-	Source string `json:"source,omitempty"`
-	Owner  string `json:"owner,omitempty"`
-	Error  *fault `json:"error,omitempty"`
+	Rule   string     `json:"rule,omitempty"`
+	Source string     `json:"source,omitempty"`
+	Owner  string     `json:"owner,omitempty"`
+	Error  *errorJSON `json:"error,omitempty"`
 }
 
 func resetOf(r *limiter.Result, i int) reset {
 	if r.Err != nil {
-		return reset{Rule: r.RuleName(), Error: faultAt(r.Err, i)}
+		return reset{Rule: r.RuleName(), Error: errorJSONAt(r.Err, i)}
 	}
 	return reset{Rule: r.RuleName(), Source: r.Source.String(), Owner: r.Owner}
 }
@@ -156,7 +156,7 @@ func readCall(body []byte, b *limiter.Batch, fields, options []string) (many boo
 
 func readChecks(r *reader, b *limiter.Batch, fields []string) error {
 	return r.array(func(i int) error {
-		if e := limiter.CountFault(i + 1); e != nil {
+		if e := limiter.CountError(i + 1); e != nil {
 			return e
 		}
 		c := b.Add()
@@ -174,8 +174,8 @@ func readCheckField(r *reader, c *limiter.Check, name string) (err error) {
 		c.Cost, err = r.integer(64)
 	case "verb":
 		c.Verb, err = readWord[bucket.Verb](r, c, func() string { return "verb" })
-		if c.Verb == bucket.Reset && c.Fault == nil {
-			c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
+		if c.Verb == bucket.Reset && c.Err == nil {
+			c.Err = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
 		}
 	case "limits":
 		err = r.array(func(i int) error { return readLimit(r, c, i) })
@@ -251,7 +251,7 @@ func small(r *reader) (int32, error) {
 	return int32(n), err
 }
 
-// readWord reads a value by its name in rule files. An unknown name is a Fault of c alone, so that the other checks are
+// readWord reads a value by its name in rule files. An unknown name is an Err of c alone, so that the other checks are
 // answered. field returns the path within the check.
 func readWord[T any, P interface {
 	*T
@@ -262,8 +262,8 @@ func readWord[T any, P interface {
 		return v, err
 	}
 	// Clipped, because the error repeats it; no name is as long as that.
-	if err := P(&v).UnmarshalText([]byte(clip(word))); err != nil && c.Fault == nil {
-		c.Fault = &limiter.Error{Code: limiter.Invalid, Field: field(), Message: err.Error()}
+	if err := P(&v).UnmarshalText([]byte(clip(word))); err != nil && c.Err == nil {
+		c.Err = &limiter.Error{Code: limiter.Invalid, Field: field(), Message: err.Error()}
 	}
 	return v, nil
 }

@@ -97,7 +97,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
 	fields = append(fields, forgetFields...)
-	for _, v := range []any{decision{}, response{}, header{}, fault{}, decisions{}, httpanswer.Problem{}, reset{}, resets{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.Holdings{}, forgotten{}, health{}, readiness{}} {
+	for _, v := range []any{decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, reset{}, resets{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
 		for f := range reflect.TypeOf(v).Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			fields = append(fields, name)

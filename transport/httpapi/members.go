@@ -11,15 +11,15 @@ import (
 
 // membership is the body of GET /v1/members.
 type membership struct {
-	Self       string            `json:"self"`
-	Ring       string            `json:"ring"`
-	Partitions int               `json:"partitions"`
-	VoterSet   *limiter.VoterSet `json:"voter_set,omitempty"`
-	MayDecide  bool              `json:"may_decide"`
-	Reason     string            `json:"reason,omitempty"`
-	Unreached  []string          `json:"unreached,omitempty"`
-	Holdings   limiter.Holdings  `json:"holdings"`
-	LostRules  []lostRule        `json:"lost_rules,omitempty"`
+	Self            string                  `json:"self"`
+	Ring            string                  `json:"ring"`
+	Partitions      int                     `json:"partitions"`
+	VoterSet        *limiter.VoterSet       `json:"voter_set,omitempty"`
+	MayDecide       bool                    `json:"may_decide"`
+	Reason          string                  `json:"reason,omitempty"`
+	Unreached       []string                `json:"unreached,omitempty"`
+	PartitionCounts limiter.PartitionCounts `json:"partition_counts"`
+	LostRules       []lostRule              `json:"lost_rules,omitempty"`
 	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 	ClockCorrection float64      `json:"clock_correction,omitempty"`
@@ -44,9 +44,9 @@ type memberJSON struct {
 	Version    string `json:"version"`
 	Zone       string `json:"zone,omitempty"`
 	Partitions int    `json:"partitions"`
-	Holds      int    `json:"holds"`
-	Counted    bool   `json:"counted"`
-	Lives      bool   `json:"lives"`
+	Owned      int    `json:"owned"`
+	Voter      bool   `json:"voter"`
+	Alive      bool   `json:"alive"`
 	// Silent is in seconds; left out if it is not known.
 	Silent *float64 `json:"silent,omitempty"`
 	// ClockAhead is in seconds; left out if it is not known.
@@ -61,7 +61,7 @@ func (d *api) members(w http.ResponseWriter, r *http.Request) error {
 	m := d.Limiter.Members(r.Context())
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
-		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: m.Holdings,
+		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, PartitionCounts: m.PartitionCounts,
 		ClockCorrection: m.Clocks.Correction.Seconds(),
 	}
 	if m.Clocks.Known {
@@ -81,7 +81,7 @@ func memberOf(m *limiter.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),
 		Gossip: m.Gossip, Peer: m.Peer, GRPC: m.GRPC, HTTP: m.HTTP,
-		Version: m.Version, Zone: m.Zone, Partitions: m.Partitions, Holds: m.Holds, Counted: m.Counted, Lives: m.Lives,
+		Version: m.Version, Zone: m.Zone, Partitions: m.Partitions, Owned: m.Owned, Voter: m.Voter, Alive: m.Alive,
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(m.Silent.Seconds())

@@ -24,7 +24,7 @@ func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, st
 	}))
 }
 
-const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0}`
+const nothingHeld = `"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0}`
 
 func TestMembers(t *testing.T) {
 	for _, c := range []struct {
@@ -40,18 +40,18 @@ func TestMembers(t *testing.T) {
 			}}}, Reason: "no voter set is known yet"},
 			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` + nothingHeld + `,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"g","peer_address":"p","grpc_address":"r","http_address":"127.0.0.1:7461",` +
-				`"version":"v1","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0}]}`,
+				`"version":"v1","partitions":0,"owned":0,"voter":false,"alive":true,"silent":0}]}`,
 		},
 		{
 			"a clock that is off",
 			limiter.Overview{
 				View:      &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}}},
-				Standings: []limiter.Standing{{Name: "n1", Boot: "b1", Lives: true, Ahead: new(2 * time.Second)}},
+				Standings: []limiter.Standing{{Name: "n1", Boot: "b1", Alive: true, Ahead: new(2 * time.Second)}},
 				Clocks:    limiter.Clocks{Known: true, Agree: true, Correction: -2 * time.Second}, MayDecide: true,
 			},
 			`{"self":"n1","ring":"","partitions":0,"may_decide":true,` + nothingHeld + `,"clocks_agree":true,"clock_correction":-2,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
-				`"version":"","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0,"clock_ahead":2}]}`,
+				`"version":"","partitions":0,"owned":0,"voter":false,"alive":true,"silent":0,"clock_ahead":2}]}`,
 		},
 		{
 			"two of three",
@@ -59,18 +59,18 @@ func TestMembers(t *testing.T) {
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
 				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
-					{Name: "n1", Boot: "b1", Lives: true, Holds: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Holds: 521}, {Name: "n3", Silent: -1},
+					{Name: "n1", Boot: "b1", Alive: true, Owned: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Owned: 521}, {Name: "n3", Silent: -1},
 				},
-				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
+				PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
 			},
 			`{"self":"n1","ring":"","partitions":0,"voter_set":{"cluster_id":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
-				`"holdings":{"holding":500,"unprotected":1,"below_replicas":7,"handing_over":2,"copies":3,"claims":4,"divergent":5,"lost":0},"members":[` +
+				`"partition_counts":{"owned":500,"unprotected":1,"below_replicas":7,"handing_over":2,"replicas":3,"taking_over":4,"divergent":5,"lost":0},"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
-				`"version":"","zone":"a","partitions":0,"holds":500,"counted":true,"lives":true,"silent":0},` +
+				`"version":"","zone":"a","partitions":0,"owned":500,"voter":true,"alive":true,"silent":0},` +
 				`{"name":"n2","boot":"b2","state":"leaving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
-				`"version":"","partitions":0,"holds":521,"counted":true,"lives":false,"silent":90},` +
+				`"version":"","partitions":0,"owned":521,"voter":true,"alive":false,"silent":90},` +
 				`{"name":"n3","boot":"","state":"missing","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
-				`"version":"","partitions":0,"holds":0,"counted":true,"lives":false}]}`,
+				`"version":"","partitions":0,"owned":0,"voter":true,"alive":false}]}`,
 		},
 	} {
 		w, _ := call(t, clustered(t, c.o, nil), "GET", "/v1/members", "")
@@ -97,8 +97,8 @@ func TestForget(t *testing.T) {
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
 		{"too large", `{"name":"` + strings.Repeat("n", maxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
-		{"not counted", n3, limiter.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
-		{"living", n3, limiter.ErrLives, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
+		{"not counted", n3, limiter.ErrNotVoter, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
+		{"living", n3, limiter.ErrAlive, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
 		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},
 		{"no set", n3, limiter.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"stopped", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},

@@ -31,7 +31,7 @@ func TestReadEveryField(t *testing.T) {
 		t.Fatal(many, err, len(b.Checks))
 	}
 	c := b.Checks[0]
-	if c.Domain != "dé" || c.Cost != math.MaxInt64 || c.Verb != bucket.Refund || c.Fault != nil {
+	if c.Domain != "dé" || c.Cost != math.MaxInt64 || c.Verb != bucket.Refund || c.Err != nil {
 		t.Errorf("%+v", c)
 	}
 	if d := c.Descriptor; len(d) != 2 || d[0] != (rules.Entry{Key: "k", Value: "v"}) || d[1] != (rules.Entry{Key: "only"}) {

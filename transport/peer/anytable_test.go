@@ -108,7 +108,7 @@ func oneShard(t rapid.TB) *bucket.Table {
 // send sends all counters as package handoff packs them, transfer batches of about so many bytes, and this package sends them.
 func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
-	room := bucket.Room{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
+	room := bucket.ImageBounds{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 	w := newControlWriter(usualMaxLimits)
 	r := controlReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
 	var q controlMessages
@@ -138,7 +138,7 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 		if len(wire) > maxFrameBytes {
 			t.Fatalf("a frame of %d bytes", len(wire))
 		}
-		var post peerv1.Post
+		var post peerv1.MessageFrame
 		if err := proto.Unmarshal(wire, &post); err != nil {
 			t.Fatal(err)
 		}

@@ -56,9 +56,9 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *peerv1.Reply:
 		m = v
 		cutReply(v)
-	case *peerv1.Post:
+	case *peerv1.MessageFrame:
 		m = v
-		cutPost(v)
+		cutMessages(v)
 	case *peerv1.Greeting:
 		if data.Len() > maxGreeting {
 			return fmt.Errorf("a first frame of %d bytes; a hello has at most %d", data.Len(), maxGreeting)
@@ -98,8 +98,8 @@ func cutReply(m *peerv1.Reply) {
 	cut(&m.Grant)
 }
 
-// cutPost is cutRequest for a Post.
-func cutPost(m *peerv1.Post) {
+// cutMessages is cutRequest for a MessageFrame.
+func cutMessages(m *peerv1.MessageFrame) {
 	m.Hello, m.Messages = nil, nil
 	clear(m.Define)
 	cut(&m.Define)
@@ -356,7 +356,7 @@ func (x *exchange) end() {
 			switch r := &x.replies[t.first+i]; {
 			case r.Status == check.NotOwner:
 				notOwner++
-			case r.Status == check.Later:
+			case r.Status == check.NotReady:
 				later++
 			case r.Status == check.Decided && r.Allowed:
 				allowed++

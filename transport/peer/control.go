@@ -14,7 +14,7 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Control messages, requests and responses travel in frames of peer.v1 Post: definitions of limits, and pairs of a header and a
+// Control messages, requests and responses travel in frames of peer.v1 MessageFrame: definitions of limits, and pairs of a header and a
 // body of package message, both CBOR.
 
 // kinds are the bodies by the number in their header. A number is never reused for another body.
@@ -25,24 +25,24 @@ var kinds = [...]message.Body{
 	4:  (*message.Promise)(nil),
 	5:  (*message.Accept)(nil),
 	6:  (*message.Accepted)(nil),
-	7:  (*message.Holdings)(nil),
+	7:  (*message.OwnedPartitions)(nil),
 	8:  (*message.PendingGrants)(nil),
 	9:  (*message.Claim)(nil),
 	10: (*message.ClaimResponse)(nil),
 	11: (*message.Fetch)(nil),
 	12: (*message.TransferBatch)(nil),
 	13: (*message.Receipt)(nil),
-	14: (*message.Room)(nil),
+	14: (*message.DenialInvalidation)(nil),
 	15: (*message.Load)(nil),
 	16: (*message.Report)(nil),
 	17: (*message.Account)(nil),
 	18: (*message.AcceptLoss)(nil),
-	19: (*message.TopAsk)(nil),
-	20: (*message.Top)(nil),
-	21: (*message.FactsAsk)(nil),
-	22: (*message.Facts)(nil),
-	23: (*message.KeyAsk)(nil),
-	24: (*message.KeyFacts)(nil),
+	19: (*message.TopRequest)(nil),
+	20: (*message.TopResponse)(nil),
+	21: (*message.FactsRequest)(nil),
+	22: (*message.FactsResponse)(nil),
+	23: (*message.KeyRequest)(nil),
+	24: (*message.KeyResponse)(nil),
 }
 
 var kindOf = func() map[reflect.Type]uint8 {
@@ -114,7 +114,7 @@ func limitsOf(b message.Body) (refs []**bucket.Limits) {
 		for i := range b.Lines {
 			refs = append(refs, &b.Lines[i].Limits)
 		}
-	case *message.KeyAsk:
+	case *message.KeyRequest:
 		refs = append(refs, &b.Limits)
 	}
 	return refs
@@ -190,7 +190,7 @@ func bulky(b message.Body) bool {
 
 // controlWriter makes the frames of one stream.
 type controlWriter struct {
-	post   peerv1.Post
+	post   peerv1.MessageFrame
 	limits numbering
 	buf    bytes.Buffer // of post.Messages
 }
@@ -200,8 +200,8 @@ func newControlWriter(maxLimits int) *controlWriter {
 }
 
 // frame returns a frame of batch, which is valid until the next call.
-func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
-	cutPost(&w.post)
+func (w *controlWriter) frame(batch []controlMessage) (*peerv1.MessageFrame, error) {
+	cutMessages(&w.post)
 	w.limits.begin()
 	w.buf.Reset()
 	for i := range batch {
@@ -230,7 +230,7 @@ type controlReader struct {
 }
 
 // read appends the messages of m to out, in order. skipped is the number of messages that this node does not know.
-func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
+func (r *controlReader) read(m *peerv1.MessageFrame, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
 	if m.Hello != nil {
 		return out, 0, errSecondHello
 	}

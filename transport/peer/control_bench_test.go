@@ -53,7 +53,7 @@ func BenchmarkControlMessage(b *testing.B) {
 			}
 			return data
 		}
-		var post peerv1.Post
+		var post peerv1.MessageFrame
 		var got []message.Envelope
 		decode := func(data mem.BufferSlice) {
 			if err := codec.Unmarshal(data, &post); err != nil {

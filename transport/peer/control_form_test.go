@@ -25,7 +25,7 @@ import (
 )
 
 // rawControl is raw for control messages, after the hellos.
-func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Post, peerv1.Greeting] {
+func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.MessageFrame, peerv1.Greeting] {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -47,9 +47,9 @@ func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingC
 }
 
 // post is a frame of the CBOR of these values.
-func post(t *testing.T, values ...any) *peerv1.Post {
+func post(t *testing.T, values ...any) *peerv1.MessageFrame {
 	t.Helper()
-	m := new(peerv1.Post)
+	m := new(peerv1.MessageFrame)
 	for _, v := range values {
 		data, err := encodeMode.Marshal(v)
 		if err != nil {
@@ -79,37 +79,37 @@ func TestMalformedControl(t *testing.T) {
 	for range 20 {
 		nested = []any{nested}
 	}
-	whole := func(b message.Body, limits ...uint32) *peerv1.Post { return post(t, head(b, limits...), b) }
+	whole := func(b message.Body, limits ...uint32) *peerv1.MessageFrame { return post(t, head(b, limits...), b) }
 	for _, m := range []struct {
 		name string
-		post *peerv1.Post
+		post *peerv1.MessageFrame
 		want string
 	}{
-		{"second hello", &peerv1.Post{Hello: c.hello()}, "second hello"},
+		{"second hello", &peerv1.MessageFrame{Hello: c.hello()}, "second hello"},
 		{"too many control messages", post(t, many...), "more than 4096 control messages"},
 		{"no body", post(t, head(&message.Ack{}), &message.Ack{}, head(&message.Ack{})), "control message 1: *message.Ack: EOF"},
 		{"half a body", cut, "unexpected EOF"},
-		{"no CBOR", &peerv1.Post{Messages: []byte{0xff}}, "control message 0: cbor"},
+		{"no CBOR", &peerv1.MessageFrame{Messages: []byte{0xff}}, "control message 0: cbor"},
 		{"another type", post(t, head(&message.Ack{}), "text"), "cannot unmarshal UTF-8 text string"},
 		{"another type in a field", post(t, head(&message.Fetch{}), map[int]any{1: "text"}), "cannot unmarshal UTF-8 text string"},
 		{"too large a number", post(t, head(&message.Heartbeat{}), map[int]any{3: 256}), "cannot unmarshal positive integer"},
 		{"nested too deep", post(t, head(&message.Ack{}), nested), "exceeded max nested level"},
-		{"a list of unlimited length", &peerv1.Post{Messages: []byte{0xa1, 1, 2, 0xbf, 0xff}}, "indefinite-length"},
+		{"a list of unlimited length", &peerv1.MessageFrame{Messages: []byte{0xa1, 1, 2, 0xbf, 0xff}}, "indefinite-length"},
 		{"partition", whole(&message.Fetch{Partition: 1 << 31}), "number 2147483648"},
 		{"negative partition", whole(&message.Claim{Parts: []message.Claimed{{Partition: -1}}}), "number -1"},
 		{"report's limits", whole(&message.Report{Lines: make([]message.Line, 1)}, 9), "limits 9 were not defined"},
 		{"limits for fewer lines", whole(&message.Report{Lines: make([]message.Line, 2)}, 0), "1 sets of limits; want 2"},
 		{"limits for none", whole(&message.Ack{}, 0), "1 sets of limits; want 0"},
 		{"account's reporters", whole(&message.Account{Lines: []message.Standing{{Reporters: 1 << 31}}}), "number 2147483648"},
-		{"definition of 0", &peerv1.Post{Define: []*peerv1.Limits{{}}}, "definition of limits 0"},
+		{"definition of 0", &peerv1.MessageFrame{Define: []*peerv1.Limits{{}}}, "definition of limits 0"},
 		{"undefined limits", whole(&message.TransferBatch{}, 9), "limits 9 were not defined"},
 		{"too little data", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Bytes: 2}, {Kind: 1, Bytes: 3}}, Image: bucket.Image{Data: []byte("four")}}), "parts of 5 bytes in all, data of 4"},
 		{"too much data", whole(&message.TransferBatch{Image: bucket.Image{Data: []byte("four")}}), "parts of 0 bytes in all, data of 4"},
 		{"parts of negative bytes", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Bytes: -2}, {Kind: 1, Bytes: 6}}, Image: bucket.Image{Data: []byte("four")}}), "bytes: number -2"},
 		{"an age that is none", whole(&message.TransferBatch{Age: -1}), "age: -1"},
 		{"too many counters", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Counters: math.MaxInt32}, {Kind: 1, Counters: 1}}}), "counters of all parts: number 2147483648"},
-		{"too long a history", whole(&message.Facts{Node: facts.Node{History: make([]facts.Counts, facts.Slots+1)}}), "history of 61 slots"},
-		{"too many rules", whole(&message.Facts{Node: facts.Node{ByRule: make([]facts.Rule, facts.MaxRules+1)}}), "513 rules"},
+		{"too long a history", whole(&message.FactsResponse{Node: facts.Node{History: make([]facts.Counts, facts.Slots+1)}}), "history of 61 slots"},
+		{"too many rules", whole(&message.FactsResponse{Node: facts.Node{ByRule: make([]facts.Rule, facts.MaxRules+1)}}), "513 rules"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			network, box := newNetwork(), newInbox()
@@ -249,7 +249,7 @@ func FuzzControl(f *testing.F) {
 	in := newIntern(usualMaxLimits)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &controlReader{definitions: definitions{intern: in}}
-		var post peerv1.Post
+		var post peerv1.MessageFrame
 		for range 2 { // the second time into used memory
 			if codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &post) != nil {
 				return
@@ -270,7 +270,7 @@ func FuzzControl(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var back peerv1.Post
+			var back peerv1.MessageFrame
 			if err := codec.Unmarshal(wire, &back); err != nil {
 				t.Fatal(err)
 			}

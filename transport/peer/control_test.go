@@ -75,8 +75,8 @@ func bodies() []message.Body {
 		&message.Accept{Set: set, Ballot: ballot},
 		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
-		&message.Holdings{},
-		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Last: epoch, LastCertain: mark.Epoch, Complete: epoch, Age: math.MaxInt64}}}},
+		&message.OwnedPartitions{},
+		&message.OwnedPartitions{Seq: huge, Full: true, Partitions: []message.OwnedPartition{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Last: epoch, LastCertain: mark.Epoch, Complete: epoch, Age: math.MaxInt64}}}},
 		&message.PendingGrants{},
 		&message.PendingGrants{Seq: huge, Grants: []message.PendingGrant{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},
@@ -104,36 +104,36 @@ func bodies() []message.Body {
 			},
 			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
 		},
-		&message.Room{},
-		&message.Room{Keys: []bucket.Key{{}, {Hi: huge, Lo: 1}, {Lo: huge}}},
+		&message.DenialInvalidation{},
+		&message.DenialInvalidation{Keys: []bucket.Key{{}, {Hi: huge, Lo: 1}, {Lo: huge}}},
 		&message.Report{},
 		&message.Report{Sent: math.MinInt64, Lines: []message.Line{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred, Ends: math.MinInt64, Sum: math.MaxInt64, Transient: true}}},
 		&message.Account{},
 		&message.Account{Sent: math.MinInt64, Clock: math.MaxInt64, Lines: []message.Standing{{}, {Key: bucket.Key{Lo: huge}, Ends: math.MinInt64, Known: math.MaxInt64, Remaining: math.MaxInt64, Reporters: last}}},
-		&message.TopAsk{},
-		&message.TopAsk{By: 255, Domain: odd},
-		&message.Top{},
-		&message.Top{Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
+		&message.TopRequest{},
+		&message.TopRequest{By: 255, Domain: odd},
+		&message.TopResponse{},
+		&message.TopResponse{Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
 		&message.AcceptLoss{},
-		&message.FactsAsk{},
-		&message.FactsAsk{History: true},
-		&message.Facts{},
-		&message.Facts{Node: facts.Node{
+		&message.FactsRequest{},
+		&message.FactsRequest{History: true},
+		&message.FactsResponse{},
+		&message.FactsResponse{Node: facts.Node{
 			Rules: odd, MayDecide: true, Reason: "none",
-			Holdings: facts.Holdings{Holding: last, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 6, Lost: 7},
-			All:      facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
-			Latency:  facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
-			ByRule:   []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},
-			Slot:     math.MinInt64, History: []facts.Counts{{Denied: 7}},
+			PartitionCounts: facts.PartitionCounts{Owned: last, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 6, Lost: 7},
+			All:             facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
+			Latency:         facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
+			ByRule:          []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},
+			Slot:            math.MinInt64, History: []facts.Counts{{Denied: 7}},
 		}},
-		&message.KeyAsk{},
-		&message.KeyAsk{Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred},
-		&message.KeyFacts{},
-		&message.KeyFacts{Key: facts.Key{
-			Partition: last, Holds: true, Whole: true, Gen: huge, Counted: true, Grants: last, Granted: math.MaxInt64, Denies: math.MaxInt64,
+		&message.KeyRequest{},
+		&message.KeyRequest{Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred},
+		&message.KeyResponse{},
+		&message.KeyResponse{Key: facts.Key{
+			Partition: last, Owner: true, Complete: true, Gen: huge, Counted: true, Grants: last, Granted: math.MaxInt64, Denies: math.MaxInt64,
 			Limits: []facts.Limit{{}, {Limit: math.MaxInt64, Spent: math.MinInt64, Remaining: 1, ResetAfter: math.MaxInt64}},
 		}},
-		&message.KeyFacts{Key: facts.Key{Copy: true, Leased: true, LeaseLeft: 9}},
+		&message.KeyResponse{Key: facts.Key{Replica: true, Leased: true, LeaseLeft: 9}},
 		&message.Load{},
 		&message.Load{Domain: "d", Pool: odd, Reporter: "r", Load: 0.25, Stamp: math.MinInt64},
 		&message.Receipt{},
@@ -158,8 +158,8 @@ func same(a, b message.Envelope) bool {
 				c.Lines[i].Limits = nil
 			}
 			e.Body = &c
-		case *message.KeyAsk:
-			e.Body = &message.KeyAsk{Key: x.Key}
+		case *message.KeyRequest:
+			e.Body = &message.KeyRequest{Key: x.Key}
 		}
 		return e
 	}
@@ -227,7 +227,7 @@ func TestControlRoundTrip(t *testing.T) {
 }
 
 // controlFrame returns a frame of list, which is valid until the next call.
-func controlFrame(t testing.TB, w *controlWriter, list ...message.Envelope) *peerv1.Post {
+func controlFrame(t testing.TB, w *controlWriter, list ...message.Envelope) *peerv1.MessageFrame {
 	t.Helper()
 	var batch []controlMessage
 	for i := range list {
@@ -253,7 +253,7 @@ func transfer(t testing.TB, w *controlWriter, r *controlReader, list ...message.
 		t.Fatal(err)
 	}
 	wire := mem.SliceBuffer(data.Materialize())
-	var post peerv1.Post
+	var post peerv1.MessageFrame
 	if err := codec.Unmarshal(mem.BufferSlice{wire}, &post); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func transfer(t testing.TB, w *controlWriter, r *controlReader, list ...message.
 	if err != nil || skipped != 0 {
 		t.Fatalf("%v, %d skipped", err, skipped)
 	}
-	cutPost(&post)
+	cutMessages(&post)
 	return got
 }
 

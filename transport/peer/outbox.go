@@ -216,7 +216,7 @@ type ControlQueue interface {
 }
 
 // Control serves one stream. Its goroutine delivers in order.
-func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Greeting]) error {
+func (s service) Control(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peerv1.Greeting]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
 	hello, err := s.admit(stream)
@@ -224,7 +224,7 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 		return err
 	}
 	r := s.reader(hello)
-	var post peerv1.Post
+	var post peerv1.MessageFrame
 	var got []message.Envelope
 	for {
 		if err := stream.RecvMsg(&post); err != nil {
@@ -243,7 +243,7 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 		}
 		// Nothing of this frame is kept while the next one is awaited.
 		clear(got)
-		cutPost(&post)
+		cutMessages(&post)
 	}
 }
 

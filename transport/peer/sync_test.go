@@ -29,7 +29,7 @@ func TestFlags(t *testing.T) {
 	network.serve(t, "b:1", network.config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
 		got = slices.Clone(records)
 		for i := range replies {
-			replies[i] = check.Reply{Status: check.Later, Owner: "c"}
+			replies[i] = check.Reply{Status: check.NotReady, Owner: "c"}
 		}
 	}))
 	pool := open(t, network.config("a"))
@@ -48,7 +48,7 @@ func TestFlags(t *testing.T) {
 				g.Drain != r.Drain || g.Relay != r.Relay || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
 				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
 			}
-			if r := replies[i]; r.Status != check.Later || r.Owner != "c" {
+			if r := replies[i]; r.Status != check.NotReady || r.Owner != "c" {
 				t.Errorf("answer %d: %+v, want later, c", i, r)
 			}
 		}

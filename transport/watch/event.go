@@ -51,21 +51,21 @@ type memberJSON struct {
 	Boot       string   `json:"boot"`
 	State      string   `json:"state"`
 	Version    string   `json:"version"`
-	Counted    bool     `json:"counted"`
-	Lives      bool     `json:"lives"`
+	Voter      bool     `json:"voter"`
+	Alive      bool     `json:"alive"`
 	Partitions int      `json:"partitions"`
-	Holds      int      `json:"holds"`
+	Owned      int      `json:"owned"`
 	Silent     *float64 `json:"silent,omitempty"`
 	Own        *own     `json:"own,omitempty"`
 }
 
 // own is a node's report of itself.
 type own struct {
-	MayDecide bool             `json:"may_decide"`
-	Reason    string           `json:"reason,omitempty"`
-	Rules     string           `json:"rules"`
-	Checks    float64          `json:"checks"`
-	Holdings  limiter.Holdings `json:"holdings"`
+	MayDecide       bool                    `json:"may_decide"`
+	Reason          string                  `json:"reason,omitempty"`
+	Rules           string                  `json:"rules"`
+	Checks          float64                 `json:"checks"`
+	PartitionCounts limiter.PartitionCounts `json:"partition_counts"`
 }
 
 // latency of the calls of the last interval; all 0 if there were none.

@@ -44,8 +44,8 @@ func newTestCluster(t *testing.T, ctx context.Context) *testCluster {
 	w.Hub = NewHub(Config{
 		Members: func(context.Context) limiter.Members {
 			m := limiter.Members{Self: "n1", Partitions: 7, Members: []limiter.Member{
-				{Member: member.Member{Name: "n1", Boot: "n1-1", State: member.Serving}, Lives: true},
-				{Member: member.Member{Name: "n2", Boot: "n2-1", State: member.Serving}, Lives: !w.dead.Load(), Silent: -1},
+				{Member: member.Member{Name: "n1", Boot: "n1-1", State: member.Serving}, Alive: true},
+				{Member: member.Member{Name: "n2", Boot: "n2-1", State: member.Serving}, Alive: !w.dead.Load(), Silent: -1},
 			}}
 			return m
 		},
@@ -147,7 +147,7 @@ func TestWatch(t *testing.T) {
 		for len(s.Missing) == 0 {
 			event(t, one, EventState, &s)
 		}
-		if s.Missing[0] != "n2" || s.Total.Allowed != 10 || s.Members[1].Own != nil || s.Members[1].Lives || s.Members[1].Silent != nil {
+		if s.Missing[0] != "n2" || s.Total.Allowed != 10 || s.Members[1].Own != nil || s.Members[1].Alive || s.Members[1].Silent != nil {
 			t.Errorf("n2 is dead: %+v", s)
 		}
 

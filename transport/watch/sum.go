@@ -171,7 +171,7 @@ func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing
 			}
 		}
 		living[n.Boot] = now
-		o := &own{MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, Holdings: limiter.Holdings(n.Holdings)}
+		o := &own{MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, PartitionCounts: limiter.PartitionCounts(n.PartitionCounts)}
 		reports[n.Boot] = o
 		if n.Name == m.Self {
 			out.Rules = n.Rules
@@ -235,8 +235,8 @@ func (r *rates) add(q rates) {
 
 func memberOf(m *limiter.Member, reports map[string]*own) memberJSON {
 	j := memberJSON{
-		Name: m.Name, Boot: m.Boot, State: m.StateName(), Version: m.Version, Counted: m.Counted, Lives: m.Lives,
-		Partitions: m.Partitions, Holds: m.Holds, Own: reports[m.Boot],
+		Name: m.Name, Boot: m.Boot, State: m.StateName(), Version: m.Version, Voter: m.Voter, Alive: m.Alive,
+		Partitions: m.Partitions, Owned: m.Owned, Own: reports[m.Boot],
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(round(m.Silent.Seconds()))

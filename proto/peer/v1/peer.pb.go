@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: peer/v1/peer.proto
 
-// What sluice nodes say to each other. Not a public API.
+// Protocol between sluice nodes. Not a public API.
 
 package peerv1
 
@@ -797,8 +797,8 @@ func (x *Denial) GetLost() bool {
 	return false
 }
 
-// Post is a frame of messages, in the order that they are to be delivered.
-type Post struct {
+// MessageFrame is a frame of messages, in order of delivery.
+type MessageFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	// Definitions that this and later frames use, numbered as in Request.
@@ -809,20 +809,20 @@ type Post struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Post) Reset() {
-	*x = Post{}
+func (x *MessageFrame) Reset() {
+	*x = MessageFrame{}
 	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Post) String() string {
+func (x *MessageFrame) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Post) ProtoMessage() {}
+func (*MessageFrame) ProtoMessage() {}
 
-func (x *Post) ProtoReflect() protoreflect.Message {
+func (x *MessageFrame) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -834,26 +834,26 @@ func (x *Post) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Post.ProtoReflect.Descriptor instead.
-func (*Post) Descriptor() ([]byte, []int) {
+// Deprecated: Use MessageFrame.ProtoReflect.Descriptor instead.
+func (*MessageFrame) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Post) GetHello() *Hello {
+func (x *MessageFrame) GetHello() *Hello {
 	if x != nil {
 		return x.Hello
 	}
 	return nil
 }
 
-func (x *Post) GetDefine() []*Limits {
+func (x *MessageFrame) GetDefine() []*Limits {
 	if x != nil {
 		return x.Define
 	}
 	return nil
 }
 
-func (x *Post) GetMessages() []byte {
+func (x *MessageFrame) GetMessages() []byte {
 	if x != nil {
 		return x.Messages
 	}
@@ -930,15 +930,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
 	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x12\n" +
-	"\x04lost\x18\x06 \x01(\bR\x04lost\"q\n" +
-	"\x04Post\x12$\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\"y\n" +
+	"\fMessageFrame\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x1a\n" +
-	"\bmessages\x18\x03 \x01(\fR\bmessages2\x99\x01\n" +
+	"\bmessages\x18\x03 \x01(\fR\bmessages2\xb3\x01\n" +
 	"\vPeerService\x120\n" +
-	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12/\n" +
-	"\aControl\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01\x12'\n" +
-	"\x03Ask\x12\r.peer.v1.Post\x1a\r.peer.v1.Post(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
+	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x127\n" +
+	"\aControl\x12\x15.peer.v1.MessageFrame\x1a\x11.peer.v1.Greeting(\x010\x01\x129\n" +
+	"\x05Query\x12\x15.peer.v1.MessageFrame\x1a\x15.peer.v1.MessageFrame(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -954,16 +954,16 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 
 var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Greeting)(nil), // 0: peer.v1.Greeting
-	(*Hello)(nil),    // 1: peer.v1.Hello
-	(*Proof)(nil),    // 2: peer.v1.Proof
-	(*Limits)(nil),   // 3: peer.v1.Limits
-	(*Request)(nil),  // 4: peer.v1.Request
-	(*Trace)(nil),    // 5: peer.v1.Trace
-	(*Reply)(nil),    // 6: peer.v1.Reply
-	(*Denial)(nil),   // 7: peer.v1.Denial
-	(*Post)(nil),     // 8: peer.v1.Post
-	(*v1.Limit)(nil), // 9: sluice.v1.Limit
+	(*Greeting)(nil),     // 0: peer.v1.Greeting
+	(*Hello)(nil),        // 1: peer.v1.Hello
+	(*Proof)(nil),        // 2: peer.v1.Proof
+	(*Limits)(nil),       // 3: peer.v1.Limits
+	(*Request)(nil),      // 4: peer.v1.Request
+	(*Trace)(nil),        // 5: peer.v1.Trace
+	(*Reply)(nil),        // 6: peer.v1.Reply
+	(*Denial)(nil),       // 7: peer.v1.Denial
+	(*MessageFrame)(nil), // 8: peer.v1.MessageFrame
+	(*v1.Limit)(nil),     // 9: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
@@ -974,14 +974,14 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	5,  // 5: peer.v1.Request.traces:type_name -> peer.v1.Trace
 	1,  // 6: peer.v1.Reply.hello:type_name -> peer.v1.Hello
 	7,  // 7: peer.v1.Reply.denials:type_name -> peer.v1.Denial
-	1,  // 8: peer.v1.Post.hello:type_name -> peer.v1.Hello
-	3,  // 9: peer.v1.Post.define:type_name -> peer.v1.Limits
+	1,  // 8: peer.v1.MessageFrame.hello:type_name -> peer.v1.Hello
+	3,  // 9: peer.v1.MessageFrame.define:type_name -> peer.v1.Limits
 	4,  // 10: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	8,  // 11: peer.v1.PeerService.Control:input_type -> peer.v1.Post
-	8,  // 12: peer.v1.PeerService.Ask:input_type -> peer.v1.Post
+	8,  // 11: peer.v1.PeerService.Control:input_type -> peer.v1.MessageFrame
+	8,  // 12: peer.v1.PeerService.Query:input_type -> peer.v1.MessageFrame
 	6,  // 13: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
 	0,  // 14: peer.v1.PeerService.Control:output_type -> peer.v1.Greeting
-	8,  // 15: peer.v1.PeerService.Ask:output_type -> peer.v1.Post
+	8,  // 15: peer.v1.PeerService.Query:output_type -> peer.v1.MessageFrame
 	13, // [13:16] is the sub-list for method output_type
 	10, // [10:13] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name

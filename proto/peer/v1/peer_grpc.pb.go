@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: peer/v1/peer.proto
 
-// What sluice nodes say to each other. Not a public API.
+// Protocol between sluice nodes. Not a public API.
 
 package peerv1
 
@@ -23,21 +23,21 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PeerService_Exchange_FullMethodName = "/peer.v1.PeerService/Exchange"
 	PeerService_Control_FullMethodName  = "/peer.v1.PeerService/Control"
-	PeerService_Ask_FullMethodName      = "/peer.v1.PeerService/Ask"
+	PeerService_Query_FullMethodName    = "/peer.v1.PeerService/Query"
 )
 
 // PeerServiceClient is the client API for PeerService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerServiceClient interface {
-	// Exchange carries frames of records to an owner and their replies back, in
+	// Exchange carries frames of records to an owner and the replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Request, Reply], error)
 	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
-	Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
-	// Ask carries one question and its answer, each the only message of a frame. The first frame each way is a Greeting.
-	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Post], error)
+	Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, Greeting], error)
+	// Query carries one request and its response, each the only message of a frame. The first frame each way is a Greeting.
+	Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, MessageFrame], error)
 }
 
 type peerServiceClient struct {
@@ -61,44 +61,44 @@ func (c *peerServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ExchangeClient = grpc.BidiStreamingClient[Request, Reply]
 
-func (c *peerServiceClient) Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error) {
+func (c *peerServiceClient) Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, Greeting], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[1], PeerService_Control_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[Post, Greeting]{ClientStream: stream}
+	x := &grpc.GenericClientStream[MessageFrame, Greeting]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_ControlClient = grpc.BidiStreamingClient[Post, Greeting]
+type PeerService_ControlClient = grpc.BidiStreamingClient[MessageFrame, Greeting]
 
-func (c *peerServiceClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Post], error) {
+func (c *peerServiceClient) Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, MessageFrame], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[2], PeerService_Ask_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[2], PeerService_Query_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[Post, Post]{ClientStream: stream}
+	x := &grpc.GenericClientStream[MessageFrame, MessageFrame]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_AskClient = grpc.BidiStreamingClient[Post, Post]
+type PeerService_QueryClient = grpc.BidiStreamingClient[MessageFrame, MessageFrame]
 
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 type PeerServiceServer interface {
-	// Exchange carries frames of records to an owner and their replies back, in
+	// Exchange carries frames of records to an owner and the replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(grpc.BidiStreamingServer[Request, Reply]) error
 	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
-	Control(grpc.BidiStreamingServer[Post, Greeting]) error
-	// Ask carries one question and its answer, each the only message of a frame. The first frame each way is a Greeting.
-	Ask(grpc.BidiStreamingServer[Post, Post]) error
+	Control(grpc.BidiStreamingServer[MessageFrame, Greeting]) error
+	// Query carries one request and its response, each the only message of a frame. The first frame each way is a Greeting.
+	Query(grpc.BidiStreamingServer[MessageFrame, MessageFrame]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -112,11 +112,11 @@ type UnimplementedPeerServiceServer struct{}
 func (UnimplementedPeerServiceServer) Exchange(grpc.BidiStreamingServer[Request, Reply]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
 }
-func (UnimplementedPeerServiceServer) Control(grpc.BidiStreamingServer[Post, Greeting]) error {
+func (UnimplementedPeerServiceServer) Control(grpc.BidiStreamingServer[MessageFrame, Greeting]) error {
 	return status.Error(codes.Unimplemented, "method Control not implemented")
 }
-func (UnimplementedPeerServiceServer) Ask(grpc.BidiStreamingServer[Post, Post]) error {
-	return status.Error(codes.Unimplemented, "method Ask not implemented")
+func (UnimplementedPeerServiceServer) Query(grpc.BidiStreamingServer[MessageFrame, MessageFrame]) error {
+	return status.Error(codes.Unimplemented, "method Query not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -147,18 +147,18 @@ func _PeerService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) er
 type PeerService_ExchangeServer = grpc.BidiStreamingServer[Request, Reply]
 
 func _PeerService_Control_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(PeerServiceServer).Control(&grpc.GenericServerStream[Post, Greeting]{ServerStream: stream})
+	return srv.(PeerServiceServer).Control(&grpc.GenericServerStream[MessageFrame, Greeting]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_ControlServer = grpc.BidiStreamingServer[Post, Greeting]
+type PeerService_ControlServer = grpc.BidiStreamingServer[MessageFrame, Greeting]
 
-func _PeerService_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(PeerServiceServer).Ask(&grpc.GenericServerStream[Post, Post]{ServerStream: stream})
+func _PeerService_Query_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServiceServer).Query(&grpc.GenericServerStream[MessageFrame, MessageFrame]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_AskServer = grpc.BidiStreamingServer[Post, Post]
+type PeerService_QueryServer = grpc.BidiStreamingServer[MessageFrame, MessageFrame]
 
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -181,8 +181,8 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 		{
-			StreamName:    "Ask",
-			Handler:       _PeerService_Ask_Handler,
+			StreamName:    "Query",
+			Handler:       _PeerService_Query_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -1436,18 +1436,18 @@ type MembersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node that answers.
 	Self string `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
-	// Sorted by name: whom gossip shows, and the missing of the voter set.
+	// Sorted by name: members in gossip, and voters that are missing there.
 	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	// Hash of the ring table; equal on nodes that agree.
 	Ring       string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
 	Partitions int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// Whom majorities are counted in; unset while the node knows no set.
+	// Unset while the node knows no voter set.
 	VoterSet *VoterSet `protobuf:"bytes,5,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
 	// The node may decide checks at full limit. If not, reason says why.
 	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What the node itself has of the partitions.
-	Holdings *Holdings `protobuf:"bytes,8,opt,name=holdings,proto3" json:"holdings,omitempty"`
+	// Numbers of partitions on the node.
+	PartitionCounts *PartitionCounts `protobuf:"bytes,8,opt,name=partition_counts,json=partitionCounts,proto3" json:"partition_counts,omitempty"`
 	// A majority of the voters has clocks that differ by no more than --max-clock-skew. Unset while the clocks of a majority are
 	// not known.
 	ClocksAgree *bool `protobuf:"varint,9,opt,name=clocks_agree,json=clocksAgree,proto3,oneof" json:"clocks_agree,omitempty"`
@@ -1540,9 +1540,9 @@ func (x *MembersResponse) GetReason() string {
 	return ""
 }
 
-func (x *MembersResponse) GetHoldings() *Holdings {
+func (x *MembersResponse) GetPartitionCounts() *PartitionCounts {
 	if x != nil {
-		return x.Holdings
+		return x.PartitionCounts
 	}
 	return nil
 }
@@ -1579,7 +1579,7 @@ type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Boot  string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	// joining, serving or leaving; missing if it is counted and gossip does not show it:
+	// joining, serving or leaving; missing if it is a voter and gossip does not show it:
 	// then only its name is known.
 	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	GossipAddress string `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
@@ -1590,13 +1590,13 @@ type Member struct {
 	// Partitions that the ring gives to it.
 	Partitions int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// It is in the voter set.
-	Counted bool `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"`
-	// The node that answers has heard from it just now.
-	Lives bool `protobuf:"varint,11,opt,name=lives,proto3" json:"lives,omitempty"`
+	Voter bool `protobuf:"varint,10,opt,name=voter,proto3" json:"voter,omitempty"`
+	// The responding node has heard from it recently.
+	Alive bool `protobuf:"varint,11,opt,name=alive,proto3" json:"alive,omitempty"`
 	// How long it has not been heard from; unset if that is not known.
 	SilentNs *int64 `protobuf:"varint,12,opt,name=silent_ns,json=silentNs,proto3,oneof" json:"silent_ns,omitempty"`
-	// Partitions that it holds, as far as the node that answers knows.
-	Holds int32 `protobuf:"varint,13,opt,name=holds,proto3" json:"holds,omitempty"`
+	// Partitions that it owns, as far as the responding node knows.
+	Owned int32 `protobuf:"varint,13,opt,name=owned,proto3" json:"owned,omitempty"`
 	// How far its clock is ahead of the median of the voters whose clocks agree, or if no majority does, of that of the node that
 	// answers; negative if it is behind, unset if it is not known.
 	ClockAheadNs *int64 `protobuf:"varint,14,opt,name=clock_ahead_ns,json=clockAheadNs,proto3,oneof" json:"clock_ahead_ns,omitempty"`
@@ -1699,16 +1699,16 @@ func (x *Member) GetPartitions() int32 {
 	return 0
 }
 
-func (x *Member) GetCounted() bool {
+func (x *Member) GetVoter() bool {
 	if x != nil {
-		return x.Counted
+		return x.Voter
 	}
 	return false
 }
 
-func (x *Member) GetLives() bool {
+func (x *Member) GetAlive() bool {
 	if x != nil {
-		return x.Lives
+		return x.Alive
 	}
 	return false
 }
@@ -1720,9 +1720,9 @@ func (x *Member) GetSilentNs() int64 {
 	return 0
 }
 
-func (x *Member) GetHolds() int32 {
+func (x *Member) GetOwned() int32 {
 	if x != nil {
-		return x.Holds
+		return x.Owned
 	}
 	return 0
 }
@@ -1805,43 +1805,43 @@ func (x *VoterSet) GetMembers() []string {
 	return nil
 }
 
-// Holdings are numbers of partitions, as of now.
-type Holdings struct {
+// PartitionCounts are numbers of partitions on a node, as of now.
+type PartitionCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node decides them.
-	Holding int32 `protobuf:"varint,1,opt,name=holding,proto3" json:"holding,omitempty"`
-	// Of these, without a complete copy on another node.
+	// Owned by the node.
+	Owned int32 `protobuf:"varint,1,opt,name=owned,proto3" json:"owned,omitempty"`
+	// Owned without a complete replica on another node.
 	Unprotected int32 `protobuf:"varint,2,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
-	// On their way to another owner just now.
+	// In handoff to another owner.
 	HandingOver int32 `protobuf:"varint,3,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
-	// Copies of partitions that others hold.
-	Copies int32 `protobuf:"varint,4,opt,name=copies,proto3" json:"copies,omitempty"`
-	// Claims under way of partitions that have no living owner.
-	Claims int32 `protobuf:"varint,5,opt,name=claims,proto3" json:"claims,omitempty"`
-	// States that are still to be merged into their owner's.
+	// Replicas of partitions that other nodes own.
+	Replicas int32 `protobuf:"varint,4,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Takeovers in progress, of partitions without a living owner.
+	TakingOver int32 `protobuf:"varint,5,opt,name=taking_over,json=takingOver,proto3" json:"taking_over,omitempty"`
+	// Divergent states that their owners have not merged yet.
 	Divergent int32 `protobuf:"varint,6,opt,name=divergent,proto3" json:"divergent,omitempty"`
-	// Of those that it decides, with fewer complete replicas than --replicas, or than there are other nodes that serve.
+	// Owned with fewer complete replicas than --replicas, or than other serving nodes.
 	BelowReplicas int32 `protobuf:"varint,7,opt,name=below_replicas,json=belowReplicas,proto3" json:"below_replicas,omitempty"`
-	// Of those that the node decides, without the counters that there were: they were taken over without their state.
+	// Owned with lost counters: they were taken over without their state.
 	Lost          int32 `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Holdings) Reset() {
-	*x = Holdings{}
+func (x *PartitionCounts) Reset() {
+	*x = PartitionCounts{}
 	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Holdings) String() string {
+func (x *PartitionCounts) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Holdings) ProtoMessage() {}
+func (*PartitionCounts) ProtoMessage() {}
 
-func (x *Holdings) ProtoReflect() protoreflect.Message {
+func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1853,61 +1853,61 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
-func (*Holdings) Descriptor() ([]byte, []int) {
+// Deprecated: Use PartitionCounts.ProtoReflect.Descriptor instead.
+func (*PartitionCounts) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *Holdings) GetHolding() int32 {
+func (x *PartitionCounts) GetOwned() int32 {
 	if x != nil {
-		return x.Holding
+		return x.Owned
 	}
 	return 0
 }
 
-func (x *Holdings) GetUnprotected() int32 {
+func (x *PartitionCounts) GetUnprotected() int32 {
 	if x != nil {
 		return x.Unprotected
 	}
 	return 0
 }
 
-func (x *Holdings) GetHandingOver() int32 {
+func (x *PartitionCounts) GetHandingOver() int32 {
 	if x != nil {
 		return x.HandingOver
 	}
 	return 0
 }
 
-func (x *Holdings) GetCopies() int32 {
+func (x *PartitionCounts) GetReplicas() int32 {
 	if x != nil {
-		return x.Copies
+		return x.Replicas
 	}
 	return 0
 }
 
-func (x *Holdings) GetClaims() int32 {
+func (x *PartitionCounts) GetTakingOver() int32 {
 	if x != nil {
-		return x.Claims
+		return x.TakingOver
 	}
 	return 0
 }
 
-func (x *Holdings) GetDivergent() int32 {
+func (x *PartitionCounts) GetDivergent() int32 {
 	if x != nil {
 		return x.Divergent
 	}
 	return 0
 }
 
-func (x *Holdings) GetBelowReplicas() int32 {
+func (x *PartitionCounts) GetBelowReplicas() int32 {
 	if x != nil {
 		return x.BelowReplicas
 	}
 	return 0
 }
 
-func (x *Holdings) GetLost() int32 {
+func (x *PartitionCounts) GetLost() int32 {
 	if x != nil {
 		return x.Lost
 	}
@@ -2396,13 +2396,13 @@ type InspectResponse struct {
 	// The rule only watches.
 	Shadow    bool  `protobuf:"varint,5,opt,name=shadow,proto3" json:"shadow,omitempty"`
 	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Who decides the key now; empty if none that has answered may. Generation is that of the
+	// The owner of the key; empty if none has responded. Generation is that of the
 	// partition.
 	Owner      string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
 	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Who has a whole copy of the partition, and who a part of one.
-	Replicas []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	Filling  []string `protobuf:"bytes,10,rep,name=filling,proto3" json:"filling,omitempty"`
+	// Nodes with a complete replica of the partition, and nodes whose initial sync is in progress.
+	Replicas    []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	InitialSync []string `protobuf:"bytes,10,rep,name=initial_sync,json=initialSync,proto3" json:"initial_sync,omitempty"`
 	// There is a counter; if not, nothing was spent, or it is free again.
 	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
 	// As the owner says; empty without one.
@@ -2515,9 +2515,9 @@ func (x *InspectResponse) GetReplicas() []string {
 	return nil
 }
 
-func (x *InspectResponse) GetFilling() []string {
+func (x *InspectResponse) GetInitialSync() []string {
 	if x != nil {
-		return x.Filling
+		return x.InitialSync
 	}
 	return nil
 }
@@ -3052,7 +3052,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\xdb\x03\n" +
+	"\x0eMembersRequest\"\xf1\x03\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
@@ -3063,15 +3063,15 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tvoter_set\x18\x05 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet\x12\x1d\n" +
 	"\n" +
 	"may_decide\x18\x06 \x01(\bR\tmayDecide\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\x12/\n" +
-	"\bholdings\x18\b \x01(\v2\x13.sluice.v1.HoldingsR\bholdings\x12&\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12E\n" +
+	"\x10partition_counts\x18\b \x01(\v2\x1a.sluice.v1.PartitionCountsR\x0fpartitionCounts\x12&\n" +
 	"\fclocks_agree\x18\t \x01(\bH\x00R\vclocksAgree\x88\x01\x01\x12.\n" +
 	"\x13clock_correction_ns\x18\n" +
 	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
 	"\tunreached\x18\v \x03(\tR\tunreached\x122\n" +
 	"\n" +
 	"lost_rules\x18\f \x03(\v2\x13.sluice.v1.LostRuleR\tlostRulesB\x0f\n" +
-	"\r_clocks_agree\"\xd8\x03\n" +
+	"\r_clocks_agree\"\xd4\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
@@ -3083,12 +3083,12 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\t \x01(\x05R\n" +
-	"partitions\x12\x18\n" +
-	"\acounted\x18\n" +
-	" \x01(\bR\acounted\x12\x14\n" +
-	"\x05lives\x18\v \x01(\bR\x05lives\x12 \n" +
+	"partitions\x12\x14\n" +
+	"\x05voter\x18\n" +
+	" \x01(\bR\x05voter\x12\x14\n" +
+	"\x05alive\x18\v \x01(\bR\x05alive\x12 \n" +
 	"\tsilent_ns\x18\f \x01(\x03H\x00R\bsilentNs\x88\x01\x01\x12\x14\n" +
-	"\x05holds\x18\r \x01(\x05R\x05holds\x12)\n" +
+	"\x05owned\x18\r \x01(\x05R\x05owned\x12)\n" +
 	"\x0eclock_ahead_ns\x18\x0e \x01(\x03H\x01R\fclockAheadNs\x88\x01\x01\x12\x12\n" +
 	"\x04zone\x18\x0f \x01(\tR\x04zoneB\f\n" +
 	"\n" +
@@ -3098,13 +3098,14 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\tR\amembers\"\xf2\x01\n" +
-	"\bHoldings\x12\x18\n" +
-	"\aholding\x18\x01 \x01(\x05R\aholding\x12 \n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\"\x82\x02\n" +
+	"\x0fPartitionCounts\x12\x14\n" +
+	"\x05owned\x18\x01 \x01(\x05R\x05owned\x12 \n" +
 	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
-	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x16\n" +
-	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
-	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x1c\n" +
+	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x1a\n" +
+	"\breplicas\x18\x04 \x01(\x05R\breplicas\x12\x1f\n" +
+	"\vtaking_over\x18\x05 \x01(\x05R\n" +
+	"takingOver\x12\x1c\n" +
 	"\tdivergent\x18\x06 \x01(\x05R\tdivergent\x12%\n" +
 	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\x12\x12\n" +
 	"\x04lost\x18\b \x01(\x05R\x04lost\"O\n" +
@@ -3146,7 +3147,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
 	"\n" +
 	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
-	"descriptor\"\x9f\x04\n" +
+	"descriptor\"\xa8\x04\n" +
 	"\x0fInspectResponse\x12&\n" +
 	"\x05shown\x18\x01 \x03(\v2\x10.sluice.v1.EntryR\x05shown\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
@@ -3158,9 +3159,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\b \x01(\x04R\n" +
 	"generation\x12\x1a\n" +
-	"\breplicas\x18\t \x03(\tR\breplicas\x12\x18\n" +
-	"\afilling\x18\n" +
-	" \x03(\tR\afilling\x12\x18\n" +
+	"\breplicas\x18\t \x03(\tR\breplicas\x12!\n" +
+	"\finitial_sync\x18\n" +
+	" \x03(\tR\vinitialSync\x12\x18\n" +
 	"\acounted\x18\v \x01(\bR\acounted\x120\n" +
 	"\x06limits\x18\f \x03(\v2\x18.sluice.v1.LimitStandingR\x06limits\x12\x16\n" +
 	"\x06grants\x18\r \x01(\x05R\x06grants\x12\x18\n" +
@@ -3298,7 +3299,7 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*MembersResponse)(nil),      // 20: sluice.v1.MembersResponse
 	(*Member)(nil),               // 21: sluice.v1.Member
 	(*VoterSet)(nil),             // 22: sluice.v1.VoterSet
-	(*Holdings)(nil),             // 23: sluice.v1.Holdings
+	(*PartitionCounts)(nil),      // 23: sluice.v1.PartitionCounts
 	(*LostRule)(nil),             // 24: sluice.v1.LostRule
 	(*ReportLoadRequest)(nil),    // 25: sluice.v1.ReportLoadRequest
 	(*ReportLoadResponse)(nil),   // 26: sluice.v1.ReportLoadResponse
@@ -3336,7 +3337,7 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	13, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
 	21, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
 	22, // 18: sluice.v1.MembersResponse.voter_set:type_name -> sluice.v1.VoterSet
-	23, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
+	23, // 19: sluice.v1.MembersResponse.partition_counts:type_name -> sluice.v1.PartitionCounts
 	24, // 20: sluice.v1.MembersResponse.lost_rules:type_name -> sluice.v1.LostRule
 	7,  // 21: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
 	29, // 22: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey

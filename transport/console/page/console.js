@@ -164,12 +164,12 @@ function drawCharts() {
 
 function drawMembers(s) {
   const deciding = s.members.filter((m) => m.own?.may_decide).length;
-  const sum = (f) => s.members.reduce((n, m) => n + (m.own ? m.own.holdings[f] : 0), 0);
+  const sum = (f) => s.members.reduce((n, m) => n + (m.own ? m.own.partition_counts[f] : 0), 0);
   const moving = sum("handing_over");
   const parts = [
     `${many(s.members.length, "member")}, ${deciding} of them may decide`,
     s.voter_set ? `voter set of ${s.voter_set.members.length}, version ${s.voter_set.version}` : "no voter set is known",
-    `${many(s.partitions, "partition")}, ${moving + sum("claims") ? `${moving} being handed over and ${sum("claims")} being taken over` : "none moving"}`,
+    `${many(s.partitions, "partition")}, ${moving + sum("taking_over") ? `${moving} being handed over and ${sum("taking_over")} being taken over` : "none moving"}`,
   ];
   const hashes = new Set(s.members.filter((m) => m.own).map((m) => m.own.rules));
   if (hashes.size > 1) parts.push("nodes have different rules");
@@ -181,26 +181,26 @@ function memberRow(m, s) {
   const o = m.own;
   const cell = (label, attributes, ...children) => el("td", { "data-label": label, ...attributes }, el("span", {}, ...children));
   const state = [m.state];
-  if (!m.counted) state.push(el("span", { class: "sub" }, "not counted in the voter set"));
-  if (!m.lives) state.push(el("span", { class: "sub" }, m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));
+  if (!m.voter) state.push(el("span", { class: "sub" }, "not a voter"));
+  if (!m.alive) state.push(el("span", { class: "sub" }, m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));
   const decides = !o ? [el("span", { class: "empty" }, "does not respond")]
     : o.may_decide ? [el("span", { class: "yes" }, "yes")] : [el("span", { class: "no" }, "no"), el("span", { class: "sub" }, o.reason || "")];
   const bar = el("i");
-  bar.style.width = Math.min(100, (100 * m.holds) / Math.max(1, m.partitions || s.partitions)) + "%";
+  bar.style.width = Math.min(100, (100 * m.owned) / Math.max(1, m.partitions || s.partitions)) + "%";
   const hands = [];
   if (o) {
-    const h = o.holdings;
+    const h = o.partition_counts;
     if (h.handing_over) hands.push(`${h.handing_over} being handed over`);
-    if (h.claims) hands.push(`${h.claims} being taken over`);
+    if (h.taking_over) hands.push(`${h.taking_over} being taken over`);
     if (h.unprotected) hands.push(`${h.unprotected} without a replica`);
     if (h.below_replicas > h.unprotected) hands.push(`${h.below_replicas} below their number of replicas`);
     if (h.divergent) hands.push(`${h.divergent} to be merged`);
   }
-  return el("tr", { class: o && m.lives ? "" : "gone" },
+  return el("tr", { class: o && m.alive ? "" : "gone" },
     el("th", { scope: "row" }, m.name, m.name === s.self ? el("span", { class: "sub" }, "this page's node") : null),
     cell("State", {}, ...state),
     cell("May decide", {}, ...decides),
-    cell("Partitions owned", {}, `${m.holds.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, el("span", { class: "held", "aria-hidden": "true" }, bar), o ? el("span", { class: "sub" }, `replicas of ${o.holdings.copies.toLocaleString("en")}`) : null),
+    cell("Partitions owned", {}, `${m.owned.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, el("span", { class: "held", "aria-hidden": "true" }, bar), o ? el("span", { class: "sub" }, `replicas of ${o.partition_counts.replicas.toLocaleString("en")}`) : null),
     cell("Handoffs", {}, hands.length ? hands.join(", ") : el("span", { class: "empty" }, o ? "none" : "–")),
     cell("Checks a second", { class: "num" }, o ? rate(o.checks) : "–"),
     cell("Version", {}, m.version || "–"));
@@ -350,7 +350,7 @@ function drawInspection(x) {
   const counts = x.rule && (x.owner || x.replicas.length || x.missing.length);
   if (counts) {
     fact("Owner", x.owner ? `${x.owner}, of partition ${x.partition} in generation ${x.generation}` : "no node with quorum that owns it has responded");
-    fact("Replica", list(x.replicas) + (x.filling.length ? `; initial sync in progress: ${list(x.filling)}` : ""));
+    fact("Replica", list(x.replicas) + (x.initial_sync.length ? `; initial sync in progress: ${list(x.initial_sync)}` : ""));
     if (x.grants || x.leases.length) fact("Granted", `${many(x.granted, "unit")} in ${many(x.grants, "lease")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
     if (x.denying.length) fact("Denial cached by", list(x.denying));
     if (x.missing.length) fact("No response from", list(x.missing));

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -30,7 +31,7 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 	}
 	h := w.Header()
 	for _, one := range custom.Headers {
-		put(h, one.Name, one.Value) // over ours
+		httpfield.Set(h, one.Name, one.Value) // over ours
 	}
 	if custom.Body != "" {
 		if h.Get("Content-Type") == "" {

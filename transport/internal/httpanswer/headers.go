@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 )
 
@@ -31,29 +32,19 @@ func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) 
 		l.add(&all[i])
 	}
 	if len(l.policies) > 0 {
-		put(h, "RateLimit-Policy", strings.Join(l.policies, ", "))
+		httpfield.Set(h, "RateLimit-Policy", strings.Join(l.policies, ", "))
 	}
 	if len(l.left) > 0 {
-		put(h, "RateLimit", strings.Join(l.left, ", "))
+		httpfield.Set(h, "RateLimit", strings.Join(l.left, ", "))
 	}
 	if after, ok := retryAfter(decides); !decides.Allowed && ok {
 		SetRetryAfter(h, after)
 	}
 	if Counted(decides) {
-		put(h, "X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
-		put(h, "X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
-		put(h, "X-RateLimit-Reset", strconv.FormatInt(Seconds(decides.ResetAfter), 10))
+		httpfield.Set(h, "X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
+		httpfield.Set(h, "X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
+		httpfield.Set(h, "X-RateLimit-Reset", strconv.FormatInt(httpfield.Seconds(decides.ResetAfter), 10))
 	}
-}
-
-// put sets a header in this spelling, and deletes it in others. Header.Set would make Ratelimit of RateLimit.
-func put(h http.Header, name, value string) {
-	for other := range h {
-		if strings.EqualFold(other, name) {
-			delete(h, other)
-		}
-	}
-	h[name] = []string{value}
 }
 
 // lists are the items of RateLimit-Policy and of RateLimit, and the names in them.
@@ -78,14 +69,14 @@ func (l *lists) add(r *limiter.Result) {
 		return
 	}
 	l.counted = append(l.counted, name)
-	item := quoted(name) + ";r=" + integer(r.Remaining)
+	item := httpfield.AppendInteger(append(httpfield.AppendString(nil, name), ";r="...), r.Remaining)
 	switch after, ok := retryAfter(r); {
 	case r.Allowed:
-		item += ";t=" + integer(Seconds(r.ResetAfter))
+		item = httpfield.AppendInteger(append(item, ";t="...), httpfield.Seconds(r.ResetAfter))
 	case ok: // Retry-After is not earlier
-		item += ";t=" + integer(after)
+		item = httpfield.AppendInteger(append(item, ";t="...), after)
 	} // else no time makes a difference
-	l.left = append(l.left, item)
+	l.left = append(l.left, string(item))
 }
 
 // Counted reports whether r has what remains of a limit: an unlimited check and a fallback decision do not.
@@ -97,12 +88,12 @@ func Counted(r *limiter.Result) bool {
 func SetRetryAfter(h http.Header, after int64) {
 	s := strconv.FormatInt(after, 10)
 	h.Set("Retry-After", s)
-	put(h, "X-RateLimit-Retry-After", s)
+	httpfield.Set(h, "X-RateLimit-Retry-After", s)
 }
 
 // retryAfter returns the seconds, at least 1, after which a denied check may be tried again, and false if that never helps.
 func retryAfter(r *limiter.Result) (int64, bool) {
-	return max(Seconds(r.RetryAfter), 1), !r.Never()
+	return max(httpfield.Seconds(r.RetryAfter), 1), !r.Never()
 }
 
 // PolicyName returns the name of limit i of r.
@@ -127,11 +118,11 @@ func policy(name string, l bucket.Limit) string {
 	if l.Burst > 0 && l.Count > 0 {
 		q, w = l.Burst, Scale(w, l.Burst, l.Count)
 	}
-	item := quoted(name) + ";q=" + integer(q)
+	item := httpfield.AppendInteger(append(httpfield.AppendString(nil, name), ";q="...), q)
 	if w >= time.Second {
-		item += ";w=" + integer(Seconds(w))
+		item = httpfield.AppendInteger(append(item, ";w="...), httpfield.Seconds(w))
 	}
-	return item
+	return string(item)
 }
 
 // Scale returns d × num ÷ den, rounded down, at most the longest duration. All are positive.
@@ -142,37 +133,4 @@ func Scale(d time.Duration, num, den int64) time.Duration {
 	}
 	quo, _ := bits.Div64(hi, lo, uint64(den))
 	return time.Duration(min(quo, math.MaxInt64))
-}
-
-// Seconds returns d in whole seconds, rounded up, so that a retry is not early.
-func Seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
-	}
-	return s
-}
-
-// integer formats n as an integer of RFC 9651, which has at most 15 digits.
-func integer(n int64) string {
-	const most = 999_999_999_999_999
-	return strconv.FormatInt(min(max(n, 0), most), 10)
-}
-
-// quoted formats s as a string of RFC 9651: printable ASCII, with quotes and backslashes escaped. Other bytes are
-// percent-encoded, as in URLs.
-func quoted(s string) string {
-	const hex = "0123456789ABCDEF"
-	out := append(make([]byte, 0, len(s)+2), '"')
-	for _, c := range []byte(s) {
-		switch {
-		case c == '"' || c == '\\':
-			out = append(out, '\\', c)
-		case c >= 0x20 && c < 0x7f:
-			out = append(out, c)
-		default:
-			out = append(out, '%', hex[c>>4], hex[c&15])
-		}
-	}
-	return string(append(out, '"'))
 }

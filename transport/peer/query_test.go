@@ -19,7 +19,7 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// answer serves a node that answers questions with f.
+// answer serves a node that responds to requests with f.
 func (n *network) answer(t *testing.T, addr string, f func(context.Context, message.Body) message.Body) *Server {
 	c := n.config(addr[:1])
 	c.Answer = f
@@ -27,35 +27,35 @@ func (n *network) answer(t *testing.T, addr string, f func(context.Context, mess
 	return s
 }
 
-// TestAsk: a question is answered with its limits, by the node that has the address, and each question for itself.
-func TestAsk(t *testing.T) {
+// TestQuery: a request gets its own response from the node at the address.
+func TestQuery(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network := newNetwork()
 		network.answer(t, "b:1", func(_ context.Context, q message.Body) message.Body {
-			k, ok := q.(*message.KeyAsk)
+			k, ok := q.(*message.KeyRequest)
 			if !ok || !k.Limits.Equal(hundred) {
 				return nil
 			}
-			return &message.KeyFacts{Key: facts.Key{Partition: int(k.Key.Lo), Counted: true}}
+			return &message.KeyResponse{Key: facts.Key{Partition: int(k.Key.Lo), Counted: true}}
 		})
 		pool := open(t, network.config("a"))
 		for i := range 3 {
-			got, err := pool.Ask(t.Context(), "b:1", &message.KeyAsk{Key: bucket.Key{Lo: uint64(i)}, Limits: hundred})
-			if k, ok := got.(*message.KeyFacts); err != nil || !ok || k.Key.Partition != i || !k.Key.Counted {
-				t.Errorf("question %d: %+v, %v", i, got, err)
+			got, err := pool.Query(t.Context(), "b:1", &message.KeyRequest{Key: bucket.Key{Lo: uint64(i)}, Limits: hundred})
+			if k, ok := got.(*message.KeyResponse); err != nil || !ok || k.Key.Partition != i || !k.Key.Counted {
+				t.Errorf("request %d: %+v, %v", i, got, err)
 			}
 		}
 		for _, c := range []struct {
-			addr     string
-			question message.Body
-			want     string
+			addr    string
+			request message.Body
+			want    string
 		}{
-			{"b:1", &message.TopAsk{}, "node b has no answer"},
+			{"b:1", &message.TopRequest{}, "node b has no answer"},
 			{"b:1", nil, "no message"},
-			{"c:1", &message.TopAsk{}, "connection refused"},
+			{"c:1", &message.TopRequest{}, "connection refused"},
 		} {
-			if got, err := pool.Ask(t.Context(), c.addr, c.question); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.addr) {
-				t.Errorf("%s, %T: %+v, %v; want %q", c.addr, c.question, got, err, c.want)
+			if got, err := pool.Query(t.Context(), c.addr, c.request); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.addr) {
+				t.Errorf("%s, %T: %+v, %v; want %q", c.addr, c.request, got, err, c.want)
 			}
 		}
 	})
@@ -68,7 +68,7 @@ func TestAskEnds(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				network := newNetwork()
 				network.answer(t, "b:1", func(ctx context.Context, _ message.Body) message.Body {
-					<-ctx.Done() // the question is over
+					<-ctx.Done() // the request is over
 					return nil
 				})
 				c := network.config("a")
@@ -84,7 +84,7 @@ func TestAskEnds(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				began := time.Now()
-				if _, err := pool.Ask(ctx, silent, &message.TopAsk{}); err == nil || time.Since(began) != time.Second {
+				if _, err := pool.Query(ctx, silent, &message.TopRequest{}); err == nil || time.Since(began) != time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
 				go func() {
@@ -92,7 +92,7 @@ func TestAskEnds(t *testing.T) {
 					pool.Close()
 				}()
 				began = time.Now()
-				if _, err := pool.Ask(t.Context(), silent, &message.TopAsk{}); err == nil || time.Since(began) != time.Second {
+				if _, err := pool.Query(t.Context(), silent, &message.TopRequest{}); err == nil || time.Since(began) != time.Second {
 					t.Errorf("closed: %v after %v", err, time.Since(began))
 				}
 			})
@@ -100,24 +100,24 @@ func TestAskEnds(t *testing.T) {
 	}
 }
 
-// TestAskBounded: a node answers so many questions at a time, and more again when some are answered.
-func TestAskBounded(t *testing.T) {
+// TestQueryBounded: a node answers a bounded number of requests at a time.
+func TestQueryBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, hold := newNetwork(), make(chan struct{})
 		network.answer(t, "b:1", func(context.Context, message.Body) message.Body {
 			<-hold
-			return &message.Top{}
+			return &message.TopResponse{}
 		})
 		pool := open(t, network.config("a"))
 		results := make(chan error, MaxRequests)
 		for range MaxRequests {
 			go func() {
-				_, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{})
+				_, err := pool.Query(t.Context(), "b:1", &message.TopRequest{})
 				results <- err
 			}()
 		}
 		synctest.Wait()
-		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err == nil || !strings.Contains(err.Error(), "64 requests already") {
+		if _, err := pool.Query(t.Context(), "b:1", &message.TopRequest{}); err == nil || !strings.Contains(err.Error(), "64 requests already") {
 			t.Errorf("one more: %v", err)
 		}
 		close(hold)
@@ -126,36 +126,36 @@ func TestAskBounded(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err != nil {
+		if _, err := pool.Query(t.Context(), "b:1", &message.TopRequest{}); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestAskMalformed: what is not one question of a kind that this node knows ends the call with the reason, and so does
+// TestQueryMalformed: a frame without exactly one known request ends the call with the reason, and so does
 // asking without a hello.
-func TestAskMalformed(t *testing.T) {
+func TestQueryMalformed(t *testing.T) {
 	network := newNetwork()
-	server := network.answer(t, "b:1", func(context.Context, message.Body) message.Body { return &message.Top{} })
+	server := network.answer(t, "b:1", func(context.Context, message.Body) message.Body { return &message.TopResponse{} })
 	conn, err := grpc.NewClient("passthrough:///b:1", grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	two := post(t, head(&message.TopAsk{}), &message.TopAsk{}, head(&message.TopAsk{}), &message.TopAsk{})
+	two := post(t, head(&message.TopRequest{}), &message.TopRequest{}, head(&message.TopRequest{}), &message.TopRequest{})
 	for _, c := range []struct {
 		name  string
 		greet bool
-		post  *peerv1.Post
+		post  *peerv1.MessageFrame
 		code  codes.Code
 		want  string
 	}{
-		{"no hello", false, post(t, head(&message.TopAsk{}), &message.TopAsk{}), codes.FailedPrecondition, "not a hello"},
-		{"nothing", true, &peerv1.Post{}, codes.InvalidArgument, "0 messages; want 1"},
+		{"no hello", false, post(t, head(&message.TopRequest{}), &message.TopRequest{}), codes.FailedPrecondition, "not a hello"},
+		{"nothing", true, &peerv1.MessageFrame{}, codes.InvalidArgument, "0 messages; want 1"},
 		{"two", true, two, codes.InvalidArgument, "2 messages; want 1"},
 		{"a kind that is none", true, post(t, header{Kind: 200}, 1), codes.Unimplemented, "does not know this request"},
 	} {
-		stream, err := peerv1.NewPeerServiceClient(conn).Ask(t.Context())
+		stream, err := peerv1.NewPeerServiceClient(conn).Query(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

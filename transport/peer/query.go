@@ -16,9 +16,9 @@ import (
 // MaxRequests is the most requests of peers that a Server answers at a time; it rejects others.
 const MaxRequests = 64
 
-// Ask sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
+// Query sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
 // control messages, nor they for it. It fails when ctx ends or the pool is closed.
-func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answer message.Body, err error) {
+func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (answer message.Body, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("peer %s: %w", addr, err)
@@ -31,7 +31,7 @@ func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answ
 	of, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	stream, c, err := dial(of, p, addr, peerv1.PeerServiceClient.Ask)
+	stream, c, err := dial(of, p, addr, peerv1.PeerServiceClient.Query)
 	if err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
@@ -39,7 +39,7 @@ func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answ
 	if err = stream.SendMsg(frame); err == nil {
 		err = stream.CloseSend()
 	}
-	var post peerv1.Post
+	var post peerv1.MessageFrame
 	if recvErr := stream.RecvMsg(&post); recvErr != nil {
 		err = plain(recvErr) // it says more than SendMsg
 	}
@@ -51,7 +51,7 @@ func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answ
 }
 
 // frameOf returns a frame with body as its only message, for a stream of its own.
-func (c *Config) frameOf(body message.Body) (*peerv1.Post, error) {
+func (c *Config) frameOf(body message.Body) (*peerv1.MessageFrame, error) {
 	m, err := encode(&message.Envelope{Body: body})
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (c *Config) frameOf(body message.Body) (*peerv1.Post, error) {
 }
 
 // one reads a frame that has one message.
-func (r *controlReader) one(post *peerv1.Post) (message.Body, error) {
+func (r *controlReader) one(post *peerv1.MessageFrame) (message.Body, error) {
 	got, skipped, err := r.read(post, nil)
 	switch {
 	case err != nil:
@@ -73,15 +73,15 @@ func (r *controlReader) one(post *peerv1.Post) (message.Body, error) {
 	return got[0].Body, nil
 }
 
-// Ask answers the one request of a stream.
-func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) error {
+// Query answers the one request of a stream.
+func (s service) Query(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peerv1.MessageFrame]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
 	hello, err := s.admit(stream)
 	if err != nil {
 		return err
 	}
-	var post peerv1.Post
+	var post peerv1.MessageFrame
 	if err := stream.RecvMsg(&post); err != nil {
 		return err // the peer is gone, or sent something that is not a frame
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// list is the state of another process's announced holdings.
+// list is the state of another process's announced partitions.
 type list struct {
 	seq  uint64
 	full bool // a full list has arrived
@@ -20,18 +20,18 @@ func (m *Machine) announce(p *partition) {
 	}
 }
 
-// sendHoldings sends changes to all members, and full lists periodically and to new members.
-func (m *Machine) sendHoldings() {
+// sendOwned sends changes to all members, and full lists periodically and to new members.
+func (m *Machine) sendOwned() {
 	due := m.now-m.digested >= int64(m.c.Digest)
 	if due {
 		m.digested = m.now
 	}
-	var full, some *message.Holdings
+	var full, some *message.OwnedPartitions
 	m.others(func(to message.Peer) {
 		if due || !m.listeners[to] {
 			m.listeners[to] = true
 			if full == nil {
-				full = m.holdings(true, nil)
+				full = m.ownedPartitions(true, nil)
 			}
 			m.send(to, full)
 			return
@@ -40,27 +40,27 @@ func (m *Machine) sendHoldings() {
 			return
 		}
 		if some == nil {
-			some = m.holdings(false, m.changed)
+			some = m.ownedPartitions(false, m.changed)
 		}
 		m.send(to, some)
 	})
 	m.changed = m.changed[:0]
 }
 
-// holdings lists the partitions that this process owns: all of them, or those in of.
-func (m *Machine) holdings(full bool, of []int) *message.Holdings {
-	m.holdingsSeq++
+// ownedPartitions lists the partitions that this process owns: all of them, or those in of.
+func (m *Machine) ownedPartitions(full bool, of []int) *message.OwnedPartitions {
+	m.ownedSeq++
 	wanted := m.wantedReplicas()
-	b := &message.Holdings{Seq: m.holdingsSeq, Full: full}
+	b := &message.OwnedPartitions{Seq: m.ownedSeq, Full: full}
 	add := func(p *partition) {
 		switch p.phase {
 		case owning:
-			b.Held = append(b.Held, message.Holding{
+			b.Partitions = append(b.Partitions, message.OwnedPartition{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.encodeLoss(&p.hold.loss),
 				Replicated: wanted > 0 && m.completeReplicas(p) >= wanted,
 			})
 		case inHandoff:
-			b.Held = append(b.Held, message.Holding{
+			b.Partitions = append(b.Partitions, message.OwnedPartition{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.encodeLoss(&p.hold.loss),
 			})
 		}
@@ -77,8 +77,8 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	return b
 }
 
-// takeHoldings learns which partitions from owns.
-func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
+// receiveOwned learns which partitions from owns.
+func (m *Machine) receiveOwned(from message.Peer, b *message.OwnedPartitions) {
 	known := m.heard[from]
 	if known == nil {
 		known = new(list)
@@ -88,8 +88,8 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		return // overtaken by a later list
 	}
 	known.seq = b.Seq
-	has := make(map[int]bool, len(b.Held))
-	for _, h := range b.Held {
+	has := make(map[int]bool, len(b.Partitions))
+	for _, h := range b.Partitions {
 		if h.Partition < 0 || h.Partition >= len(m.parts) {
 			continue
 		}
@@ -126,7 +126,7 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 }
 
 // listed notes that from itself announces p at the known epoch.
-func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
+func (m *Machine) listed(p *partition, from message.Peer, h message.OwnedPartition) {
 	k := &p.known
 	if k.owner != from || k.epoch.Gen != h.Gen {
 		return
@@ -152,8 +152,8 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	}
 }
 
-// heardAllHoldings reports whether every live member has sent its full list.
-func (m *Machine) heardAllHoldings() bool {
+// heardAllOwned reports whether every live member has sent its full list.
+func (m *Machine) heardAllOwned() bool {
 	ok := true
 	m.others(func(p message.Peer) {
 		l := m.heard[p]

@@ -8,15 +8,15 @@ import (
 // Queries of the console and tools are answered by all nodes: one node calls each of the others, and the call fails if a
 // node does not answer in time.
 
-// TopAsk requests the heaviest keys counted by the receiver's APIs. The response is a Top.
-type TopAsk struct {
+// TopRequest requests the heaviest keys counted by the receiver's APIs. The response is a TopResponse.
+type TopRequest struct {
 	// By is limiter.TopBy.
 	By     uint8  `cbor:"1,keyasint,omitempty"`
 	Domain string `cbor:"2,keyasint,omitempty"`
 }
 
-// Top answers a TopAsk.
-type Top struct {
+// TopResponse answers a TopRequest.
+type TopResponse struct {
 	// Off: counting is disabled.
 	Off bool `cbor:"1,keyasint,omitempty"`
 	// Covers is the time (ns) up to now that the counts cover.
@@ -32,30 +32,30 @@ type TopKey struct {
 	Error uint64     `cbor:"4,keyasint,omitempty"`
 }
 
-// FactsAsk requests the facts of a node, with or without the History of its rules. The response is Facts.
-type FactsAsk struct {
+// FactsRequest requests the facts of a node, with or without the History of its rules. The response is a FactsResponse.
+type FactsRequest struct {
 	History bool `cbor:"1,keyasint,omitempty"`
 }
 
-// Facts answers a FactsAsk.
-type Facts struct {
+// FactsResponse answers a FactsRequest.
+type FactsResponse struct {
 	Node facts.Node `cbor:"1,keyasint"`
 }
 
-// KeyAsk requests the state of a key under Limits. The response is KeyFacts.
-type KeyAsk struct {
+// KeyRequest requests the state of a key under Limits. The response is a KeyResponse.
+type KeyRequest struct {
 	Key    bucket.Key     `cbor:"1,keyasint"`
 	Limits *bucket.Limits `cbor:"-"`
 }
 
-// KeyFacts answers a KeyAsk.
-type KeyFacts struct {
+// KeyResponse answers a KeyRequest.
+type KeyResponse struct {
 	Key facts.Key `cbor:"1,keyasint"`
 }
 
-func (*TopAsk) body()   {}
-func (*Top) body()      {}
-func (*FactsAsk) body() {}
-func (*Facts) body()    {}
-func (*KeyAsk) body()   {}
-func (*KeyFacts) body() {}
+func (*TopRequest) body()    {}
+func (*TopResponse) body()   {}
+func (*FactsRequest) body()  {}
+func (*FactsResponse) body() {}
+func (*KeyRequest) body()    {}
+func (*KeyResponse) body()   {}
