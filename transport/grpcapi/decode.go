@@ -1,9 +1,7 @@
 package grpcapi
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -11,10 +9,7 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/internal/buffers"
-	"google.golang.org/grpc/encoding"
-	encproto "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/mem"
+	"github.com/sluice-project/sluice/transport/internal/wire"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -25,7 +20,7 @@ type question struct {
 	id    uint64
 	// fault is set when the whole request is invalid.
 	fault *limiter.Error
-	text  text
+	text  wire.Text
 	size  int // of the message, in bytes
 }
 
@@ -42,45 +37,13 @@ const (
 	limitUnit, limitTimezone, limitMinInterval, limitSoft, limitCountDenied, limitSubWindows, limitLogEntries = 9, 10, 11, 12, 13, 14, 15
 )
 
-var (
-	errUTF8   = errors.New("a string is not valid UTF-8")
-	errNumber = errors.New("a field number is out of range")
-)
-
-// text is where the strings of a request are copied to: grpc takes its memory back.
-type text struct{ chunk strings.Builder }
-
-// A chunk has room for the rest of a short request, or for a part of the rest of a long one: most of that is tags, and
-// strings that the check before has too.
-const (
-	shortRequest = 256
-	partOfLong   = 4
-)
-
-// keep returns like if part equals it, else a copy of part, which must be valid UTF-8. left is the length of the rest of
-// the request, part included.
-func (t *text) keep(part []byte, like string, left int) (string, error) {
-	if string(part) == like {
-		return like, nil
-	}
-	if !utf8.Valid(part) {
-		return "", errUTF8
-	}
-	if t.chunk.Cap()-t.chunk.Len() < len(part) {
-		t.chunk.Reset() // what was copied to it stays where it is
-		t.chunk.Grow(max(len(part), min(left, max(shortRequest, left/partOfLong))))
-	}
-	at := t.chunk.Len()
-	t.chunk.Write(part)
-	return t.chunk.String()[at:], nil
-}
-
-// decode reads a CheckRequest into a new batch. data is not needed afterwards.
-func (q *question) decode(data []byte) error {
+// DecodeWire reads a CheckRequest into a new batch. data is not needed afterwards.
+func (q *question) DecodeWire(data []byte) error {
+	q.size = len(data)
 	q.batch = limiter.NewBatch()
 	count := 0
 	for len(data) > 0 {
-		num, typ, value, rest, err := field(data)
+		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
 			return err
 		}
@@ -94,9 +57,9 @@ func (q *question) decode(data []byte) error {
 				}
 			}
 		case num == requestAllOrNothing && typ == protowire.VarintType:
-			q.batch.AllOrNothing = varint(value) != 0
+			q.batch.AllOrNothing = wire.Varint(value) != 0
 		case num == requestID && typ == protowire.VarintType:
-			q.id = varint(value)
+			q.id = wire.Varint(value)
 		}
 	}
 	q.fault = limiter.CountError(count)
@@ -112,7 +75,7 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 	}
 	entries, limits, verb := 0, 0, int32(0)
 	for len(data) > 0 {
-		num, typ, value, rest, err := field(data)
+		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
 			return err
 		}
@@ -120,7 +83,7 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 		data = rest
 		switch {
 		case num == checkDomain && typ == protowire.BytesType:
-			if c.Domain, err = q.text.keep(value, before.Domain, left); err != nil {
+			if c.Domain, err = q.text.Keep(value, before.Domain, left); err != nil {
 				return fmt.Errorf("domain: %w", err)
 			}
 		case num == checkDescriptor && typ == protowire.BytesType:
@@ -136,9 +99,9 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 				c.Descriptor = append(c.Descriptor, e)
 			}
 		case num == checkCost && typ == protowire.VarintType:
-			c.Cost = int64(varint(value))
+			c.Cost = int64(wire.Varint(value))
 		case num == checkVerb && typ == protowire.VarintType:
-			verb = int32(varint(value))
+			verb = int32(wire.Varint(value))
 		case num == checkLimits && typ == protowire.BytesType:
 			var l sluicev1.Limit
 			if err := decodeLimit(value, &l); err != nil {
@@ -157,7 +120,7 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 // rest of the request.
 func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules.Entry, err error) {
 	for len(data) > 0 {
-		num, typ, value, rest, err := field(data)
+		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
 			return e, err
 		}
@@ -168,9 +131,9 @@ func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules
 		}
 		switch num {
 		case entryKey:
-			e.Key, err = q.text.keep(value, like.Key, left)
+			e.Key, err = q.text.Keep(value, like.Key, left)
 		case entryValue:
-			e.Value, err = q.text.keep(value, like.Value, left)
+			e.Value, err = q.text.Keep(value, like.Value, left)
 		}
 		if err != nil {
 			return e, err
@@ -182,21 +145,21 @@ func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules
 // decodeLimit reads a Limit.
 func decodeLimit(data []byte, l *sluicev1.Limit) error {
 	for len(data) > 0 {
-		num, typ, value, rest, err := field(data)
+		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
 			return err
 		}
 		data = rest
 		if num == limitTimezone && typ == protowire.BytesType {
 			if !utf8.Valid(value) {
-				return fmt.Errorf("timezone: %w", errUTF8)
+				return fmt.Errorf("timezone: %w", wire.ErrUTF8)
 			}
 			l.Timezone = string(value)
 		}
 		if typ != protowire.VarintType {
 			continue
 		}
-		switch v := varint(value); num {
+		switch v := wire.Varint(value); num {
 		case limitAlgorithm:
 			l.Algorithm = sluicev1.Algorithm(v)
 		case limitCount:
@@ -230,36 +193,6 @@ func decodeLimit(data []byte, l *sluicev1.Limit) error {
 	return nil
 }
 
-// field reads one field. The value of a BytesType is without its length, so that value always ends where rest begins.
-func field(data []byte) (num protowire.Number, typ protowire.Type, value, rest []byte, err error) {
-	num, typ, n := protowire.ConsumeTag(data)
-	if n < 0 {
-		return 0, 0, nil, nil, protowire.ParseError(n)
-	}
-	if num > protowire.MaxValidNumber { // ConsumeTag lets some of these pass
-		return 0, 0, nil, nil, errNumber
-	}
-	data = data[n:]
-	if typ == protowire.BytesType {
-		value, n = protowire.ConsumeBytes(data)
-		if n < 0 {
-			return 0, 0, nil, nil, protowire.ParseError(n)
-		}
-		return num, typ, value, data[n:], nil
-	}
-	n = protowire.ConsumeFieldValue(num, typ, data)
-	if n < 0 {
-		return 0, 0, nil, nil, protowire.ParseError(n)
-	}
-	return num, typ, data[:n], data[n:], nil
-}
-
-// varint reads a value that field has found to be one.
-func varint(value []byte) uint64 {
-	v, _ := protowire.ConsumeVarint(value)
-	return v
-}
-
 // setVerb sets the verb, or the Err of an unknown one.
 func setVerb(c *limiter.Check, v int32) {
 	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
@@ -279,28 +212,4 @@ func addLimit(c *limiter.Check, i int, p *sluicev1.Limit) {
 		return
 	}
 	c.Limits = append(c.Limits, l)
-}
-
-// codec is gRPC's own, except for the messages of the hot calls: they have their own shape in memory and the same bytes on
-// the wire.
-type codec struct{ encoding.CodecV2 }
-
-func newCodec() codec { return codec{encoding.GetCodecV2(encproto.Name)} }
-
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if a, ok := v.(*answer); ok {
-		return a.encode(), nil
-	}
-	return c.CodecV2.Marshal(v)
-}
-
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	q, ok := v.(*question)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
-	}
-	q.size = data.Len()
-	buf := data.MaterializeToBuffer(buffers.Pool)
-	defer buf.Free()
-	return q.decode(buf.ReadOnlyData())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/internal/buffers"
+	"github.com/sluice-project/sluice/transport/internal/wire"
 )
 
 // answer is a sluice.v1.CheckResponse, encoded straight from a batch, which it owns and releases.
@@ -36,8 +37,8 @@ const (
 // decisionSize is more than any decision takes on the wire without its strings and its error.
 const decisionSize = 120
 
-// encode returns the message in a pooled buffer.
-func (a *answer) encode() mem.BufferSlice {
+// EncodeWire returns the message in a pooled buffer.
+func (a *answer) EncodeWire() mem.BufferSlice {
 	size := 64
 	if a.batch != nil {
 		for i := range a.batch.Results {
@@ -52,12 +53,12 @@ func (a *answer) encode() mem.BufferSlice {
 		room := limiter.MaxResponses
 		for i := range a.batch.Results {
 			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
-			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i, &room) })
+			out = wire.Nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i, &room) })
 		}
 		a.batch.Release()
 		a.batch = nil
 	}
-	out = appendVarint(out, responseID, a.id)
+	out = wire.AppendVarint(out, responseID, a.id)
 	if a.fault != nil {
 		out = appendMessage(out, responseError, callError(a.fault))
 	}
@@ -68,30 +69,30 @@ func (a *answer) encode() mem.BufferSlice {
 // appendDecision appends r, the result of check i. room is the number of bytes left for responses.
 func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 	if r.Err != nil {
-		out = appendString(out, decisionRule, r.RuleName())
+		out = wire.AppendString(out, decisionRule, r.RuleName())
 		return appendMessage(out, decisionError, errorAt(r.Err, i))
 	}
-	out = appendBool(out, decisionAllowed, r.Allowed)
-	out = appendVarint(out, decisionLimit, uint64(r.Limit))
-	out = appendVarint(out, decisionRemaining, uint64(r.Remaining))
-	out = appendVarint(out, decisionResetAfter, uint64(r.ResetAfter))
-	out = appendVarint(out, decisionRetryAfter, uint64(r.RetryAfter))
-	out = appendVarint(out, decisionDelay, uint64(r.Delay))
-	out = appendString(out, decisionRule, r.RuleName())
-	out = appendVarint(out, decisionSource, uint64(r.Source))
-	out = appendString(out, decisionOwner, r.Owner)
-	out = appendBool(out, decisionSoft, r.Soft)
-	out = appendBool(out, decisionShadowed, r.Shadowed)
-	out = appendBool(out, decisionElastic, r.Elastic)
-	out = appendBool(out, decisionNever, r.Never())
-	out = appendVarint(out, decisionLimitIndex, uint64(r.LimitPlace()))
-	out = appendVarint(out, decisionPeriod, uint64(r.Period))
-	out = appendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
-	out = appendVarint(out, decisionStaleness, uint64(r.Staleness))
+	out = wire.AppendBool(out, decisionAllowed, r.Allowed)
+	out = wire.AppendVarint(out, decisionLimit, uint64(r.Limit))
+	out = wire.AppendVarint(out, decisionRemaining, uint64(r.Remaining))
+	out = wire.AppendVarint(out, decisionResetAfter, uint64(r.ResetAfter))
+	out = wire.AppendVarint(out, decisionRetryAfter, uint64(r.RetryAfter))
+	out = wire.AppendVarint(out, decisionDelay, uint64(r.Delay))
+	out = wire.AppendString(out, decisionRule, r.RuleName())
+	out = wire.AppendVarint(out, decisionSource, uint64(r.Source))
+	out = wire.AppendString(out, decisionOwner, r.Owner)
+	out = wire.AppendBool(out, decisionSoft, r.Soft)
+	out = wire.AppendBool(out, decisionShadowed, r.Shadowed)
+	out = wire.AppendBool(out, decisionElastic, r.Elastic)
+	out = wire.AppendBool(out, decisionNever, r.Never())
+	out = wire.AppendVarint(out, decisionLimitIndex, uint64(r.LimitPlace()))
+	out = wire.AppendVarint(out, decisionPeriod, uint64(r.Period))
+	out = wire.AppendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
+	out = wire.AppendVarint(out, decisionStaleness, uint64(r.Staleness))
 	if p := r.Response(); p != nil && len(p.Body) <= *room {
 		before := len(out)
 		out = protowire.AppendTag(out, decisionResponse, protowire.BytesType)
-		out = nest(out, func(out []byte) []byte { return appendResponse(out, p) })
+		out = wire.Nest(out, func(out []byte) []byte { return appendResponse(out, p) })
 		if n := len(out) - before; n <= *room {
 			*room -= n
 		} else {
@@ -102,56 +103,19 @@ func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 }
 
 func appendResponse(out []byte, p *rules.Response) []byte {
-	out = appendVarint(out, responseStatus, uint64(p.Status))
+	out = wire.AppendVarint(out, responseStatus, uint64(p.Status))
 	for i := range p.Headers {
 		out = protowire.AppendTag(out, responseHeaders, protowire.BytesType)
-		out = nest(out, func(out []byte) []byte {
-			return appendString(appendString(out, headerName, p.Headers[i].Name), headerValue, p.Headers[i].Value)
+		out = wire.Nest(out, func(out []byte) []byte {
+			return wire.AppendString(wire.AppendString(out, headerName, p.Headers[i].Name), headerValue, p.Headers[i].Value)
 		})
 	}
-	return appendString(out, responseBody, p.Body)
-}
-
-// nest appends the message that f appends, with its length before it. One byte is reserved for the length, enough below
-// 128; a longer message is moved.
-func nest(out []byte, f func([]byte) []byte) []byte {
-	start := len(out)
-	out = f(append(out, 0))
-	n := len(out) - start - 1
-	if n < 0x80 {
-		out[start] = byte(n)
-		return out
-	}
-	more := protowire.SizeVarint(uint64(n)) - 1
-	for range more {
-		out = append(out, 0)
-	}
-	copy(out[start+1+more:], out[start+1:start+1+n])
-	protowire.AppendVarint(out[:start], uint64(n))
-	return out
-}
-
-func appendVarint(out []byte, num protowire.Number, v uint64) []byte {
-	if v == 0 {
-		return out
-	}
-	return protowire.AppendVarint(protowire.AppendTag(out, num, protowire.VarintType), v)
-}
-
-func appendBool(out []byte, num protowire.Number, v bool) []byte {
-	return appendVarint(out, num, protowire.EncodeBool(v))
-}
-
-func appendString(out []byte, num protowire.Number, s string) []byte {
-	if s == "" {
-		return out
-	}
-	return protowire.AppendString(protowire.AppendTag(out, num, protowire.BytesType), s)
+	return wire.AppendString(out, responseBody, p.Body)
 }
 
 func appendMessage(out []byte, num protowire.Number, m proto.Message) []byte {
 	out = protowire.AppendTag(out, num, protowire.BytesType)
-	return nest(out, func(out []byte) []byte {
+	return wire.Nest(out, func(out []byte) []byte {
 		// Fails on invalid UTF-8 only; field and message are made of valid text.
 		out, _ = proto.MarshalOptions{}.MarshalAppend(out, m)
 		return out

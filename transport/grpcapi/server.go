@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/wire"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -230,7 +231,7 @@ func (s *endingStream) Context() context.Context { return s.ctx }
 // can have a long one.
 func ServerOptions(maxReceived int) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.MaxRecvMsgSize(cmp.Or(maxReceived, maxMessage)),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),

@@ -231,7 +231,7 @@ func (s *fakeStream) RecvMsg(m any) error {
 	if err != nil {
 		return err
 	}
-	return m.(*question).decode(data)
+	return m.(*question).DecodeWire(data)
 }
 
 func (s *fakeStream) SendMsg(any) error {

@@ -60,7 +60,7 @@ func FuzzDecode(f *testing.F) {
 		var m sluicev1.CheckRequest
 		wantErr := proto.Unmarshal(data, &m)
 		q := new(question)
-		err := q.decode(data)
+		err := q.DecodeWire(data)
 		defer q.batch.Release()
 		if (err == nil) != (wantErr == nil) {
 			t.Fatalf("decode: %v, proto.Unmarshal: %v", err, wantErr)
@@ -156,7 +156,7 @@ func TestEncodeResponses(t *testing.T) {
 		b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: long})
 	}
 	b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: short})
-	data := (&answer{batch: b}).encode().MaterializeToBuffer(mem.DefaultBufferPool())
+	data := (&answer{batch: b}).EncodeWire().MaterializeToBuffer(mem.DefaultBufferPool())
 	defer data.Free()
 	if n := data.Len(); n > 4<<20 {
 		t.Errorf("%d bytes", n)
@@ -181,7 +181,7 @@ func TestEncodeResponses(t *testing.T) {
 
 func compareEncoded(t *testing.T, a *answer, want *sluicev1.CheckResponse) {
 	t.Helper()
-	data := a.encode().MaterializeToBuffer(mem.DefaultBufferPool())
+	data := a.EncodeWire().MaterializeToBuffer(mem.DefaultBufferPool())
 	var got sluicev1.CheckResponse
 	if err := proto.Unmarshal(data.ReadOnlyData(), &got); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func BenchmarkDecode(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			q := new(question)
-			if err := q.decode(data); err != nil {
+			if err := q.DecodeWire(data); err != nil {
 				b.Fatal(err)
 			}
 			q.batch.Release()
@@ -232,7 +232,7 @@ func BenchmarkEncode(b *testing.B) {
 				Source:   check.Held, Owner: "n1", Rule: rule, Period: time.Minute,
 			})
 		}
-		data := (&answer{batch: batch}).encode()
+		data := (&answer{batch: batch}).EncodeWire()
 		data.Free()
 	}
 }

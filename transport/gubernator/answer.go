@@ -12,46 +12,43 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// answer returns gubernator's response to items, whose decided checks b has. now is the time just before the decision.
-func answer(b *limiter.Batch, items []item, now time.Time) *gubernatorv1.GetRateLimitsResp {
-	memory := make([]gubernatorv1.RateLimitResp, len(items))
-	res := &gubernatorv1.GetRateLimitsResp{Responses: make([]*gubernatorv1.RateLimitResp, len(items))}
-	for i := range items {
-		res.Responses[i] = &memory[i]
-		items[i].answer(b, &memory[i], now)
-	}
-	return res
+// response is a RateLimitResp. owner is the only metadata.
+type response struct {
+	status                      gubernatorv1.Status
+	limit, remaining, resetTime int64
+	err, owner                  string
 }
 
-// answer fills in a, which is empty.
-func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.Time) {
-	if t.fault != "" {
-		a.Error = t.fault
-		return
+// response returns the response to q, whose decided checks b has. now is the time just before the decision.
+func (q *request) response(b *limiter.Batch, now time.Time) (a response) {
+	if q.invalid != "" {
+		a.err = q.invalid
+		return a
 	}
-	for i := t.first; i <= t.last; i++ {
+	for i := q.first; i <= q.last; i++ {
 		if err := b.Results[i].Err; err != nil {
-			a.Error = err.Error()
-			return
+			a.err = err.Error()
+			return a
 		}
 	}
-	r, c := &b.Results[t.last], &b.Checks[t.last]
-	a.Limit, a.Remaining = t.request.GetLimit(), r.Remaining
+	r, c := &b.Results[q.last], &b.Checks[q.last]
+	a.limit, a.remaining = q.limit, r.Remaining
 	over := c.Verb == bucket.Check && !r.Allowed
 	if c.Verb == bucket.Read || c.Verb == bucket.Refund { // it reports whether something remains
 		over = r.Remaining == 0
 	}
 	if over {
-		a.Status = gubernatorv1.Status_OVER_LIMIT
+		a.status = gubernatorv1.Status_OVER_LIMIT
 	}
-	if l := &c.Limits[0]; leaky(t.request) {
-		a.ResetTime = milliseconds(now, untilNext(r, l))
+	if l := &c.Limits[0]; q.leaky() {
+		a.resetTime = milliseconds(now, untilNext(r, l))
 	} else if c.Verb != bucket.Reset {
-		a.ResetTime = windowEnd(r, l, now)
+		a.resetTime = windowEnd(r, l, now)
 	}
 	if r.Source == check.Forwarded {
-		a.Metadata = map[string]string{"owner": r.Owner}
+		a.owner = r.Owner
 	}
+	return a
 }
 
 // windowEnd returns when the window of limit l ends, or one that began now would, in Unix milliseconds.

@@ -65,48 +65,66 @@ func New(c Config) (*API, error) {
 	return &API{config: c}, nil
 }
 
-// Register adds pb.gubernator.V1 to g, which must not serve yet.
-func (d *API) Register(g grpc.ServiceRegistrar) { gubernatorv1.RegisterV1Server(g, d) }
+// Register adds pb.gubernator.V1 to g, which must have a wire.Codec and not serve yet.
+func (d *API) Register(g grpc.ServiceRegistrar) { g.RegisterService(serviceDesc(), d) }
 
 var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
-
-// GetRateLimits implements gubernatorv1.V1Server.
-func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
-	pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
-	return d.getRateLimits(ctx, &pass, rejected, req)
-}
 
 // getRateLimits serves the caller of pass, or returns why it was rejected.
 func (d *API) getRateLimits(
 	ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq,
 ) (*gubernatorv1.GetRateLimitsResp, error) {
+	c := question{count: len(req.GetRequests())}
+	for _, q := range req.GetRequests() {
+		c.requests = append(c.requests, fromProto(q))
+	}
+	if err := d.decide(ctx, pass, rejected, &c); err != nil {
+		return nil, err
+	}
+	defer c.batch.Release()
+	res := &gubernatorv1.GetRateLimitsResp{Responses: make([]*gubernatorv1.RateLimitResp, len(c.requests))}
+	for i := range c.requests {
+		a := c.requests[i].response(c.batch, c.now)
+		res.Responses[i] = &gubernatorv1.RateLimitResp{
+			Status: a.status, Limit: a.limit, Remaining: a.remaining, ResetTime: a.resetTime, Error: a.err,
+		}
+		if a.owner != "" {
+			res.Responses[i].Metadata = map[string]string{ownerKey: a.owner}
+		}
+	}
+	return res, nil
+}
+
+// decide decides the requests of c for the caller of pass, or returns why it was rejected.
+func (d *API) decide(ctx context.Context, pass *access.Pass, rejected *limiter.Error, c *question) error {
 	if d.config.Leaving() {
-		return nil, errLeaving
+		return errLeaving
 	}
 	if rejected != nil {
-		return nil, rejection(rejected)
+		return rejection(rejected)
 	}
-	if n := len(req.GetRequests()); n > maxRequests {
-		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, maxRequests)
+	if c.count > maxRequests {
+		return status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", c.count, maxRequests)
 	}
-	now := d.config.Now()
 	b := limiter.NewBatch()
-	defer b.Release()
+	c.batch, c.now = b, d.config.Now()
 	b.API = limiter.GubernatorAPI
 	if d.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
-	items := ask(b, req.GetRequests(), now)
+	add(b, c.requests, c.now)
 	if rejected := pass.Restrict(b); rejected != nil {
-		return nil, rejection(rejected)
+		b.Release()
+		return rejection(rejected)
 	}
 	if len(b.Checks) > 0 {
 		// An error of the call is in each result too.
 		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
-			return nil, status.Error(codes.Internal, err.Error())
+			b.Release()
+			return status.Error(codes.Internal, err.Error())
 		}
 	}
-	return answer(b, items, now), nil
+	return nil
 }
 
 // rejection is the status of a call that its caller may not make.

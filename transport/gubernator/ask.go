@@ -23,57 +23,66 @@ const (
 	leakyValue   = "leaky_bucket"
 )
 
-// item is one request of a call.
-type item struct {
-	request *gubernatorv1.RateLimitReq
-	// fault is why it is invalid. Otherwise the batch's checks from first to last are its own, and the last has its result.
-	fault       string
+// request is a RateLimitReq.
+type request struct {
+	// domain is the domain of its counter: name with domainPrefix.
+	name, domain, key            string
+	hits, limit, duration, burst int64
+	algorithm                    gubernatorv1.Algorithm
+	behavior                     gubernatorv1.Behavior
+	// invalid is why it is. Otherwise the batch's checks from first to last are its own, and the last has its result.
+	invalid     string
 	first, last int
 }
 
-// ask adds the checks of requests at now to b, and returns the items in order.
-func ask(b *limiter.Batch, requests []*gubernatorv1.RateLimitReq, now time.Time) []item {
-	items := make([]item, len(requests))
-	for i, q := range requests {
-		items[i] = item{request: q, fault: fault(q), first: len(b.Checks)}
-		if items[i].fault == "" {
-			add(b, q, limitOf(q, now))
-		}
-		items[i].last = len(b.Checks) - 1
+func fromProto(q *gubernatorv1.RateLimitReq) request {
+	return request{
+		name: q.GetName(), domain: domainPrefix + q.GetName(), key: q.GetUniqueKey(), hits: q.GetHits(), limit: q.GetLimit(),
+		duration: q.GetDuration(), burst: q.GetBurst(), algorithm: q.GetAlgorithm(), behavior: q.GetBehavior(),
 	}
-	return items
 }
 
-// add adds the checks of q, which is held to l.
-func add(b *limiter.Batch, q *gubernatorv1.RateLimitReq, l bucket.Limit) {
-	reset := has(q, gubernatorv1.Behavior_RESET_REMAINING)
-	if reset {
-		name(b.Add(), q, l).Verb = bucket.Reset
+// add adds the checks of requests at now to b.
+func add(b *limiter.Batch, requests []request, now time.Time) {
+	for i := range requests {
+		q := &requests[i]
+		q.first = len(b.Checks)
+		if q.invalid = q.validate(); q.invalid == "" {
+			q.add(b, q.limitAt(now))
+		}
+		q.last = len(b.Checks) - 1
 	}
-	hits := q.GetHits()
+}
+
+// add adds the checks of q, whose limit is l.
+func (q *request) add(b *limiter.Batch, l bucket.Limit) {
+	reset := q.has(gubernatorv1.Behavior_RESET_REMAINING)
+	if reset {
+		q.count(b.Add(), l).Verb = bucket.Reset
+	}
 	// A window that is reset is not charged; a leaky bucket is, once it is full.
-	if reset && (hits <= 0 || !leaky(q)) {
+	if reset && (q.hits <= 0 || !q.leaky()) {
 		return
 	}
-	c := name(b.Add(), q, l)
+	c := q.count(b.Add(), l)
 	switch {
-	case hits > 0:
-		c.Verb, c.Cost = bucket.Check, hits
-		c.Drain = has(q, gubernatorv1.Behavior_DRAIN_OVER_LIMIT)
-	case hits == 0:
+	case q.hits > 0:
+		c.Verb, c.Cost = bucket.Check, q.hits
+		c.Drain = q.has(gubernatorv1.Behavior_DRAIN_OVER_LIMIT)
+	case q.hits == 0:
 		c.Verb, c.Cost = bucket.Read, 0
 	default:
-		c.Verb, c.Cost = bucket.Refund, -max(hits, -math.MaxInt64)
+		c.Verb, c.Cost = bucket.Refund, -max(q.hits, -math.MaxInt64)
 	}
 }
 
-// name sets the counter of c to that of q, and its limit to l.
-func name(c *limiter.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *limiter.Check {
-	c.Domain = domainPrefix + q.GetName()
-	if leaky(q) {
+// count sets the counter of c to that of q, and its limit to l.
+func (q *request) count(c *limiter.Check, l bucket.Limit) *limiter.Check {
+	c.Domain = q.domain
+	if q.leaky() {
 		c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyAlgorithm, Value: leakyValue})
 	}
-	c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyUnique, Value: q.GetUniqueKey()})
+	c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyUnique, Value: q.key})
 	c.Limits = append(c.Limits, l)
 	return c
 }
@@ -104,46 +113,44 @@ const knownBehavior = gubernatorv1.Behavior_NO_BATCHING | gubernatorv1.Behavior_
 	gubernatorv1.Behavior_MULTI_REGION | gubernatorv1.Behavior_DRAIN_OVER_LIMIT
 
 // has reports whether q asks for all of b.
-func has(q *gubernatorv1.RateLimitReq, b gubernatorv1.Behavior) bool { return q.GetBehavior()&b == b }
+func (q *request) has(b gubernatorv1.Behavior) bool { return q.behavior&b == b }
 
 // leaky reports whether q wants a leaky bucket, and not a window.
-func leaky(q *gubernatorv1.RateLimitReq) bool {
-	return q.GetAlgorithm() == gubernatorv1.Algorithm_LEAKY_BUCKET
-}
+func (q *request) leaky() bool { return q.algorithm == gubernatorv1.Algorithm_LEAKY_BUCKET }
 
-// fault returns why q is invalid, or "".
-func fault(q *gubernatorv1.RateLimitReq) string {
+// validate returns why q is invalid, or "".
+func (q *request) validate() string {
 	switch {
 	// The first two texts are those that clients of gubernator look for.
-	case q.GetUniqueKey() == "":
+	case q.key == "":
 		return "field 'unique_key' cannot be empty"
-	case q.GetName() == "":
+	case q.name == "":
 		return "field 'namespace' cannot be empty"
-	case len(q.GetName()) > maxName:
-		return fmt.Sprintf("field 'name' has %d bytes; want at most %d", len(q.GetName()), maxName)
-	case q.GetAlgorithm() < 0 || q.GetAlgorithm() > gubernatorv1.Algorithm_LEAKY_BUCKET:
-		return fmt.Sprintf("field 'algorithm' is unknown: %d; want 0 (TOKEN_BUCKET) or 1 (LEAKY_BUCKET)", q.GetAlgorithm())
-	case q.GetBehavior()&^knownBehavior != 0:
-		return fmt.Sprintf("field 'behavior' has unknown bits: %d; want a sum of 1, 2, 4, 8, 16 and 32", q.GetBehavior())
-	case has(q, gubernatorv1.Behavior_DURATION_IS_GREGORIAN) && (q.GetDuration() < 0 || q.GetDuration() >= int64(len(units))):
+	case len(q.name) > maxName:
+		return fmt.Sprintf("field 'name' has %d bytes; want at most %d", len(q.name), maxName)
+	case q.algorithm < 0 || q.algorithm > gubernatorv1.Algorithm_LEAKY_BUCKET:
+		return fmt.Sprintf("field 'algorithm' is unknown: %d; want 0 (TOKEN_BUCKET) or 1 (LEAKY_BUCKET)", q.algorithm)
+	case q.behavior&^knownBehavior != 0:
+		return fmt.Sprintf("field 'behavior' has unknown bits: %d; want a sum of 1, 2, 4, 8, 16 and 32", q.behavior)
+	case q.has(gubernatorv1.Behavior_DURATION_IS_GREGORIAN) && (q.duration < 0 || q.duration >= int64(len(units))):
 		return fmt.Sprintf("field 'duration' is no unit of the calendar: %d; with DURATION_IS_GREGORIAN want 0 (minute), "+
-			"1 (hour), 2 (day), 3 (week), 4 (month) or 5 (year)", q.GetDuration())
+			"1 (hour), 2 (day), 3 (week), 4 (month) or 5 (year)", q.duration)
 	}
 	return ""
 }
 
-// limitOf returns the limit of a valid q at now. A value that bucket.Limit cannot hold becomes the nearest that it can: a
+// limitAt returns the limit of a valid q at now. A value that bucket.Limit cannot hold becomes the nearest that it can: a
 // count is at least 0, and a duration a millisecond to bucket.MaxPeriod.
-func limitOf(q *gubernatorv1.RateLimitReq, now time.Time) bucket.Limit {
-	l := bucket.Limit{Algorithm: bucket.FixedWindow, Count: max(0, q.GetLimit()), Align: bucket.AlignFirstHit}
-	gregorian := has(q, gubernatorv1.Behavior_DURATION_IS_GREGORIAN)
+func (q *request) limitAt(now time.Time) bucket.Limit {
+	l := bucket.Limit{Algorithm: bucket.FixedWindow, Count: max(0, q.limit), Align: bucket.AlignFirstHit}
+	gregorian := q.has(gubernatorv1.Behavior_DURATION_IS_GREGORIAN)
 	if gregorian {
-		l.Align, l.Unit = bucket.AlignCalendar, units[q.GetDuration()]
+		l.Align, l.Unit = bucket.AlignCalendar, units[q.duration]
 	} else {
 		const most = int64(bucket.MaxPeriod / time.Millisecond)
-		l.Period = time.Duration(min(max(1, q.GetDuration()), most)) * time.Millisecond
+		l.Period = time.Duration(min(max(1, q.duration), most)) * time.Millisecond
 	}
-	if !leaky(q) {
+	if !q.leaky() {
 		return l
 	}
 	if gregorian {
@@ -151,8 +158,8 @@ func limitOf(q *gubernatorv1.RateLimitReq, now time.Time) bucket.Limit {
 		l.Period = end.Sub(begin)
 	}
 	l.Algorithm, l.Align, l.Unit = bucket.TokenBucket, bucket.AlignEpoch, 0
-	l.Burst = max(0, q.GetBurst())
-	if q.GetBurst() < 0 {
+	l.Burst = max(0, q.burst)
+	if q.burst < 0 {
 		l.Count = 0
 	}
 	return l

@@ -54,7 +54,8 @@ func TestDocumentedErrors(t *testing.T) {
 		func(q *gubernatorv1.RateLimitReq) { q.Behavior = 64 },
 		func(q *gubernatorv1.RateLimitReq) { q.Behavior = 4 },
 	} {
-		text := fault(hit(change))
+		q := fromProto(hit(change))
+		text := q.validate()
 		start, _, _ := strings.Cut(text, ":")
 		start, end, _ := strings.Cut(start, " 1014 ")
 		if text == "" || !bytes.Contains(doc, []byte(start)) || !bytes.Contains(doc, []byte(end)) {
@@ -80,11 +81,13 @@ func TestDocumentedNames(t *testing.T) {
 		q := requestOf(t, "limit=10 duration=60000 hits=4 algorithm="+c.algorithm)
 		q.Name, q.UniqueKey = "r", c.key
 		get(t, d, q)
+		asked := fromProto(q)
+		limit := asked.limitAt(d.config.Now())
 		b := limiter.NewBatch()
 		own := b.Add()
 		own.Domain, own.Verb, own.Cost = "gubernator/r", bucket.Read, 0
 		own.Descriptor = append(own.Descriptor, c.descriptor...)
-		own.Limits = append(own.Limits, limitOf(q, d.config.Now()))
+		own.Limits = append(own.Limits, limit)
 		if err := l.Check(t.Context(), b); err != nil || b.Results[0].Err != nil || b.Results[0].Remaining != 6 {
 			t.Errorf("%.20s %s: %+v, %v; want 6 left", c.key, c.algorithm, b.Results[0], err)
 		}

@@ -181,7 +181,7 @@ func FuzzHTTP(f *testing.F) {
 				continue
 			}
 			most := max(0, q.GetLimit())
-			if leaky(q) && q.GetBurst() > 0 {
+			if q.GetAlgorithm() == gubernatorv1.Algorithm_LEAKY_BUCKET && q.GetBurst() > 0 {
 				most = q.GetBurst()
 			}
 			if r.GetRemaining() < 0 || r.GetRemaining() > most || r.GetResetTime() < 0 || r.GetLimit() != q.GetLimit() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluice-project/sluice/transport/internal/wire"
 )
 
 // rawCodec carries *[]byte as they are, under the name of the codec that gubernator's clients use.
@@ -32,7 +33,7 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 // dial serves d in memory until the test ends, and returns a connection of bytes to it.
 func dial(t *testing.T, d *API) *grpc.ClientConn {
 	t.Helper()
-	g, lis, served := grpc.NewServer(), bufconn.Listen(1<<20), make(chan error, 1)
+	g, lis, served := grpc.NewServer(grpc.ForceServerCodecV2(wire.NewCodec())), bufconn.Listen(1<<20), make(chan error, 1)
 	d.Register(g)
 	go func() { served <- g.Serve(lis) }()
 	conn, err := grpc.NewClient("passthrough:///api",

@@ -1,0 +1,30 @@
+package gubernator
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/limiter"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+)
+
+// GetRateLimits calls d as gRPC does: by the bytes of req.
+func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	data, err := proto.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	q := new(question)
+	if err := q.DecodeWire(data); err != nil {
+		return nil, err
+	}
+	pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
+	if err := d.decide(ctx, &pass, rejected, q); err != nil {
+		return nil, err
+	}
+	buf := q.EncodeWire()
+	defer buf.Free()
+	res := new(gubernatorv1.GetRateLimitsResp)
+	return res, proto.Unmarshal(buf.Materialize(), res)
+}
