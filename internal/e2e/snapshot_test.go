@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -264,13 +265,10 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 		}
 		return nil
 	})
-	// A directory with something in it, where the next one is to be put.
-	if err := os.Remove(filepath.Join(dir, "counters.snapshot")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "counters.snapshot", "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	// A directory with something in it, where the next one is to be put. The node may be faster with another file.
+	eventually(t, 5*time.Second, "a directory is in its place", func() error {
+		return errors.Join(os.RemoveAll(filepath.Join(dir, "counters.snapshot")), os.MkdirAll(filepath.Join(dir, "counters.snapshot", "x"), 0o700))
+	})
 	n.waitLog("no snapshot was written", 5*time.Second)
 	if n.metric("sluice_snapshots_failed_total") == 0 {
 		t.Error("it is not counted")

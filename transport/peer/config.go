@@ -3,7 +3,7 @@
 // long-lived gRPC streams. They decide whether a peer is accepted at all (Hello).
 //
 // A record is sent at once while fewer than two frames are unanswered; otherwise it gathers with others until a reply comes
-// back. No record is sent twice: a call that fails says whether its records may have been charged (check.ErrAmbiguous) or not
+// back or, if that takes long, until the next frame is due 10 to 100 ms after the last (see freeInFlight). No record is sent twice: a call that fails says whether its records may have been charged (check.ErrAmbiguous) or not
 // (check.ErrUnsent). Which node to ask, and what to retry, is the caller's decision.
 //
 // A control message is dropped if its queue is full, or if there is no connection and none can be made. The sender is not
