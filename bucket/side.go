@@ -142,7 +142,7 @@ func (s *store) saveSide(r *record, c *counter) {
 	switch {
 	case !had:
 		r.spent = int64(s.slabs.get(n))
-	case classOf(n) != classOf(int(r.aux)) || n > blockSizes[len(blockSizes)-1]:
+	case classOf(n) != classOf(int(r.aux)):
 		s.slabs.put(blockRef(r.spent), int(r.aux))
 		r.spent = int64(s.slabs.get(n))
 	}

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"math/bits"
 	"sync"
 	"unsafe"
 
@@ -9,18 +10,14 @@ import (
 
 // slabs hands out blocks of memory for what does not fit into records. Blocks have no pointers and are of a few sizes. Those of one
 // size share pages outside Go's heap, and a page without blocks goes back to the operating system (Bonwick, "The slab allocator",
-// USENIX Summer 1994). Blocks larger than all sizes lie on Go's heap, each alone. Safe for concurrent use.
+// USENIX Summer 1994). A larger block has a page of its own, of which it uses the beginning. Safe for concurrent use.
 type slabs struct {
 	arena   *offheap.Arena
 	classes [len(blockSizes)]slabClass
-	large   struct {
-		sync.Mutex
-		// blocks keeps them, since a blockRef does not.
-		blocks map[blockRef][]uint64
-	}
+	large   [largeClasses]*offheap.Arena
 }
 
-// blockRef is the address of a block, 0 for none. The garbage collector does not know it as one.
+// blockRef is the address of a block, 0 for none.
 type blockRef uint64
 
 // at returns the memory of the block.
@@ -29,7 +26,14 @@ func (b blockRef) at() unsafe.Pointer { return unsafe.Add(nil, uintptr(b)) }
 // blockSizes are the sizes of blocks: those of rings of 4 to 256 entries with their sums, and some between them for sides.
 var blockSizes = [...]int{48, 64, 80, 112, 128, 144, 192, 256, 384, 512, 768, 1024, 2048 + 32, 4096 + 64}
 
-const slabBytes = 32 << 10
+const (
+	slabBytes = 32 << 10
+	// Large blocks have pages from 8 KiB to 2 MiB, more than the largest ring and side take.
+	leastLarge   = 8 << 10
+	largeClasses = 9
+	// smallPage is how memory is given out by the operating system.
+	smallPage = 4096
+)
 
 // slabClass has the pages of one size of block.
 type slabClass struct {
@@ -53,26 +57,37 @@ type slab struct {
 const slabHead = int(unsafe.Sizeof(slab{}))
 
 func newSlabs() *slabs {
-	s := &slabs{arena: offheap.New(slabBytes)}
-	s.large.blocks = make(map[blockRef][]uint64)
+	s := &slabs{arena: offheap.New(slabBytes, true)}
+	for i := range s.large {
+		s.large[i] = offheap.New(leastLarge<<i, false)
+	}
 	return s
 }
 
-// classOf returns the smallest class of blocks of n bytes or more, and len(blockSizes) if there is none.
+// bytes returns the memory of all pages.
+func (s *slabs) bytes() int64 {
+	n := s.arena.Bytes()
+	for _, a := range s.large {
+		n += a.Bytes()
+	}
+	return n
+}
+
+// classOf returns the smallest class of blocks of n bytes or more. From len(blockSizes) on they are large.
 func classOf(n int) int {
 	for i, size := range blockSizes {
 		if n <= size {
 			return i
 		}
 	}
-	return len(blockSizes)
+	return len(blockSizes) + max(0, bits.Len(uint(n-1))-bits.Len(leastLarge-1))
 }
 
 // blockBytes returns the memory of a block of n bytes, with its part of what the page has besides.
 func blockBytes(n int) int64 {
 	class := classOf(n)
-	if class == len(blockSizes) {
-		return int64(n) + 64
+	if class >= len(blockSizes) {
+		return int64(n+smallPage-1) &^ (smallPage - 1) // what it does not use of its page takes no memory
 	}
 	return int64(slabBytes / ((slabBytes - slabHead) / blockSizes[class]))
 }
@@ -80,13 +95,8 @@ func blockBytes(n int) int64 {
 // get returns a block of n bytes or more, which may have any content.
 func (s *slabs) get(n int) blockRef {
 	class := classOf(n)
-	if class == len(blockSizes) {
-		b := make([]uint64, (n+7)/8)
-		ref := blockRef(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
-		s.large.Lock()
-		defer s.large.Unlock()
-		s.large.blocks[ref] = b
-		return ref
+	if class >= len(blockSizes) {
+		return blockRef(uintptr(s.large[class-len(blockSizes)].Get()))
 	}
 	c := &s.classes[class]
 	c.Lock()
@@ -116,10 +126,8 @@ func (s *slabs) get(n int) blockRef {
 // put takes back the block of n bytes, which is not used any more.
 func (s *slabs) put(ref blockRef, n int) {
 	class := classOf(n)
-	if class == len(blockSizes) {
-		s.large.Lock()
-		defer s.large.Unlock()
-		delete(s.large.blocks, ref)
+	if class >= len(blockSizes) {
+		s.large[class-len(blockSizes)].Put(ref.at())
 		return
 	}
 	c := &s.classes[class]

@@ -30,9 +30,9 @@ func TestSlabs(t *testing.T) {
 	most := int64(0)
 	for step := range 40_000 {
 		if grow := step/5000%2 == 0; len(blocks) == 0 || r.IntN(10) < 7 == grow {
-			size := 1 + r.IntN(1<<(4+r.IntN(11)))
+			size := 1 + r.IntN(1<<(4+r.IntN(14)))
 			b := block{s.get(size), size, byte(step)}
-			if uint64(b.ref)%16 != 0 && size <= blockSizes[len(blockSizes)-1] {
+			if uint64(b.ref)%16 != 0 {
 				t.Fatalf("a block of %d at %x is not aligned", size, b.ref)
 			}
 			for at := range memory(b) {
@@ -42,23 +42,23 @@ func TestSlabs(t *testing.T) {
 		} else {
 			drop(r.IntN(len(blocks)))
 		}
-		most = max(most, s.arena.Bytes())
+		most = max(most, s.bytes())
 	}
 	for len(blocks) > 0 {
 		drop(len(blocks) - 1)
 	}
-	if left := s.arena.Bytes(); left > int64(len(blockSizes))*slabBytes || left*3 > most || len(s.large.blocks) > 0 {
-		t.Errorf("%d bytes and %d large blocks are left of %d bytes", left, len(s.large.blocks), most)
+	if left := s.bytes(); left > int64(len(blockSizes))*slabBytes || left*3 > most {
+		t.Errorf("%d bytes are left of %d", left, most)
 	}
 }
 
 // TestClasses: every size has a class that it fits into, and is accounted for with what it takes of a page.
 func TestClasses(t *testing.T) {
-	for n := 1; n < 10_000; n++ {
+	for n := 1; n < 2<<20; n += 1 + n/5000 {
 		class := classOf(n)
-		if class == len(blockSizes) {
-			if n <= blockSizes[class-1] {
-				t.Fatalf("%d bytes have no class", n)
+		if class >= len(blockSizes) {
+			if size := leastLarge << (class - len(blockSizes)); n <= blockSizes[len(blockSizes)-1] || n > size || size > leastLarge && n <= size/2 {
+				t.Fatalf("%d bytes are in the class of %d", n, size)
 			}
 			continue
 		}

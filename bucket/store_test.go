@@ -18,7 +18,7 @@ func TestStoreAgainstMap(t *testing.T) {
 		"one half":      func(n uint64) Key { return Key{Lo: n << 40} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, model := store{arena: offheap.New(pageBytes)}, make(map[Key]int64)
+			s, model := store{arena: offheap.New(pageBytes, true)}, make(map[Key]int64)
 			random := rand.New(rand.NewPCG(1, 2))
 			check := func() {
 				t.Helper()
@@ -75,7 +75,7 @@ func TestStoreAgainstMap(t *testing.T) {
 
 // TestIndexGrowsByAndBy: no insertion moves more than a few lines, so none is slow.
 func TestIndexGrowsByAndBy(t *testing.T) {
-	s := store{arena: offheap.New(pageBytes)}
+	s := store{arena: offheap.New(pageBytes, true)}
 	moved, old := 0, 0
 	for n := range uint64(200_000) {
 		before := s.index.moved

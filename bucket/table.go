@@ -133,7 +133,7 @@ func NewTable(c Config) (*Table, error) {
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,
 		whenFull:   c.WhenFull,
-		arena:      offheap.New(pageBytes),
+		arena:      offheap.New(pageBytes, true),
 		slabs:      newSlabs(),
 		seed:       maphash.MakeSeed(),
 	}
@@ -263,7 +263,7 @@ type Stats struct {
 }
 
 // OffHeap returns the memory that the table has outside Go's heap, in bytes.
-func (t *Table) OffHeap() int64 { return t.arena.Bytes() + t.slabs.arena.Bytes() }
+func (t *Table) OffHeap() int64 { return t.arena.Bytes() + t.slabs.bytes() }
 
 // Stats returns the table's counts.
 func (t *Table) Stats() Stats {

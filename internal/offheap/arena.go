@@ -15,6 +15,7 @@ import (
 // it. The memory of pages that are put back goes to the operating system. Safe for concurrent use.
 type Arena struct {
 	page   int
+	huge   bool
 	chunks *chunks
 	mu     struct {
 		sync.Mutex
@@ -32,9 +33,10 @@ const (
 	hugeBytes  = 2 << 20 // of a huge page, which chunks are aligned to
 )
 
-// New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB.
-func New(page int) *Arena {
-	a := &Arena{page: page, chunks: new(chunks)}
+// New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB. With huge it uses the operating system's huge
+// pages, so it takes memory in steps of 2 MiB.
+func New(page int, huge bool) *Arena {
+	a := &Arena{page: page, huge: huge, chunks: new(chunks)}
 	runtime.AddCleanup(a, func(c *chunks) {
 		for _, b := range c.list {
 			_ = syscall.Munmap(b) // as it was mapped, so it cannot fail
@@ -60,7 +62,9 @@ func (a *Arena) Get() unsafe.Pointer {
 		}
 		a.chunks.list = append(a.chunks.list, b)
 		a.mu.rest = b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(hugeBytes-1):][:chunkBytes]
-		preferHuge(a.mu.rest)
+		if a.huge {
+			preferHuge(a.mu.rest)
+		}
 	}
 	p := unsafe.Pointer(unsafe.SliceData(a.mu.rest))
 	a.mu.rest = a.mu.rest[a.page:]

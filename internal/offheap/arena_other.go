@@ -17,7 +17,7 @@ type Arena struct {
 }
 
 // New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB.
-func New(page int) *Arena {
+func New(page int, _ bool) *Arena {
 	a := &Arena{page: page}
 	a.mu.used = make(map[unsafe.Pointer][]byte)
 	return a

@@ -9,7 +9,7 @@ import (
 
 func TestPagesAreZeroAndApart(t *testing.T) {
 	for _, size := range []int{4096, 32 << 10} {
-		a := New(size)
+		a := New(size, size == 4096)
 		zero := make([]byte, size)
 		seen := make(map[unsafe.Pointer]bool)
 		var pages []unsafe.Pointer
@@ -46,7 +46,7 @@ func TestPagesAreZeroAndApart(t *testing.T) {
 
 // TestUnmapped: the memory goes with the arena.
 func TestUnmapped(t *testing.T) {
-	a := New(4096)
+	a := New(4096, true)
 	a.Get()
 	done := make(chan struct{})
 	runtime.AddCleanup(a, func(done chan struct{}) { close(done) }, done)
