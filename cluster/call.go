@@ -117,7 +117,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 	case check.NotOwner:
 		n.stats.redirected.Add(1)
 		if p.relay { // that node does not reach the owner either
-			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", to.name)
+			p.hint, p.to, p.cause = "", notRouted, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", to.name)
 			break
 		}
 		p.hint = reply.Owner
@@ -129,7 +129,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		n.stats.later.Add(1)
 		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {
-			p.hint, p.to = reply.Owner, 0
+			p.hint, p.to = reply.Owner, notRouted
 		}
 		p.cause = fmt.Errorf("node %s: %w", to.name, errSealed)
 		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {

@@ -52,7 +52,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		f.pending = f.pending[:0]
 		for i := range b.Requests {
 			b.Answers[i] = check.Answer{}
-			f.pending = append(f.pending, pending{index: i})
+			f.pending = append(f.pending, pending{index: i, to: notRouted})
 			f.unanswered(r, &f.pending[i], r.self, errOverslept)
 		}
 		f.compact()

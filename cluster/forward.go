@@ -19,8 +19,8 @@ const maxForwards = 3
 const (
 	// nextAttempt: the check waits for the next attempt.
 	nextAttempt = noNode
-	// notRouted: route has not chosen a node in this attempt. Route replaces any value but nextAttempt.
-	notRouted = 0
+	// notRouted: route must choose a node. It replaces every value but nextAttempt.
+	notRouted = -2
 )
 
 // Backoff between attempts, doubling. The first is about as long as a handoff.
@@ -102,7 +102,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 		if f == nil {
 			f = n.newForwarding(b, u)
 		}
-		f.pending = append(f.pending, pending{index: i})
+		f.pending = append(f.pending, pending{index: i, to: notRouted})
 	}
 	if f != nil {
 		n.finish(ctx, f)
