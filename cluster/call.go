@@ -48,17 +48,17 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 	if span == nil {
 		return
 	}
-	notOwner, later := 0, 0
+	notOwner, notReady := 0, 0
 	for i := range replies {
 		switch replies[i].Status {
 		case check.NotOwner:
 			notOwner++
 		case check.NotReady:
-			later++
+			notReady++
 		}
 	}
 	span.Count("sluice.not_owner", notOwner)
-	span.Count("sluice.later", later)
+	span.Count("sluice.not_ready", notReady)
 	switch {
 	case errors.Is(err, check.ErrUnsent):
 		span.Fail("not sent")
@@ -126,7 +126,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 			p.to = nextAttempt
 		}
 	case check.NotReady:
-		n.stats.later.Add(1)
+		n.stats.notReady.Add(1)
 		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {
 			p.hint, p.to = reply.Owner, notRouted

@@ -230,7 +230,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	r, t := n.routing.Load(), n.newTurn()
 	var changes []change     // of sync records
 	var relays map[int][]int // records to relay, by owner
-	served, notOwner, later := 0, 0, 0
+	served, notOwner, notReady := 0, 0, 0
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Owner: n.cfg.Name}
@@ -268,7 +268,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		case check.NotOwner:
 			notOwner++
 		case check.NotReady:
-			later++
+			notReady++
 			t.stick(rec.Key, bucket.Sealed)
 		}
 	}
@@ -282,7 +282,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notOwner.Add(uint64(notOwner))
-	n.stats.toldLater.Add(uint64(later))
+	n.stats.servedNotReady.Add(uint64(notReady))
 	if relays != nil {
 		n.relay(r, relays, records, replies)
 	}

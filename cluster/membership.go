@@ -161,7 +161,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 	var since int64
 	return r.await(ctx, func(now int64) bool {
 		c := &n.stats
-		if a := c.served.Load() + c.notOwner.Load() + c.toldLater.Load(); since == 0 || a != asked {
+		if a := c.served.Load() + c.notOwner.Load() + c.servedNotReady.Load(); since == 0 || a != asked {
 			asked, since = a, now
 		}
 		return len(r.assignment.view.Members) == 1 || now-since >= int64(spread)

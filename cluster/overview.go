@@ -191,8 +191,8 @@ func (n *Node) Now() int64 { return n.cfg.Clock() }
 // counters are the counts behind Stats.
 type counters struct {
 	held, forwarded, served         atomic.Uint64
-	notOwner, toldLater             atomic.Uint64
-	redirected, later               atomic.Uint64
+	notOwner, servedNotReady        atomic.Uint64
+	redirected, notReady            atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
 	failure, minority               fallbackStats
 	cause                           atomic.Pointer[error] // of the last of these
@@ -211,8 +211,8 @@ func (n *Node) Stats() Stats {
 	c := &n.stats
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
-		NotOwner: c.notOwner.Load(), ServedNotReady: c.toldLater.Load(),
-		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.later.Load(),
+		NotOwner: c.notOwner.Load(), ServedNotReady: c.servedNotReady.Load(),
+		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.notReady.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
 		Granted: c.granted.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),

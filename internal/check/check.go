@@ -174,7 +174,7 @@ const (
 	Overloaded
 	// Invalid: the record cannot be decided (for example unknown limits).
 	Invalid
-	// Later: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
+	// NotReady: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
 	NotReady
 )
 
