@@ -68,7 +68,7 @@ func TestObserver(t *testing.T) {
 		t.Errorf("told\n%q\nwant\n%q", o.lines, want)
 	}
 	s := c.Stats()
-	if s.Allowed[SourceHeld] != 5 || s.Denied[SourceHeld] != 2 || s.Denied[SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
+	if s.Allowed[SourceOwned] != 5 || s.Denied[SourceOwned] != 2 || s.Denied[SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -77,7 +77,7 @@ type owner struct {
 
 // learn remembers the owner of a counter from the decision of n. known says that n was asked as the owner.
 func (c *Client) learn(key counterKey, n *node, known bool, d *Decision) {
-	if d.Source != SourceHeld && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
+	if d.Source != SourceOwned && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
 		return
 	}
 	f := c.fleet.Load()

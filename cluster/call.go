@@ -111,7 +111,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
 			n.learn(f.sent, &req.Request, req.Fresh, reply)
 		}
-		if f.undo.holds(req.Verb) && reply.Allowed {
+		if f.undo.mayUndo(req.Verb) && reply.Allowed {
 			f.undo.sent(to.addr, p.index)
 		}
 	case check.NotOwner:
@@ -158,7 +158,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		if invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
-		if f.undo.holds(req.Verb) && to != r.self { // here there is a receipt
+		if f.undo.mayUndo(req.Verb) && to != r.self { // here there is a receipt
 			f.undo.sent(r.nodes[to].addr, p.index)
 		}
 		if f.once || req.Verb == bucket.Refund {

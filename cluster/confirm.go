@@ -71,26 +71,26 @@ func (n *Node) confirmed(ctx context.Context, c change) bool {
 	}
 }
 
-// term returns the term that a check of k would be decided in.
+// localTerm returns the local term that a check of k would be decided in.
 func (n *Node) localTerm(k bucket.Key) uint64 {
 	return n.runner.handoff.LocalTerm(k.Shard(n.cfg.Ring.Partitions))
 }
 
 // Bounds of what is remembered for give-backs.
 const (
-	heldFor = 10 * time.Second
-	maxHeld = 65_536
+	undoableFor = 10 * time.Second
+	maxUndoable = 65_536
 )
 
-// charge names a held charge: the boot id of the process that sent it, and the id that it gave.
+// charge names a charge that can be given back: the boot id of the process that sent it, and the id that it gave.
 type charge struct {
 	from string
 	id   uint64
 }
 
-// held remembers charges that can be given back, for heldFor and at most max of them, the oldest dropped first. No charge is
+// chargeLog remembers charges that can be given back, for undoableFor and at most max of them, the oldest dropped first. No charge is
 // undone twice, and none that was undone is made again: messages may come twice and in any order.
-type held struct {
+type chargeLog struct {
 	max int
 	mu  struct {
 		sync.Mutex
@@ -109,25 +109,25 @@ type receipt struct {
 	undone   bool   // it was given back, or must not be made, because its give-back came first
 }
 
-func newHeld(max int) *held {
-	h := &held{max: max}
-	h.mu.charges = make(map[charge]*receipt)
-	return h
+func newChargeLog(max int) *chargeLog {
+	l := &chargeLog{max: max}
+	l.mu.charges = make(map[charge]*receipt)
+	return l
 }
 
 // try decides r on table and remembers the charge. A known charge, which the requester has sent again, gets the same answer.
 // seq is the number of the change, 0 if none.
-func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.expireLocked(now)
-	if known := h.mu.charges[c]; known != nil {
+func (l *chargeLog) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked(now)
+	if known := l.mu.charges[c]; known != nil {
 		if known.undone {
 			return bucket.Decision{}, 0, check.Invalid // the requester gave up before this came
 		}
 		return known.decision, known.seq, check.Decided
 	}
-	rc := &receipt{expires: now + int64(heldFor)}
+	rc := &receipt{expires: now + int64(undoableFor)}
 	d, seq, v := table.Try(now, r, &rc.bucket)
 	if v != bucket.Decided {
 		return bucket.Decision{}, 0, check.NotReady
@@ -136,18 +136,18 @@ func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) 
 		return d, 0, check.Decided
 	}
 	rc.decision, rc.seq = d, seq
-	h.addLocked(c, rc)
+	l.addLocked(c, rc)
 	return d, seq, check.Decided
 }
 
 // giveBack undoes a charge of table. An unknown one will not be made.
-func (h *held) giveBack(now int64, c charge, table *bucket.Table) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.expireLocked(now)
-	known := h.mu.charges[c]
+func (l *chargeLog) giveBack(now int64, c charge, table *bucket.Table) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked(now)
+	known := l.mu.charges[c]
 	if known == nil {
-		h.addLocked(c, &receipt{expires: now + int64(heldFor), undone: true})
+		l.addLocked(c, &receipt{expires: now + int64(undoableFor), undone: true})
 		return
 	}
 	if !known.undone {
@@ -156,33 +156,33 @@ func (h *held) giveBack(now int64, c charge, table *bucket.Table) {
 	}
 }
 
-func (h *held) addLocked(c charge, rc *receipt) {
-	if len(h.mu.order) >= h.max {
-		if !h.mu.charges[h.mu.order[0]].undone {
-			h.mu.dropped++
+func (l *chargeLog) addLocked(c charge, rc *receipt) {
+	if len(l.mu.order) >= l.max {
+		if !l.mu.charges[l.mu.order[0]].undone {
+			l.mu.dropped++
 		}
-		h.forgetLocked()
+		l.forgetLocked()
 	}
-	h.mu.charges[c] = rc
-	h.mu.order = append(h.mu.order, c)
+	l.mu.charges[c] = rc
+	l.mu.order = append(l.mu.order, c)
 }
 
-func (h *held) expireLocked(now int64) {
-	for len(h.mu.order) > 0 && h.mu.charges[h.mu.order[0]].expires <= now {
-		h.forgetLocked()
+func (l *chargeLog) expireLocked(now int64) {
+	for len(l.mu.order) > 0 && l.mu.charges[l.mu.order[0]].expires <= now {
+		l.forgetLocked()
 	}
 }
 
 // forgetLocked forgets the oldest charge.
-func (h *held) forgetLocked() {
-	delete(h.mu.charges, h.mu.order[0])
-	h.mu.order[0] = charge{}
-	h.mu.order = h.mu.order[1:]
+func (l *chargeLog) forgetLocked() {
+	delete(l.mu.charges, l.mu.order[0])
+	l.mu.order[0] = charge{}
+	l.mu.order = l.mu.order[1:]
 }
 
 // count returns how many are remembered, and how many were dropped.
-func (h *held) count() (receipts int, dropped uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.mu.order), h.mu.dropped
+func (l *chargeLog) count() (receipts int, dropped uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.mu.order), l.mu.dropped
 }

@@ -20,7 +20,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	r := n.routing.Load()
 	for i := range b.Requests {
-		if q := &b.Requests[i]; !r.holds(q.Key) || q.Sync || q.Eventual {
+		if q := &b.Requests[i]; !r.owns(q.Key) || q.Sync || q.Eventual {
 			n.forward(ctx, b, nil)
 			return
 		}
@@ -61,7 +61,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f != nil {
 			decided -= len(f.pending)
 		}
-		n.stats.held.Add(uint64(decided))
+		n.stats.owned.Add(uint64(decided))
 	}
 	switch {
 	case f == nil:
@@ -125,7 +125,7 @@ func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer)
 	if v != bucket.Decided {
 		return 0, t.stick(req.Key, v)
 	}
-	*a = check.Answer{Decision: d, Source: check.Held, Owner: n.cfg.Name}
+	*a = check.Answer{Decision: d, Source: check.Owned, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
 		a.Age = check.DoNotCache
 	}
@@ -213,13 +213,13 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 		}
 	}
 	f.changes = f.changes[:0]
-	held := 0
+	owned := 0
 	for _, i := range f.here {
-		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Held {
-			held++
+		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Owned {
+			owned++
 		}
 	}
-	f.node.stats.held.Add(uint64(held))
+	f.node.stats.owned.Add(uint64(owned))
 }
 
 // Serve implements check.Handler: it decides records of keys that this node owns, if it has quorum, and no others. Records that
@@ -242,15 +242,15 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		switch {
 		case rec.GiveBack:
 			// It is sent to the node that charged, whichever owns the key by now.
-			if !r.holds(rec.Key) {
+			if !r.owns(rec.Key) {
 				n.stats.giveBacksLost.Add(1)
 			}
-			n.held.giveBack(t.now, charge{from, rec.ID}, n.table)
+			n.charges.giveBack(t.now, charge{from, rec.ID}, n.table)
 			n.invalidated(t.now, rec.Key)
 			reply.Status = check.Decided
 			served++
 			continue
-		case rec.Relay && decidable(rec) && !r.holds(rec.Key) && r.relays(from, rec.Key):
+		case rec.Relay && decidable(rec) && !r.owns(rec.Key) && r.relays(from, rec.Key):
 			if relays == nil {
 				relays = make(map[int][]int)
 			}
@@ -305,7 +305,7 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 	switch {
 	case !decidable(rec):
 		reply.Status = check.Invalid
-	case !r.holds(rec.Key):
+	case !r.owns(rec.Key):
 		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
 	case !t.quorum():
 		reply.Status, reply.Owner = check.NotReady, ""
@@ -318,8 +318,8 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 		if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
 			reply.Status = check.NotReady
 		}
-	case rec.Hold:
-		reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
+	case rec.Undoable:
+		reply.Decision, seq, reply.Status = n.charges.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
 	default:
 		seq = n.try(t.now, rec, reply)
 	}
@@ -374,7 +374,7 @@ func decidable(rec *check.Record) bool {
 	case rec.Grant:
 		return rec.Want > 0
 	case rec.Many():
-		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Hold && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
+		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Undoable && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
 	}
 	return true
 }

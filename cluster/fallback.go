@@ -59,7 +59,7 @@ func (f *forwarding) fallback(r *routing, p *pending) {
 // share answers req by this node's share of its limits.
 func (n *Node) share(r *routing, req *check.Request, u *undoLog) bucket.Decision {
 	now := n.cfg.Clock()
-	at := share.Place{Voters: r.voters, Quorum: n.mayDecide(now), Owns: r.holds(req.Key)}
+	at := share.Place{Voters: r.voters, Quorum: n.mayDecide(now), Owns: r.owns(req.Key)}
 	var rc *share.Receipt
 	if u != nil {
 		rc = new(share.Receipt)

@@ -132,13 +132,13 @@ func TestAsleep(t *testing.T) {
 			}
 		}
 		a.asleep.Add(int64(2 * time.Second))
-		held := a.Stats().Held
+		held := a.Stats().Owned
 		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Source == check.Held {
+			if answer.Source == check.Owned {
 				t.Errorf("woken: key %d: %+v", i, answer)
 			}
 		}
-		if a.Stats().Held != held {
+		if a.Stats().Owned != held {
 			t.Error("it has decided")
 		}
 	})

@@ -16,7 +16,7 @@
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
 //
-// Locks: held.mu takes shard locks under it; no other lock is held while another is taken. No lock is held while a peer is
+// Locks: charges.mu takes shard locks under it; no other lock is held while another is taken. No lock is held while a peer is
 // called.
 package cluster
 
@@ -44,7 +44,7 @@ type Node struct {
 	cfg     Config
 	table   *bucket.Table  // counters of partitions that it owns, and replicas of others
 	shares  *share.Shares  // shares and deferred charges
-	held    *held          // charges that other nodes may give back
+	charges *chargeLog     // charges that other nodes may give back
 	denials lease.Denials  // by other owners
 	book    *lease.Book    // what it leases of other owners
 	demands *lease.Demands // of its leaseholders
@@ -65,7 +65,7 @@ type Node struct {
 
 	ahead     atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	runner    *runner
-	ids       atomic.Uint64  // the last id given to a held charge
+	ids       atomic.Uint64  // the last id given to a charge that can be given back
 	returning sync.WaitGroup // short-lived goroutines
 	stats     counters
 }
@@ -76,7 +76,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
+	n := &Node{cfg: c.withDefaults(), table: table, charges: newChargeLog(maxUndoable)}
 	n.book, n.demands, n.leasing = lease.NewBook(n.cfg.Hot), lease.NewDemands(n.cfg.Boot), newTask(leasePeriod)
 	n.settles, n.deferredChanged = newTask(settlePeriod), make(chan struct{}, 1)
 	n.published.Store(new(State))

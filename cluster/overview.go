@@ -49,14 +49,14 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		if !o.HasQuorum {
 			o.Reason = r.whyNot(now)
 		}
-		holds := make(map[message.Peer]int)
+		owned := make(map[message.Peer]int)
 		for p := range n.cfg.Ring.Partitions {
-			holds[r.handoff.Owner(p)]++
+			owned[r.handoff.Owner(p)]++
 		}
 		for _, m := range r.live.nodes {
 			s := MemberStatus{
 				Name: m.name, Boot: m.boot, Voter: o.Set.Has(m.name), Alive: r.quorum.Lives(now, m.peer()),
-				Silent: -1, Owned: holds[m.peer()],
+				Silent: -1, Owned: owned[m.peer()],
 			}
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
@@ -129,9 +129,9 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
-	// Held checks of clients were decided here, Forwarded ones by another node. Served records came from other nodes and were
+	// Owned checks of clients were decided by this node, the owner, Forwarded ones by another node. Served records came from other nodes and were
 	// decided here.
-	Held, Forwarded, Served uint64
+	Owned, Forwarded, Served uint64
 	// NotOwner records came from other nodes for keys that this node does not own; ServedNotReady ones could not be decided just
 	// then. Redirected and NotReady checks of clients got these replies from another node.
 	NotOwner, ServedNotReady, Redirected, NotReady uint64
@@ -160,9 +160,9 @@ type Stats struct {
 	Deferred                   int
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
-	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. HeldDropped
+	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. ChargesDropped
 	// were forgotten by this node before their time, because there were too many.
-	Refunds, RefundsLost, HeldDropped uint64
+	Refunds, RefundsLost, ChargesDropped uint64
 	// RingBuilds are tables built, ViewsRejected views that no ring could be built from, Dropped messages of other nodes that
 	// met a full queue, StoresFailed failed writes of the voter set to disk.
 	RingBuilds, ViewsRejected, Dropped, StoresFailed uint64
@@ -190,7 +190,7 @@ func (n *Node) Now() int64 { return n.cfg.Clock() }
 
 // counters are the counts behind Stats.
 type counters struct {
-	held, forwarded, served         atomic.Uint64
+	owned, forwarded, served        atomic.Uint64
 	notOwner, servedNotReady        atomic.Uint64
 	redirected, notReady            atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
@@ -210,7 +210,7 @@ type counters struct {
 func (n *Node) Stats() Stats {
 	c := &n.stats
 	s := Stats{
-		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
+		Owned: c.owned.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotOwner: c.notOwner.Load(), ServedNotReady: c.servedNotReady.Load(),
 		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.notReady.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
@@ -224,7 +224,7 @@ func (n *Node) Stats() Stats {
 		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),
 		Eventual: n.eventual.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),
 	}
-	_, s.HeldDropped = n.held.count()
+	_, s.ChargesDropped = n.charges.count()
 	s.Deferred, s.DeferredForgotten = n.shares.Charges.Count()
 	return s
 }

@@ -103,8 +103,8 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 
 func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.owners)) }
 
-// holds reports whether this node owns k. Whether it may decide depends on quorum and on the shard's seal.
-func (r *routing) holds(k bucket.Key) bool { return r.owner(k) == r.self }
+// owns reports whether this node owns k. Whether it may decide depends on quorum and on the shard's seal.
+func (r *routing) owns(k bucket.Key) bool { return r.owner(k) == r.self }
 
 // owner returns the index in nodes of the owner of k, or noNode.
 func (r *routing) owner(k bucket.Key) int { return int(r.owners[r.partition(k)]) }

@@ -205,7 +205,7 @@ func (b *Batch) settle(invalid bool) {
 
 // deniedFor returns how long the denial r of c holds regardless of other checks.
 func deniedFor(c *Check, r *Result) time.Duration {
-	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
+	if r.Source != check.Owned && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
 		return 0
 	}
 	asked := bucket.Request{Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay, Limits: r.Limits}

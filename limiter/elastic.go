@@ -165,7 +165,7 @@ func (r *Result) grant(a *check.Answer) {
 		r.Allowed, r.Elastic = true, true
 		r.Soft, r.RetryAfter, r.Delay = false, 0, 0
 	default:
-		r.fleeting = a.Source != check.Held && a.Source != check.Forwarded
+		r.fleeting = a.Source != check.Owned && a.Source != check.Forwarded
 		r.RetryAfter, r.age = min(r.RetryAfter, a.RetryAfter), max(r.age, a.Age)
 	}
 }

@@ -88,8 +88,8 @@ func (m *Machine) abandonAll(ch *channel) {
 	ch.drops, ch.closes, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
 	for i := range m.parts {
 		p := &m.parts[i]
-		for j := len(p.hold.targets) - 1; j >= 0; j-- {
-			if t := p.hold.targets[j]; t.ch == ch {
+		for j := len(p.ownership.targets) - 1; j >= 0; j-- {
+			if t := p.ownership.targets[j]; t.ch == ch {
 				m.abandon(t)
 			}
 		}
@@ -242,7 +242,7 @@ const (
 // confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
 	nearest, second, n := gateMost, gateMost, 0
-	for _, t := range p.hold.targets {
+	for _, t := range p.ownership.targets {
 		if t.stage == complete {
 			n++
 			rtt := t.ch.rtt.Least()

@@ -107,7 +107,7 @@ func (m *Machine) claimLost() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
-			p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer) {
+			p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer) {
 			continue
 		}
 		if req == nil {

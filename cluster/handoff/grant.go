@@ -88,7 +88,7 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
-		p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer):
+		p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer):
 		return false
 	case m.present(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
 		// The owner seems to be alive; perhaps only the claimer does not hear it.

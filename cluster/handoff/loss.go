@@ -35,7 +35,7 @@ func (m *Machine) lossOf(p *partition) *loss {
 	if !p.isOwned() {
 		return &p.state.loss
 	}
-	return &p.hold.loss
+	return &p.ownership.loss
 }
 
 // remains returns the loss if no process owned the partition at l.last.
@@ -117,13 +117,13 @@ func (m *Machine) setLoss(p *partition, l loss) {
 	if m.neverOwned(p, l.last) {
 		l = l.remains()
 	}
-	p.hold.loss = l
+	p.ownership.loss = l
 	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
 }
 
 // lossEnds returns when p's loss stops counting.
 func (m *Machine) lossEnds(p *partition) int64 {
-	l, end := &p.hold.loss, int64(math.MaxInt64)
+	l, end := &p.ownership.loss, int64(math.MaxInt64)
 	if *l == (loss{}) {
 		return end
 	}
@@ -146,14 +146,14 @@ func (m *Machine) endLoss(p *partition, remains loss) {
 func (m *Machine) tendLosses() {
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.phase != owning || p.hold.loss == (loss{}) {
+		if p.phase != owning || p.ownership.loss == (loss{}) {
 			continue
 		}
 		if m.now >= m.lossEnds(p) {
 			m.endLoss(p, loss{})
 			continue
 		}
-		m.setLoss(p, p.hold.loss)
+		m.setLoss(p, p.ownership.loss)
 	}
 }
 
@@ -168,7 +168,7 @@ func (m *Machine) AcceptLoss(now int64) (n int) {
 // acceptLoss is AcceptLoss for this process. Replicas learn of it with the next owned partitions.
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
-		if p := &m.parts[i]; p.phase == owning && p.hold.loss != (loss{}) {
+		if p := &m.parts[i]; p.phase == owning && p.ownership.loss != (loss{}) {
 			m.endLoss(p, loss{})
 			n++
 		}
@@ -216,7 +216,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, true) != nil {
 		return false
 	}
-	h := &p.hold
+	h := &p.ownership
 	if part.Begin {
 		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, initialSync: part.InitialSync})
 	}

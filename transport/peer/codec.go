@@ -301,7 +301,7 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 
 // Names of the span of a frame part, and of its attributes.
 const (
-	spanOwner = "sluice.hold"
+	spanOwner = "sluice.decide"
 
 	noteFrom     = "sluice.peer"
 	noteRecords  = "sluice.records"
