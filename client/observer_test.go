@@ -60,9 +60,9 @@ func TestObserver(t *testing.T) {
 	c.Check(ended, user)
 	c.Reset(ended, "shop", user.Descriptor...)
 	want := []string{
-		"check shop allowed held", "check shop denied held", "check shop denied deny_cache", "read shop allowed held",
-		"charge shop allowed held", "refund shop allowed held", "check shop allowed held", "check shop denied held",
-		"check shop invalid", "check  invalid", "reset shop allowed held", "check shop error", "reset shop error",
+		"check shop allowed owned", "check shop denied owned", "check shop denied deny_cache", "read shop allowed owned",
+		"charge shop allowed owned", "refund shop allowed owned", "check shop allowed owned", "check shop denied owned",
+		"check shop invalid", "check  invalid", "reset shop allowed owned", "check shop error", "reset shop error",
 	}
 	if !slices.Equal(o.lines, want) {
 		t.Errorf("told\n%q\nwant\n%q", o.lines, want)

@@ -20,7 +20,7 @@ import (
 // eventualWindow is long enough that a window's limit is used up in it, and reports come to rest.
 const eventualWindow = 10 * time.Second
 
-// eventually returns a check of cost 1 of one key in eventual mode.
+// eventualCheck returns a check of cost 1 of one key in eventual mode.
 func eventualCheck(limit int64) check.Request {
 	return check.Request{
 		Request: bucket.Request{

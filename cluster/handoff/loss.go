@@ -38,13 +38,13 @@ func (m *Machine) lossOf(p *partition) *loss {
 	return &p.ownership.loss
 }
 
-// remains returns the loss if no process owned the partition at l.last.
-func (l loss) remains() loss {
-	return l.but(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
+// withoutLast returns the loss if no process owned the partition at l.last.
+func (l loss) withoutLast() loss {
+	return l.reducedTo(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
 }
 
-// but returns rest, the remaining part of l, or no loss if l.complete covers it.
-func (l loss) but(rest loss) loss {
+// reducedTo returns rest, which a merged copy of the state leaves of l, or no loss if l.complete covers rest.
+func (l loss) reducedTo(rest loss) loss {
 	if rest.complete.Less(l.complete) {
 		rest.complete = l.complete
 	}
@@ -115,7 +115,7 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 // setLoss sets the loss of p, owned here, in the table. Nothing is lost of an epoch at which this process did not own it.
 func (m *Machine) setLoss(p *partition, l loss) {
 	if m.neverOwned(p, l.last) {
-		l = l.remains()
+		l = l.withoutLast()
 	}
 	p.ownership.loss = l
 	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
@@ -136,9 +136,9 @@ func (m *Machine) lossEnds(p *partition) int64 {
 	return end
 }
 
-// endLoss ends p's loss, or reduces it to remains.
-func (m *Machine) endLoss(p *partition, remains loss) {
-	m.setLoss(p, remains)
+// reduceLoss reduces p's loss to rest, or ends it if rest is zero.
+func (m *Machine) reduceLoss(p *partition, rest loss) {
+	m.setLoss(p, rest)
 	m.announce(p)
 }
 
@@ -150,7 +150,7 @@ func (m *Machine) tendLosses() {
 			continue
 		}
 		if m.now >= m.lossEnds(p) {
-			m.endLoss(p, loss{})
+			m.reduceLoss(p, loss{})
 			continue
 		}
 		m.setLoss(p, p.ownership.loss)
@@ -169,7 +169,7 @@ func (m *Machine) AcceptLoss(now int64) (n int) {
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
 		if p := &m.parts[i]; p.phase == owning && p.ownership.loss != (loss{}) {
-			m.endLoss(p, loss{})
+			m.reduceLoss(p, loss{})
 			n++
 		}
 	}
@@ -222,7 +222,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	}
 	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.initialSync == part.InitialSync })
 	if at < 0 { // its first part went to an earlier term
-		return true // its beginning went to a term before this one
+		return true
 	}
 	h.merging[at].sum = add(h.merging[at].sum, portion)
 	if !part.End {
@@ -236,13 +236,13 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	switch l := &h.loss; {
 	case *l == (loss{}):
 	case !part.Epoch.Less(l.last):
-		if rest := l.but(m.decodeLoss(part.Loss, *l)); rest != *l {
+		if rest := l.reducedTo(m.decodeLoss(part.Loss, *l)); rest != *l {
 			m.stats.LossesBack++
-			m.endLoss(p, rest)
+			m.reduceLoss(p, rest)
 		}
 	case part.Loss == (message.Loss{}) && l.complete.Less(part.Epoch):
 		l.complete = part.Epoch
-		m.endLoss(p, *l)
+		m.reduceLoss(p, *l)
 	}
 	return true
 }
