@@ -49,13 +49,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.pending = f.pending[:0]
-		for i := range b.Requests {
-			b.Answers[i] = check.Answer{}
-			f.pending = append(f.pending, pending{index: i, to: notRouted})
-			f.unanswered(r, &f.pending[i], r.self, errOverslept)
-		}
-		f.compact()
+		f.discardOverslept(r)
 	} else {
 		decided := len(b.Requests)
 		if f != nil {
@@ -71,6 +65,17 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	default:
 		n.finish(ctx, f)
 	}
+}
+
+// discardOverslept treats all checks of the batch as if the responses to them had been lost.
+func (f *forwarding) discardOverslept(r *routing) {
+	f.pending = f.pending[:0]
+	for i := range f.batch.Requests {
+		f.batch.Answers[i] = check.Answer{}
+		f.pending = append(f.pending, pending{index: i, to: notRouted})
+		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+	}
+	f.compact()
 }
 
 // lookEvery is how many checks a turn decides between two looks at the clock.
@@ -241,12 +246,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		}
 		switch {
 		case rec.GiveBack:
-			// It is sent to the node that charged, whichever owns the key by now.
-			if !r.owns(rec.Key) {
-				n.stats.giveBacksLost.Add(1)
-			}
-			n.charges.giveBack(t.now, charge{from, rec.ID}, n.table)
-			n.invalidated(t.now, rec.Key)
+			t.giveBack(r, from, rec)
 			reply.Status = check.Decided
 			served++
 			continue
@@ -274,11 +274,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	}
 	if served > 0 && t.quorum() && t.overslept() {
 		changes = nil
-		for i := range replies { // as if the replies had been lost
-			if replies[i].Status == check.Decided && !records[i].GiveBack {
-				replies[i] = check.Reply{}
-			}
-		}
+		dropDecisions(records, replies)
 	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notOwner.Add(uint64(notOwner))
@@ -286,9 +282,32 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	if relays != nil {
 		n.relay(r, relays, records, replies)
 	}
-	if changes == nil {
-		return
+	if changes != nil {
+		n.confirm(changes, replies)
 	}
+}
+
+// giveBack undoes a charge that the node from made here. It is sent to the node that charged, whichever owns the key by now.
+func (t *turn) giveBack(r *routing, from string, rec *check.Record) {
+	n := t.node
+	if !r.owns(rec.Key) {
+		n.stats.giveBacksLost.Add(1)
+	}
+	n.charges.giveBack(t.now, charge{from, rec.ID}, n.table)
+	n.invalidated(t.now, rec.Key)
+}
+
+// dropDecisions clears the replies with a decision, as if they had been lost, except for those to give-backs.
+func dropDecisions(records []check.Record, replies []check.Reply) {
+	for i := range replies {
+		if replies[i].Status == check.Decided && !records[i].GiveBack {
+			replies[i] = check.Reply{}
+		}
+	}
+}
+
+// confirm waits until replicas have the changes, and clears the replies to those that are not confirmed within CheckTimeout.
+func (n *Node) confirm(changes []change, replies []check.Reply) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
 	defer cancel()
 	for _, c := range changes {
