@@ -98,11 +98,11 @@ func merge(to, from map[string]any) {
 }
 
 // Register adds envoy.service.ratelimit.v3.RateLimitService to g, which must not serve yet.
-func (d *API) Register(g grpc.ServiceRegistrar) {
+func (a *API) Register(g grpc.ServiceRegistrar) {
 	desc := ratelimitv3.RateLimitService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
 	desc.Methods[0].Handler = handle
-	g.RegisterService(&desc, d)
+	g.RegisterService(&desc, a)
 }
 
 // handle is the generated handler of ShouldRateLimit, except that it accepts texts that are not UTF-8: Envoy copies headers
