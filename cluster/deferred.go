@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// settlePeriod is how often deferred charges are sent to owners, settleBatch of how many keys at once.
-	settlePeriod = 100 * time.Millisecond
-	settleBatch  = 512
+	// deferredPeriod is how often deferred charges are sent to owners, deferredBatch of how many keys at once.
+	deferredPeriod = 100 * time.Millisecond
+	deferredBatch  = 512
 )
 
-// settleDue sends deferred charges if this node has quorum, and reports whether there are more.
-func (n *Node) settleDue(ctx context.Context) (more bool) {
+// sendDueDeferred sends deferred charges if this node has quorum, and reports whether there are more.
+func (n *Node) sendDueDeferred(ctx context.Context) (more bool) {
 	if n.mayDecide(n.cfg.Clock()) {
-		n.settle(ctx, settleBatch)
+		n.sendDeferred(ctx, deferredBatch)
 	}
 	keys, _ := n.shares.Charges.Count()
 	return keys > 0
 }
 
-// settle sends the deferred charges of the oldest keys, at most so many.
-func (n *Node) settle(ctx context.Context, most int) {
+// sendDeferred sends the deferred charges of the oldest keys, at most so many.
+func (n *Node) sendDeferred(ctx context.Context, most int) {
 	defer n.shares.Charges.Answered()
 	voters := n.routing.Load().voters
 	list := n.shares.Take(n.cfg.Clock(), voters, most)
@@ -45,7 +45,7 @@ func (n *Node) settle(ctx context.Context, most int) {
 		outcome := share.NotCharged
 		switch {
 		case a.Err == nil:
-			n.stats.settled.Add(uint64(list[i].Due))
+			n.stats.deferredCharged.Add(uint64(list[i].Due))
 			outcome = share.Charged
 		case errors.Is(a.Err, check.ErrAmbiguous):
 			outcome = share.AnswerLost

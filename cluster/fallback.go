@@ -64,7 +64,7 @@ func (n *Node) share(r *routing, req *check.Request, u *undoLog) bucket.Decision
 	}
 	d, charged := n.shares.Answer(now, at, &req.Request, req.UnknownShare, rc)
 	if charged {
-		n.settles.call()
+		n.deferredTask.call()
 		if u != nil {
 			u.shares = append(u.shares, rc)
 		}

@@ -76,7 +76,7 @@ func (r *runner) watch(now int64) {
 		r.node.shares.Forget()
 	}
 	if when.Settling() {
-		when.Settle(now, r.settled(now))
+		when.NoteSettled(now, r.settled(now))
 	}
 	if n := len(r.heardOnly); n > 0 {
 		r.heardOnly = slices.DeleteFunc(r.heardOnly, func(m member.Member) bool { return !r.stillHeard(now, m) })

@@ -65,7 +65,7 @@ func TestMinority(t *testing.T) {
 		f.cut()
 		f.eventually(5*time.Second, "c has quorum again", func() bool { return c.mayDecide(c.clock()) })
 		f.within(10*time.Second, "c is settled", c.Settled)
-		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().Settled == 90 && c.Stats().Deferred == 0 })
+		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().DeferredCharged == 90 && c.Stats().Deferred == 0 })
 		f.owners()
 		for i, answer := range decide(t.Context(), c.Node, keys...) {
 			want := int64(limit - 2)

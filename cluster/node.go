@@ -41,15 +41,15 @@ import (
 // Node answers checks of this process's APIs (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
-	cfg     Config
-	table   *bucket.Table  // counters of partitions that it owns, and replicas of others
-	shares  *share.Shares  // shares and deferred charges
-	charges *chargeLog     // charges that other nodes may give back
-	denials lease.Denials  // by other owners
-	book    *lease.Book    // what it leases of other owners
-	demands *lease.Demands // of its leaseholders
-	leasing *task          // there are keys in book or demands
-	settles *task          // there are deferred charges
+	cfg          Config
+	table        *bucket.Table  // counters of partitions that it owns, and replicas of others
+	shares       *share.Shares  // shares and deferred charges
+	charges      *chargeLog     // charges that other nodes may give back
+	denials      lease.Denials  // by other owners
+	book         *lease.Book    // what it leases of other owners
+	demands      *lease.Demands // of its leaseholders
+	leasing      *task          // there are keys in book or demands
+	deferredTask *task          // there are deferred charges
 
 	deferredChanged chan struct{} // holds one when the deferred charges on disk are out of date
 	deniedToPeers   deniedToPeers // what it has denied to others
@@ -78,7 +78,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, charges: newChargeLog(maxUndoable)}
 	n.book, n.demands, n.leasing = lease.NewBook(n.cfg.Hot), lease.NewDemands(n.cfg.Boot), newTask(leasePeriod)
-	n.settles, n.deferredChanged = newTask(settlePeriod), make(chan struct{}, 1)
+	n.deferredTask, n.deferredChanged = newTask(deferredPeriod), make(chan struct{}, 1)
 	n.published.Store(new(State))
 	var err error
 	if n.shares, err = share.New(share.Config{
@@ -89,7 +89,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	if rec := n.cfg.Recorded; rec != nil && len(rec.deferred) > 0 {
 		n.shares.Restore(rec.deferred, rec.voters)
-		n.settles.call()
+		n.deferredTask.call()
 	}
 	n.eventual = newEventualMode(n)
 	n.quorumUntil.Store(math.MinInt64)
@@ -222,7 +222,7 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.runner.run(ctx) })
 	parts.Go(func() { n.runner.assigner.run(ctx) })
 	parts.Go(func() { n.runner.corrector.run(ctx) })
-	parts.Go(func() { n.settles.run(ctx, func() bool { return n.settleDue(ctx) }) })
+	parts.Go(func() { n.deferredTask.run(ctx, func() bool { return n.sendDueDeferred(ctx) }) })
 	parts.Go(func() { n.eventual.run(ctx) })
 	parts.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
 	parts.Go(func() { n.tendLeases(ctx) })

@@ -154,10 +154,10 @@ type Stats struct {
 	Share, Closed, Open                         uint64
 	MinorityShare, MinorityClosed, MinorityOpen uint64
 	Unanswered, Overloaded                      uint64
-	// Settled is the cost of deferred charges that owners have charged. Deferred is how many keys have some, now;
+	// DeferredCharged is the cost of deferred charges that owners have charged. Deferred is how many keys have some, now;
 	// DeferredForgotten are keys whose charges were dropped, because there were too many.
-	Settled, DeferredForgotten uint64
-	Deferred                   int
+	DeferredCharged, DeferredForgotten uint64
+	Deferred                           int
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
 	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. ChargesDropped
@@ -190,20 +190,20 @@ func (n *Node) Now() int64 { return n.cfg.Clock() }
 
 // counters are the counts behind Stats.
 type counters struct {
-	owned, forwarded, served        atomic.Uint64
-	notOwner, servedNotReady        atomic.Uint64
-	redirected, notReady            atomic.Uint64
-	forwards, retries, ambiguous    atomic.Uint64
-	failure, minority               fallbackStats
-	cause                           atomic.Pointer[error] // of the last of these
-	unanswered, overloaded, settled atomic.Uint64
-	gaveBack, giveBacksLost         atomic.Uint64
-	relayed                         atomic.Uint64
-	remembered, leased              atomic.Uint64
-	granted                         atomic.Uint64
-	ringBuilds, viewsRejected       atomic.Uint64
-	storesFailed                    atomic.Uint64
-	forwarding                      timing.Histogram
+	owned, forwarded, served                atomic.Uint64
+	notOwner, servedNotReady                atomic.Uint64
+	redirected, notReady                    atomic.Uint64
+	forwards, retries, ambiguous            atomic.Uint64
+	failure, minority                       fallbackStats
+	cause                                   atomic.Pointer[error] // of the last of these
+	unanswered, overloaded, deferredCharged atomic.Uint64
+	gaveBack, giveBacksLost                 atomic.Uint64
+	relayed                                 atomic.Uint64
+	remembered, leased                      atomic.Uint64
+	granted                                 atomic.Uint64
+	ringBuilds, viewsRejected               atomic.Uint64
+	storesFailed                            atomic.Uint64
+	forwarding                              timing.Histogram
 }
 
 // Stats returns the node's counts.
@@ -218,7 +218,7 @@ func (n *Node) Stats() Stats {
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
-		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
+		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), DeferredCharged: c.deferredCharged.Load(),
 		Refunds: c.gaveBack.Load(), RefundsLost: c.giveBacksLost.Load(),
 		StoresFailed: c.storesFailed.Load(), RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(),
 		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),

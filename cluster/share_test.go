@@ -256,7 +256,7 @@ func TestShareWithQuorum(t *testing.T) {
 		w.decides(away)
 		step("a third of 18, less 7", 0, 3)
 		w.decides(nil)
-		a.settle(t.Context(), 10)
+		a.sendDeferred(t.Context(), 10)
 		w.decides(away)
 		step("a third of 11: it has acknowledged the 7", 3, 9)
 	})

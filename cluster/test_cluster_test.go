@@ -135,7 +135,7 @@ func pose(n *Node, v member.View) {
 	}
 	n.quorumUntil.Store(math.MaxInt64)
 	n.shares.When.Start(math.MaxInt64, 0, 0) // there is no runner to take turns
-	n.shares.When.Settle(math.MinInt64, true)
+	n.shares.When.NoteSettled(math.MinInt64, true)
 	n.reroute(after)
 }
 

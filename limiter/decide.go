@@ -180,9 +180,9 @@ func (r *Result) take(a *check.Answer) {
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 }
 
-// settle applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
+// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
 // result.
-func (b *Batch) settle(invalid bool) {
+func (b *Batch) finish(invalid bool) {
 	failed := b.AllOrNothing && (invalid || b.denied())
 	for i := range b.Results {
 		r := &b.Results[i]

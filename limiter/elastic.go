@@ -12,7 +12,7 @@ import (
 // that they had admitted in the first.
 const maxRounds = 3
 
-// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and settle.
+// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and finish.
 func (l *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	if len(book.pools) == 0 {
 		return
@@ -27,7 +27,7 @@ func (l *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for j, i := range b.places {
 		verb := b.asked.Requests[j].Verb
 		if b.deniedOwn(j) && !b.Results[i].asked && (!atomic || verb == bucket.Read || b.Results[i].shadow()) {
-			b.turned = append(b.turned, turn{i, verb})
+			b.turned = append(b.turned, poolCheck{i, verb})
 		}
 	}
 	if len(b.turned) == 0 {
@@ -46,8 +46,9 @@ func (l *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	}
 }
 
-// turn is a request for a pool: its place among the checks, or among the requests of an all-or-nothing batch, and the verb.
-type turn struct {
+// poolCheck is a check that its rule's pool decides: its place among the checks, or among the requests of an all-or-nothing
+// batch, and the verb.
+type poolCheck struct {
 	place int
 	verb  bucket.Verb
 }
@@ -120,7 +121,7 @@ func (l *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 		case r.asked || !b.deniedOwn(j):
 			return false
 		default:
-			b.turned = append(b.turned, turn{j, q.Verb})
+			b.turned = append(b.turned, poolCheck{j, q.Verb})
 		}
 	}
 	for _, t := range b.turned {

@@ -219,7 +219,7 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	invalid := l.prepare(book.set, b)
 	l.decide(ctx, b)
 	l.askPools(ctx, book, b)
-	b.settle(invalid)
+	b.finish(invalid)
 	l.count(book, b)
 	now := l.config.Clock()
 	l.observe(now, book.set, b)

@@ -81,11 +81,11 @@ func (s *poolState) at(now time.Duration) *poolStep {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.settleLocked(now)
+	return s.computeLocked(now)
 }
 
-// settleLocked drops expired reports and computes the load: the highest reported, or without reports that of the rules.
-func (s *poolState) settleLocked(now time.Duration) *poolStep {
+// computeLocked drops expired reports and computes the load: the highest reported, or without reports that of the rules.
+func (s *poolState) computeLocked(now time.Duration) *poolStep {
 	pool := s.mu.pool
 	p := &poolStep{until: math.MaxInt64}
 	if pool.FollowsLoad {
@@ -117,7 +117,7 @@ func (s *poolState) report(r LoadReport, now time.Duration) {
 		s.mu.reports = slices.Delete(s.mu.reports, 0, 1) // they are in the order in which they were heard
 	}
 	s.mu.reports = append(s.mu.reports, loadReport{r, now})
-	s.settleLocked(now)
+	s.computeLocked(now)
 }
 
 // PoolStats are one pool's counts since the Limiter was made, on this node.

@@ -201,7 +201,7 @@ func newTopCount() *topCount {
 	return t
 }
 
-// observe counts the checks of b, which is settled, or a sample of them with the weight of all.
+// observe counts the checks of b, which is finished, or a sample of them with the weight of all.
 func (l *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	t := l.top
 	if t == nil {

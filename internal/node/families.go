@@ -107,7 +107,7 @@ func (m *scrape) answering(s *snapshot) {
 	m.counters("sluice_partition_fallbacks_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
 		"this node is in the minority of a network partition.", "policy")
 	m.by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
-	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.Settled)
+	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.DeferredCharged)
 	m.gauge("sluice_shares_deferred", "Keys with a deferred charge: units admitted as a share and not charged to the owner yet.", float64(c.Deferred))
 	m.counter("sluice_shares_dropped_total", "Keys whose deferred charge was dropped because there were too many deferred charges.", c.DeferredForgotten)
 	m.counter("sluice_shares_unknown_total", "Shares of keys without a remembered response of the owner: a share of the limit, or nothing, by unknown_share.",
