@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/heavy"
+	"github.com/sluice-project/sluice/internal/topk"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -59,7 +59,7 @@ type NodeTop struct {
 	Node   string
 	Off    bool          // it counts nothing
 	Covers time.Duration // the time up to now that Keys counts
-	Keys   []heavy.Entry
+	Keys   []topk.Entry
 }
 
 // TopKey is one of the heaviest keys.
@@ -183,7 +183,7 @@ const (
 // topCount counts the heaviest keys of this node's APIs. Under load most checks cost one random number, and no lock or counter
 // is shared by all.
 type topCount struct {
-	frequent, limited *heavy.Window
+	frequent, limited *topk.Window
 	// random is uniform over uint32.
 	random func() uint32
 
@@ -194,7 +194,7 @@ type topCount struct {
 
 func newTopCount() *topCount {
 	t := &topCount{
-		frequent: heavy.NewWindow(topSlot, topPlaces), limited: heavy.NewWindow(topSlot, topPlaces),
+		frequent: topk.NewWindow(topSlot, topPlaces), limited: topk.NewWindow(topSlot, topPlaces),
 		random: rand.Uint32,
 	}
 	t.every.Store(1)
@@ -260,7 +260,7 @@ type named struct {
 	hasher Hasher
 }
 
-// AppendName implements heavy.Namer.
+// AppendName implements topk.Namer.
 func (n *named) AppendName(dst []byte) []byte {
 	first := len(dst)
 	dst = append(dst, nameComplete)
