@@ -198,7 +198,7 @@ func TestClientExchangesTokens(t *testing.T) {
 		requesters.Go(func() {
 			for !stop.Load() {
 				d, err := c.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
-				if err != nil || !d.Allowed || d.Source != client.SourceHeld {
+				if err != nil || !d.Allowed || d.Source != client.SourceOwned {
 					t.Errorf("%v, %v", d, err)
 					return
 				}

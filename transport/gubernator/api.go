@@ -66,21 +66,21 @@ func New(c Config) (*API, error) {
 }
 
 // Register adds pb.gubernator.V1 to g, which must not serve yet.
-func (d *API) Register(g grpc.ServiceRegistrar) { gubernatorv1.RegisterV1Server(g, d) }
+func (a *API) Register(g grpc.ServiceRegistrar) { gubernatorv1.RegisterV1Server(g, a) }
 
 var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
 
 // GetRateLimits implements gubernatorv1.V1Server.
-func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
-	pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
-	return d.getRateLimits(ctx, &pass, rejected, req)
+func (a *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	pass, rejected := a.config.Guard.Call(ctx, limiter.GubernatorAPI)
+	return a.getRateLimits(ctx, &pass, rejected, req)
 }
 
 // getRateLimits serves the caller of pass, or returns why it was rejected.
-func (d *API) getRateLimits(
+func (a *API) getRateLimits(
 	ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq,
 ) (*gubernatorv1.GetRateLimitsResp, error) {
-	if d.config.Leaving() {
+	if a.config.Leaving() {
 		return nil, errLeaving
 	}
 	if rejected != nil {
@@ -89,11 +89,11 @@ func (d *API) getRateLimits(
 	if n := len(req.GetRequests()); n > maxRequests {
 		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, maxRequests)
 	}
-	now := d.config.Now()
+	now := a.config.Now()
 	b := limiter.NewBatch()
 	defer b.Release()
 	b.API = limiter.GubernatorAPI
-	if d.config.Tracing {
+	if a.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
 	items := ask(b, req.GetRequests(), now)
@@ -102,7 +102,7 @@ func (d *API) getRateLimits(
 	}
 	if len(b.Checks) > 0 {
 		// An error of the call is in each result too.
-		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+		if err := a.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
 	}
@@ -121,17 +121,17 @@ func rejection(e *limiter.Error) error {
 const healthy, unhealthy = "healthy", "unhealthy"
 
 // HealthCheck implements gubernatorv1.V1Server.
-func (d *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
+func (a *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
 	id := access.OfContext(ctx)
-	return d.healthCheck(ctx, d.config.Guard.Knows(&id))
+	return a.healthCheck(ctx, a.config.Guard.Knows(&id))
 }
 
 // healthCheck reports the node's status to all, for load balancers, and its peers to known callers.
-func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
-	if d.config.Leaving() {
+func (a *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
+	if a.config.Leaving() {
 		return nil, errLeaving
 	}
-	m := d.config.Limiter.Members(ctx)
+	m := a.config.Limiter.Members(ctx)
 	res := &gubernatorv1.HealthCheckResp{Status: healthy}
 	if !m.MayDecide {
 		res.Status, res.Message = unhealthy, "this node has no quorum: "+m.Reason
@@ -154,8 +154,8 @@ func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.Health
 }
 
 // LiveCheck implements gubernatorv1.V1Server.
-func (d *API) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
-	if d.config.Leaving() {
+func (a *API) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
+	if a.config.Leaving() {
 		return nil, errLeaving
 	}
 	return &gubernatorv1.LiveCheckResp{}, nil
