@@ -184,7 +184,7 @@ func (t *target) oneCaller(ctx context.Context, cs []contestant) error {
 	if err != nil {
 		return err
 	}
-	cs = append([]contestant{cs[0], first.only(owners, true, "held"), first.only(owners, false, "forwarded")}, cs[2:]...)
+	cs = append([]contestant{cs[0], first.only(owners, true, "owned"), first.only(owners, false, "forwarded")}, cs[2:]...)
 	alone := shape(3, 1, 1)
 	alone.Note = "sluice's first node is asked"
 	cell, err := t.compare(ctx, alone, cs...)
@@ -291,7 +291,7 @@ func (t *target) hot(ctx context.Context) error {
 	}
 	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Ratio(2, 1, report.Checks)))
 
-	one.name += ", not held"
+	one.name += ", not owned"
 	one.asked = []int{(int(owners[0]) + 1) % 3}
 	many.asked = one.asked
 	alone := shape(3, 1, 1)

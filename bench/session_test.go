@@ -52,7 +52,7 @@ func TestFill(t *testing.T) {
 // The checks of failed calls are in no figure but their number; checks that failed within an answered call are shares.
 func TestRoundOf(t *testing.T) {
 	r := &load.Result{Calls: 4, FailedCalls: 2, Latency: hdrhistogram.New(1, int64(time.Minute), 3)}
-	r.By[load.Held], r.By[load.Forwarded], r.By[load.Share] = load.Decided{Allowed: 8, Denied: 2}, load.Decided{Allowed: 5}, load.Decided{Denied: 4}
+	r.By[load.Owned], r.By[load.Forwarded], r.By[load.Share] = load.Decided{Allowed: 8, Denied: 2}, load.Decided{Allowed: 5}, load.Decided{Denied: 4}
 	r.Fail(2*5+1, errors.New("cause"))
 	if err := r.Latency.RecordValue(1_000_000); err != nil {
 		t.Fatal(err)

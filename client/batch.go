@@ -11,8 +11,8 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/sluice-project/sluice/internal/descvalue"
 	"github.com/sluice-project/sluice/internal/pause"
-	"github.com/sluice-project/sluice/internal/shortvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -149,7 +149,7 @@ func (c *Check) proto() (*sluicev1.Check, counterKey, *Error) {
 	}
 	p := &sluicev1.Check{Domain: c.Domain, Cost: proto.Int64(max(1, c.Cost))}
 	for _, e := range c.Descriptor {
-		p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: shortvalue.Of(e.Value)})
+		p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: descvalue.Of(e.Value)})
 	}
 	for i := range c.Limits {
 		p.Limits = append(p.Limits, c.Limits[i].proto())

@@ -187,8 +187,8 @@ type Header struct{ Name, Value string }
 type Source uint8
 
 const (
-	// SourceHeld: the node that was asked holds the key.
-	SourceHeld Source = iota + 1
+	// SourceOwned: the node that was asked owns the key and decided.
+	SourceOwned Source = iota + 1
 	// SourceForwarded: another node holds the key, and the one that was asked has asked it.
 	SourceForwarded
 	// SourceShare, SourceClosed and SourceOpen: no owner answered the node; the rule's on_failure or
@@ -218,7 +218,7 @@ const (
 
 func (s Source) String() string {
 	names := [sources]string{
-		"unknown", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state",
+		"unknown", "owned", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state",
 		"deny_cache", "fail_open", "fail_closed", "fail_local",
 	}
 	if int(s) < len(names) {

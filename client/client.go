@@ -104,7 +104,7 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	c.spawn(c.watch)
 	select {
 	case <-first:
-		c.settle(patience)
+		c.awaitNodes(patience)
 	case <-patience.Done():
 	}
 	if err := ctx.Err(); err != nil {

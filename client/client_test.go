@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
 
 func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
-	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Owner: n.name}
+	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
 }
 
 // TestCheck: a check arrives as it was asked, and its answer as it was given.
@@ -196,10 +196,10 @@ func TestDenied(t *testing.T) {
 	if got := n.asked.Load(); got != before {
 		t.Errorf("the node was asked %d times", got-before)
 	}
-	if d := ask(4, nil); d.Source != SourceHeld {
+	if d := ask(4, nil); d.Source != SourceOwned {
 		t.Errorf("a smaller cost: %+v", d)
 	}
-	if d := ask(5, []Limit{{Count: 1, Period: time.Second}}); d.Source != SourceHeld {
+	if d := ask(5, []Limit{{Count: 1, Period: time.Second}}); d.Source != SourceOwned {
 		t.Errorf("other limits: %+v", d)
 	}
 	for name, give := range map[string]func() error{
@@ -211,7 +211,7 @@ func TestDenied(t *testing.T) {
 		if err := give(); err != nil {
 			t.Fatal(err)
 		}
-		if d := ask(5, nil); d.Source != SourceHeld {
+		if d := ask(5, nil); d.Source != SourceOwned {
 			t.Errorf("after a %s: %+v", name, d)
 		}
 	}
@@ -221,7 +221,7 @@ func TestDenied(t *testing.T) {
 func TestDenialEnds(t *testing.T) {
 	m := newDenials(4)
 	at := time.Unix(1000, 0)
-	d := Decision{RetryAfter: time.Minute, ResetAfter: time.Hour, deniedFor: 50 * time.Millisecond, Source: SourceHeld}
+	d := Decision{RetryAfter: time.Minute, ResetAfter: time.Hour, deniedFor: 50 * time.Millisecond, Source: SourceOwned}
 	m.note(counterKey{1}, 1, &d, at)
 	for _, c := range []struct {
 		after time.Duration
@@ -511,7 +511,7 @@ func TestStalled(t *testing.T) {
 	c := f.dial(WithTimeout(4 * time.Second))
 	for i := range 10 {
 		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
-		if err != nil || d.Source != SourceHeld || d.Owner != "n1" {
+		if err != nil || d.Source != SourceOwned || d.Owner != "n1" {
 			t.Errorf("check %d: %+v, %v", i, d, err)
 		}
 	}

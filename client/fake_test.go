@@ -116,7 +116,7 @@ func (f *fakeCluster) known(c *Client) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		return d.Source == SourceHeld
+		return d.Source == SourceOwned
 	})
 }
 
@@ -134,7 +134,7 @@ func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 	res := &sluicev1.CheckResponse{Id: req.Id}
 	for _, c := range req.Checks {
 		n.asked.Add(1)
-		d := &sluicev1.Decision{Allowed: true, Limit: 10, Remaining: 9, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Owner: n.name}
+		d := &sluicev1.Decision{Allowed: true, Limit: 10, Remaining: 9, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
 		if decide != nil {
 			d = decide(n, c)
 		}
@@ -192,7 +192,7 @@ func (n *fakeNode) Reset(_ context.Context, req *sluicev1.ResetRequest) (*sluice
 	n.cluster.resets += len(req.Checks)
 	res := &sluicev1.ResetResponse{}
 	for range req.Checks {
-		res.Decisions = append(res.Decisions, &sluicev1.Decision{Source: sluicev1.Source_SOURCE_HELD, Owner: n.name})
+		res.Decisions = append(res.Decisions, &sluicev1.Decision{Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name})
 	}
 	return res, nil
 }

@@ -60,15 +60,15 @@ func TestObserver(t *testing.T) {
 	c.Check(ended, user)
 	c.Reset(ended, "shop", user.Descriptor...)
 	want := []string{
-		"check shop allowed held", "check shop denied held", "check shop denied deny_cache", "read shop allowed held",
-		"charge shop allowed held", "refund shop allowed held", "check shop allowed held", "check shop denied held",
-		"check shop invalid", "check  invalid", "reset shop allowed held", "check shop error", "reset shop error",
+		"check shop allowed owned", "check shop denied owned", "check shop denied deny_cache", "read shop allowed owned",
+		"charge shop allowed owned", "refund shop allowed owned", "check shop allowed owned", "check shop denied owned",
+		"check shop invalid", "check  invalid", "reset shop allowed owned", "check shop error", "reset shop error",
 	}
 	if !slices.Equal(o.lines, want) {
 		t.Errorf("told\n%q\nwant\n%q", o.lines, want)
 	}
 	s := c.Stats()
-	if s.Allowed[SourceHeld] != 5 || s.Denied[SourceHeld] != 2 || s.Denied[SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
+	if s.Allowed[SourceOwned] != 5 || s.Denied[SourceOwned] != 2 || s.Denied[SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -36,7 +36,7 @@ func TestMembersOutOfReach(t *testing.T) {
 	for i := range 50 {
 		began := time.Now()
 		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
-		if err != nil || d.Source != SourceHeld {
+		if err != nil || d.Source != SourceOwned {
 			t.Fatalf("check %d: %+v, %v", i, d, err)
 		}
 		if took := time.Since(began); took > openTimeout/2 {
@@ -87,7 +87,7 @@ func TestOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Source == SourceHeld
+		return d.Source == SourceOwned
 	})
 }
 
@@ -159,7 +159,7 @@ func TestLanes(t *testing.T) {
 	for i := range 20 {
 		for _, key := range []string{"user", "new"} {
 			d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{key, fmt.Sprint(42 + i)}}})
-			if err != nil || d.Source != SourceHeld {
+			if err != nil || d.Source != SourceOwned {
 				t.Errorf("%s: %+v, %v", key, d, err)
 			}
 		}

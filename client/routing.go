@@ -77,7 +77,7 @@ type owner struct {
 
 // learn remembers the owner of a counter from the decision of n. known says that n was asked as the owner.
 func (c *Client) learn(key counterKey, n *node, known bool, d *Decision) {
-	if d.Source != SourceHeld && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
+	if d.Source != SourceOwned && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
 		return
 	}
 	f := c.fleet.Load()
@@ -305,9 +305,9 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle waits until all nodes were tried, so that first checks go to their owners. Once one was reached, the others
-// have settleMoment left.
-func (c *Client) settle(ctx context.Context) {
+// awaitNodes waits until all nodes were tried, so that first checks go to their owners. Once one was reached, the others
+// have awaitOthers left.
+func (c *Client) awaitNodes(ctx context.Context) {
 	var moment <-chan time.Time
 	for {
 		changed := c.reach.next()
@@ -319,7 +319,7 @@ func (c *Client) settle(ctx context.Context) {
 			return
 		}
 		if moment == nil && c.reached() {
-			t := time.NewTimer(settleMoment)
+			t := time.NewTimer(awaitOthers)
 			defer t.Stop()
 			moment = t.C
 		}
@@ -333,4 +333,4 @@ func (c *Client) settle(ctx context.Context) {
 	}
 }
 
-const settleMoment = 100 * time.Millisecond
+const awaitOthers = 100 * time.Millisecond

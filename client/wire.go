@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/descvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -40,7 +40,7 @@ func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 		if !utf8.ValidString(e.Key) {
 			return b, invalid(fmt.Sprintf("descriptor[%d].key", i), "not valid UTF-8")
 		}
-		value := shortvalue.Of(e.Value)
+		value := descvalue.Of(e.Value)
 		b = protowire.AppendTag(b, checkDescriptor, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(sizeString(e.Key)+sizeString(value)))
 		b = appendString(b, entryKey, e.Key)

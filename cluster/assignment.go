@@ -19,12 +19,12 @@ type liveMembers struct {
 }
 
 // state returns this process's state.
-func (s *liveMembers) state() member.State { return s.nodes[s.self].state }
+func (m *liveMembers) state() member.State { return m.nodes[m.self].state }
 
 // of returns the node that gossip shows under name, nil if none.
-func (s *liveMembers) of(name string) *node {
-	if i := slices.IndexFunc(s.nodes, func(n node) bool { return n.name == name }); i >= 0 {
-		return &s.nodes[i]
+func (m *liveMembers) of(name string) *node {
+	if i := slices.IndexFunc(m.nodes, func(n node) bool { return n.name == name }); i >= 0 {
+		return &m.nodes[i]
 	}
 	return nil
 }
@@ -40,40 +40,40 @@ type assignment struct {
 	err     error
 }
 
-// assign returns the assignment of s. Tables of before are reused where the members are the same.
-func assign(c ring.Config, s *liveMembers, before *assignment) *assignment {
-	p := &assignment{live: s}
+// assign returns the assignment of m. Tables of before are reused where the members are the same.
+func assign(c ring.Config, m *liveMembers, before *assignment) *assignment {
+	a := &assignment{live: m}
 	var all, others []string
-	for i, n := range s.nodes {
+	for i, n := range m.nodes {
 		if !n.lives {
 			continue
 		}
-		p.view.Members, p.view.Serves = append(p.view.Members, n.peer()), append(p.view.Serves, n.state == member.Serving)
+		a.view.Members, a.view.Serves = append(a.view.Members, n.peer()), append(a.view.Serves, n.state == member.Serving)
 		if n.state == member.Serving {
 			all = append(all, n.name)
-			if i != s.self {
+			if i != m.self {
 				others = append(others, n.name)
 			}
 		}
 	}
-	p.table, p.without = before.table, before.without
-	if !slices.Equal(p.table.Members(), all) {
-		p.built = true
-		if p.table, p.err = ring.Build(c, all); p.err != nil {
-			return p
+	a.table, a.without = before.table, before.without
+	if !slices.Equal(a.table.Members(), all) {
+		a.built = true
+		if a.table, a.err = ring.Build(c, all); a.err != nil {
+			return a
 		}
 	}
 	switch {
 	case len(all) == len(others):
-		p.without = p.table
-	case !slices.Equal(p.without.Members(), others):
-		if p.without, p.err = ring.Build(c, others); p.err != nil {
-			return p
+		a.without = a.table
+	case !slices.Equal(a.without.Members(), others):
+		if a.without, a.err = ring.Build(c, others); a.err != nil {
+			return a
 		}
 	}
-	p.view.Owner = owners(p.table, p.view.Members)
-	p.view.Replica, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
-	return p
+	a.view.Owner = owners(a.table, a.view.Members)
+	a.view.Replica, a.view.Second = replicaNodes(m, owners(a.without, a.view.Members))
+	return a
 }
 
 // owners lists t's owners by partition, as indexes in members, which has them all.
@@ -106,36 +106,36 @@ func newAssigner(c ring.Config, retain func([]string), first *assignment) *assig
 	return &assigner{c, retain, first, make(chan *liveMembers, 1), make(chan *assignment)}
 }
 
-// ask requests the assignment of s. It does not block. Only the runner may call it.
-func (p *assigner) ask(s *liveMembers) {
+// ask requests the assignment of m. It does not block. Only the runner may call it.
+func (a *assigner) ask(m *liveMembers) {
 	select {
-	case <-p.next:
+	case <-a.next:
 	default:
 	}
-	p.next <- s
+	a.next <- m
 }
 
 // run builds assignments until ctx ends.
-func (p *assigner) run(ctx context.Context) {
+func (a *assigner) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case s := <-p.next:
-			next := assign(p.config, s, p.last)
+		case m := <-a.next:
+			next := assign(a.config, m, a.last)
 			if next.err == nil {
-				p.last = next
+				a.last = next
 				var addrs []string // of the other members, also those that do not live
-				for i, n := range s.nodes {
-					if i != s.self && n.addr != "" {
+				for i, n := range m.nodes {
+					if i != m.self && n.addr != "" {
 						addrs = append(addrs, n.addr)
 					}
 				}
-				p.retain(addrs)
+				a.retain(addrs)
 			}
 			select {
 			case <-ctx.Done():
-			case p.done <- next:
+			case a.done <- next:
 			}
 		}
 	}

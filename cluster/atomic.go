@@ -37,13 +37,13 @@ type awayCharge struct {
 
 var undoLogs = sync.Pool{New: func() any { return new(undoLog) }}
 
-// holds reports whether a charge by a check of verb v may have to be given back, as only those of verb Check may. u may be nil.
-func (u *undoLog) holds(v bucket.Verb) bool { return u != nil && v == bucket.Check }
+// mayUndo reports whether a charge by a check of verb v may have to be given back, as only those of verb Check may. u may be nil.
+func (u *undoLog) mayUndo(v bucket.Verb) bool { return u != nil && v == bucket.Check }
 
-// try decides r on the table of this node, and records a charge that u holds. seq is the number of the change that it
+// try decides r on the table of this node, and records a charge that may have to be given back. seq is the number of the change that it
 // made, 0 if none.
 func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
-	if !u.holds(r.Verb) {
+	if !u.mayUndo(r.Verb) {
 		return tryOn(table, now, r, sync)
 	}
 	u.local = append(u.local, localCharge{key: r.Key})
@@ -169,7 +169,7 @@ func (n *Node) giveBackHere(u *undoLog) {
 	lost := 0
 	for i := range u.local {
 		l := &u.local[i]
-		if !r.holds(l.key) {
+		if !r.owns(l.key) {
 			lost++
 			continue
 		}

@@ -48,17 +48,17 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 	if span == nil {
 		return
 	}
-	notOwner, later := 0, 0
+	notOwner, notReady := 0, 0
 	for i := range replies {
 		switch replies[i].Status {
 		case check.NotOwner:
 			notOwner++
 		case check.NotReady:
-			later++
+			notReady++
 		}
 	}
 	span.Count("sluice.not_owner", notOwner)
-	span.Count("sluice.later", later)
+	span.Count("sluice.not_ready", notReady)
 	switch {
 	case errors.Is(err, check.ErrUnsent):
 		span.Fail("not sent")
@@ -111,13 +111,13 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
 			n.learn(f.sent, &req.Request, req.Fresh, reply)
 		}
-		if f.undo.holds(req.Verb) && reply.Allowed {
+		if f.undo.mayUndo(req.Verb) && reply.Allowed {
 			f.undo.sent(to.addr, p.index)
 		}
 	case check.NotOwner:
 		n.stats.redirected.Add(1)
 		if p.relay { // that node does not reach the owner either
-			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", to.name)
+			p.hint, p.to, p.cause = "", notRouted, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", to.name)
 			break
 		}
 		p.hint = reply.Owner
@@ -126,10 +126,10 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 			p.to = nextAttempt
 		}
 	case check.NotReady:
-		n.stats.later.Add(1)
+		n.stats.notReady.Add(1)
 		p.hint, p.to = "", nextAttempt
 		if reply.Owner != to.name && reply.Owner != "" {
-			p.hint, p.to = reply.Owner, 0
+			p.hint, p.to = reply.Owner, notRouted
 		}
 		p.cause = fmt.Errorf("node %s: %w", to.name, errSealed)
 		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {
@@ -158,7 +158,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		if invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
-		if f.undo.holds(req.Verb) && to != r.self { // here there is a receipt
+		if f.undo.mayUndo(req.Verb) && to != r.self { // here there is a receipt
 			f.undo.sent(r.nodes[to].addr, p.index)
 		}
 		if f.once || req.Verb == bucket.Refund {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// giveBackTimeout bounds how long a node tries to give a charge back to another. Owners forget them after heldFor.
+	// giveBackTimeout bounds how long a node tries to give a charge back to another. Owners forget them after undoableFor.
 	giveBackTimeout = 2 * time.Second
 	// sweepPeriod is the time in which all counters are looked at once, to drop expired ones.
 	sweepPeriod = time.Minute

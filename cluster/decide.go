@@ -20,7 +20,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	r := n.routing.Load()
 	for i := range b.Requests {
-		if q := &b.Requests[i]; !r.holds(q.Key) || q.Sync || q.Eventual {
+		if q := &b.Requests[i]; !r.owns(q.Key) || q.Sync || q.Eventual {
 			n.forward(ctx, b, nil)
 			return
 		}
@@ -49,19 +49,13 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.pending = f.pending[:0]
-		for i := range b.Requests {
-			b.Answers[i] = check.Answer{}
-			f.pending = append(f.pending, pending{index: i})
-			f.unanswered(r, &f.pending[i], r.self, errOverslept)
-		}
-		f.compact()
+		f.discardOverslept(r)
 	} else {
 		decided := len(b.Requests)
 		if f != nil {
 			decided -= len(f.pending)
 		}
-		n.stats.held.Add(uint64(decided))
+		n.stats.owned.Add(uint64(decided))
 	}
 	switch {
 	case f == nil:
@@ -71,6 +65,17 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	default:
 		n.finish(ctx, f)
 	}
+}
+
+// discardOverslept treats all checks of the batch as if the responses to them had been lost.
+func (f *forwarding) discardOverslept(r *routing) {
+	f.pending = f.pending[:0]
+	for i := range f.batch.Requests {
+		f.batch.Answers[i] = check.Answer{}
+		f.pending = append(f.pending, pending{index: i, to: notRouted})
+		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+	}
+	f.compact()
 }
 
 // lookEvery is how many checks a turn decides between two looks at the clock.
@@ -125,7 +130,7 @@ func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer)
 	if v != bucket.Decided {
 		return 0, t.stick(req.Key, v)
 	}
-	*a = check.Answer{Decision: d, Source: check.Held, Owner: n.cfg.Name}
+	*a = check.Answer{Decision: d, Source: check.Owned, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
 		a.Age = check.DoNotCache
 	}
@@ -213,13 +218,13 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 		}
 	}
 	f.changes = f.changes[:0]
-	held := 0
+	owned := 0
 	for _, i := range f.here {
-		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Held {
-			held++
+		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Owned {
+			owned++
 		}
 	}
-	f.node.stats.held.Add(uint64(held))
+	f.node.stats.owned.Add(uint64(owned))
 }
 
 // Serve implements check.Handler: it decides records of keys that this node owns, if it has quorum, and no others. Records that
@@ -230,7 +235,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	r, t := n.routing.Load(), n.newTurn()
 	var changes []change     // of sync records
 	var relays map[int][]int // records to relay, by owner
-	served, notOwner, later := 0, 0, 0
+	served, notOwner, notReady := 0, 0, 0
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Owner: n.cfg.Name}
@@ -241,16 +246,11 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		}
 		switch {
 		case rec.GiveBack:
-			// It is sent to the node that charged, whichever owns the key by now.
-			if !r.holds(rec.Key) {
-				n.stats.giveBacksLost.Add(1)
-			}
-			n.held.giveBack(t.now, charge{from, rec.ID}, n.table)
-			n.invalidated(t.now, rec.Key)
+			t.giveBack(r, from, rec)
 			reply.Status = check.Decided
 			served++
 			continue
-		case rec.Relay && decidable(rec) && !r.holds(rec.Key) && r.relays(from, rec.Key):
+		case rec.Relay && decidable(rec) && !r.owns(rec.Key) && r.relays(from, rec.Key):
 			if relays == nil {
 				relays = make(map[int][]int)
 			}
@@ -268,27 +268,46 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		case check.NotOwner:
 			notOwner++
 		case check.NotReady:
-			later++
+			notReady++
 			t.stick(rec.Key, bucket.Sealed)
 		}
 	}
 	if served > 0 && t.quorum() && t.overslept() {
 		changes = nil
-		for i := range replies { // as if the replies had been lost
-			if replies[i].Status == check.Decided && !records[i].GiveBack {
-				replies[i] = check.Reply{}
-			}
-		}
+		dropDecisions(records, replies)
 	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notOwner.Add(uint64(notOwner))
-	n.stats.toldLater.Add(uint64(later))
+	n.stats.servedNotReady.Add(uint64(notReady))
 	if relays != nil {
 		n.relay(r, relays, records, replies)
 	}
-	if changes == nil {
-		return
+	if changes != nil {
+		n.confirm(changes, replies)
 	}
+}
+
+// giveBack undoes a charge that the node from made here. It is sent to the node that charged, whichever owns the key by now.
+func (t *turn) giveBack(r *routing, from string, rec *check.Record) {
+	n := t.node
+	if !r.owns(rec.Key) {
+		n.stats.giveBacksLost.Add(1)
+	}
+	n.charges.giveBack(t.now, charge{from, rec.ID}, n.table)
+	n.invalidated(t.now, rec.Key)
+}
+
+// dropDecisions clears the replies with a decision, as if they had been lost, except for those to give-backs.
+func dropDecisions(records []check.Record, replies []check.Reply) {
+	for i := range replies {
+		if replies[i].Status == check.Decided && !records[i].GiveBack {
+			replies[i] = check.Reply{}
+		}
+	}
+}
+
+// confirm waits until replicas have the changes, and clears the replies to those that are not confirmed within CheckTimeout.
+func (n *Node) confirm(changes []change, replies []check.Reply) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
 	defer cancel()
 	for _, c := range changes {
@@ -305,7 +324,7 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 	switch {
 	case !decidable(rec):
 		reply.Status = check.Invalid
-	case !r.holds(rec.Key):
+	case !r.owns(rec.Key):
 		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
 	case !t.quorum():
 		reply.Status, reply.Owner = check.NotReady, ""
@@ -318,8 +337,8 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 		if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
 			reply.Status = check.NotReady
 		}
-	case rec.Hold:
-		reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
+	case rec.Undoable:
+		reply.Decision, seq, reply.Status = n.charges.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
 	default:
 		seq = n.try(t.now, rec, reply)
 	}
@@ -374,7 +393,7 @@ func decidable(rec *check.Record) bool {
 	case rec.Grant:
 		return rec.Want > 0
 	case rec.Many():
-		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Hold && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
+		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Undoable && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
 	}
 	return true
 }

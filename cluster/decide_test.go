@@ -76,7 +76,7 @@ func TestWhere(t *testing.T) {
 		for i, answer := range decide(t.Context(), a, requests...) {
 			owner, source := []string{"c", "a", "b"}[i%3], check.Forwarded
 			if owner == "a" {
-				source = check.Held
+				source = check.Owned
 			}
 			wantAnswer(t, fmt.Sprint(i), answer, true, source, owner)
 			if want := int64(9 - i/150); answer.Remaining != want {
@@ -87,7 +87,7 @@ func TestWhere(t *testing.T) {
 		if len(calls) != 2 || len(calls[0].records) != 100 || len(calls[1].records) != 100 || calls[0].to == calls[1].to {
 			t.Errorf("%d calls, want one of 100 records to b and one to c", len(calls))
 		}
-		if s := a.Stats(); s.Held != 100 || s.Forwarded != 200 || s.Forwards != 200 || s.Retries != 0 {
+		if s := a.Stats(); s.Owned != 100 || s.Forwarded != 200 || s.Forwards != 200 || s.Retries != 0 {
 			t.Errorf("%+v", s)
 		}
 		if s := w.nodes["b"].Stats(); s.Served != 100 || s.NotOwner != 0 {
@@ -211,7 +211,7 @@ func TestServeRejects(t *testing.T) {
 		for _, breaks := range broken {
 			r := good
 			breaks(&r)
-			records = append(records, check.Record{Request: r}, check.Record{Request: r, Hold: true, ID: 1})
+			records = append(records, check.Record{Request: r}, check.Record{Request: r, Undoable: true, ID: 1})
 		}
 		records = append(records, check.Record{Request: good})
 		replies := make([]check.Reply, len(records))
@@ -239,9 +239,9 @@ func TestQuorumEnds(t *testing.T) {
 			w.agree(2)
 			local, away := request(a, "a", 1, hourly(10)), request(a, "b", 1, hourly(10))
 			for name, ask := range map[string]func() bool{
-				"held":  func() bool { return decide(t.Context(), a, local)[0].Source == check.Held },
-				"mixed": func() bool { return decide(t.Context(), a, away, local)[1].Source == check.Held },
-				"whole": func() bool { return decideAll(t.Context(), a, local, local)[1].Source == check.Held },
+				"owned": func() bool { return decide(t.Context(), a, local)[0].Source == check.Owned },
+				"mixed": func() bool { return decide(t.Context(), a, away, local)[1].Source == check.Owned },
+				"whole": func() bool { return decideAll(t.Context(), a, local, local)[1].Source == check.Owned },
 				"served": func() bool {
 					replies := make([]check.Reply, 1)
 					a.Serve("b-boot", []check.Record{{Request: local.Request}}, replies)

@@ -92,7 +92,7 @@ func TestDeferredCountAgainstShares(t *testing.T) {
 		// As if it had quorum for a moment.
 		if err := n.runner.ask(t.Context(), func(now int64) {
 			n.shares.When.Turn(now, now+1)
-			n.shares.When.Settle(0, true)
+			n.shares.When.NoteSettled(0, true)
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -161,7 +161,7 @@ func (v *eventualMode) count(r *routing, from message.Peer, m *message.Report) *
 	a := &message.Account{Sent: m.Sent, Clock: now + v.node.ahead.Load()}
 	for i := range m.Lines {
 		l := &m.Lines[i]
-		if !r.holds(l.Key) {
+		if !r.owns(l.Key) {
 			continue
 		}
 		s, c, ok := v.mu.owner.Count(now, from.Boot, l, r.voters)

@@ -20,7 +20,7 @@ import (
 // eventualWindow is long enough that a window's limit is used up in it, and reports come to rest.
 const eventualWindow = 10 * time.Second
 
-// eventually returns a check of cost 1 of one key in eventual mode.
+// eventualCheck returns a check of cost 1 of one key in eventual mode.
 func eventualCheck(limit int64) check.Request {
 	return check.Request{
 		Request: bucket.Request{
@@ -96,7 +96,7 @@ func (f *fleet) late(d time.Duration) {
 func (f *fleet) counted(q check.Request) int64 {
 	q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: q.Limits.At(0).Period})
 	for _, n := range f.nodes {
-		if n.routing.Load().holds(q.Key) {
+		if n.routing.Load().owns(q.Key) {
 			return spent(n.Node, q)
 		}
 	}
@@ -158,7 +158,7 @@ func TestEventualCut(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
 		q := eventualCheck(limit)
 		q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: 30 * time.Second})
-		for f.nodes["c"].routing.Load().holds(q.Key) {
+		for f.nodes["c"].routing.Load().owns(q.Key) {
 			q.Key.Lo++
 		}
 		d := newDemand()

@@ -118,7 +118,7 @@ func TestRestartedVoter(t *testing.T) {
 		f.state("c", member.Serving)
 		f.within(10*time.Second, "c is settled", c.Settled)
 		for _, a := range decide(t.Context(), c.Node, keys...) {
-			if a.Allowed || a.Source != check.Held && a.Source != check.Forwarded {
+			if a.Allowed || a.Source != check.Owned && a.Source != check.Forwarded {
 				t.Errorf("settled: %+v", a)
 			}
 		}
@@ -206,7 +206,7 @@ func TestQuorumLostForAMoment(t *testing.T) {
 		})
 		time.AfterFunc(300*time.Millisecond, func() { f.loses(nil) })
 		for i, a := range decide(t.Context(), c.Node, keys...) {
-			if a.Source != check.Held && a.Source != check.Forwarded {
+			if a.Source != check.Owned && a.Source != check.Forwarded {
 				t.Errorf("key %d: %+v", i, a)
 			}
 		}

@@ -19,8 +19,8 @@ const maxForwards = 3
 const (
 	// nextAttempt: the check waits for the next attempt.
 	nextAttempt = noNode
-	// notRouted: route has not chosen a node in this attempt. Route replaces any value but nextAttempt.
-	notRouted = 0
+	// notRouted: route must choose a node. It replaces every value but nextAttempt.
+	notRouted = -2
 )
 
 // Backoff between attempts, doubling. The first is about as long as a handoff.
@@ -102,7 +102,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 		if f == nil {
 			f = n.newForwarding(b, u)
 		}
-		f.pending = append(f.pending, pending{index: i})
+		f.pending = append(f.pending, pending{index: i, to: notRouted})
 	}
 	if f != nil {
 		n.finish(ctx, f)
@@ -187,7 +187,7 @@ func (f *forwarding) route(r *routing) {
 			if len(r.table.Members()) == 0 {
 				f.fallback(r, p)
 			} // else the next routing has an owner
-		case p.to == r.self && !r.holds(key):
+		case p.to == r.self && !r.owns(key):
 			p.to = nextAttempt // the hint names this node, which does not own the key: the next routing tells which is outdated
 		}
 	}
@@ -234,8 +234,8 @@ func (f *forwarding) group(r *routing) {
 		if p.relay {
 			rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
 		}
-		if f.undo.holds(rec.Verb) {
-			rec.Hold, rec.ID = true, f.undo.base+uint64(p.index)
+		if f.undo.mayUndo(rec.Verb) {
+			rec.Undoable, rec.ID = true, f.undo.base+uint64(p.index)
 		}
 	}
 	f.node.stats.forwards.Add(uint64(total))

@@ -68,7 +68,7 @@ func TestGiveBackOfChecksAlone(t *testing.T) {
 					denied.Cost, other.Verb = 99, verb
 					calls := 0
 					w.decides(func(_, _ string, records []check.Record) fate {
-						if calls++; records[0].GiveBack || records[0].Hold {
+						if calls++; records[0].GiveBack || records[0].Undoable {
 							t.Errorf("call %d: %+v", calls, records[0])
 						}
 						if calls == 1 {
@@ -124,7 +124,7 @@ func TestGiveBackOvertakes(t *testing.T) {
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99
 		w.decides(func(_, _ string, records []check.Record) fate {
-			if records[0].Hold {
+			if records[0].Undoable {
 				return late
 			}
 			return delivered

@@ -23,7 +23,7 @@ func leases(req *check.Request) bool {
 
 // recalled answers check i of b, if another node owns its key, from the denial cache or a lease, if it can.
 func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
-	return !r.holds(b.Requests[i].Key) && (n.remembered(now, b, i) || n.leased(now, b, i))
+	return !r.owns(b.Requests[i].Key) && (n.remembered(now, b, i) || n.leased(now, b, i))
 }
 
 // leased answers check i of b from a lease, if there is one. Either way the check counts as demand, and may make the key hot, or

@@ -76,7 +76,7 @@ func (r *runner) watch(now int64) {
 		r.node.shares.Forget()
 	}
 	if when.Settling() {
-		when.Settle(now, r.settled(now))
+		when.NoteSettled(now, r.settled(now))
 	}
 	if n := len(r.heardOnly); n > 0 {
 		r.heardOnly = slices.DeleteFunc(r.heardOnly, func(m member.Member) bool { return !r.stillHeard(now, m) })
@@ -133,18 +133,18 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 	return ok && now < at+int64(r.node.cfg.silence())
 }
 
-// takeAssignment puts p in force. If no ring could be built, the last one stays.
-func (r *runner) takeAssignment(p *assignment) {
-	if p.err != nil {
+// takeAssignment puts a in force. If no ring could be built, the last one stays.
+func (r *runner) takeAssignment(a *assignment) {
+	if a.err != nil {
 		r.node.stats.viewsRejected.Add(1)
-		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", p.live.seq, "error", p.err)
+		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", a.live.seq, "error", a.err)
 		return
 	}
-	if p.built {
+	if a.built {
 		r.node.stats.ringBuilds.Add(1)
 	}
-	r.assignment, r.stale = p, true
-	r.handoff.SetView(r.node.cfg.Clock(), p.view)
+	r.assignment, r.stale = a, true
+	r.handoff.SetView(r.node.cfg.Clock(), a.view)
 }
 
 // publish publishes quorum, and the routing if it has changed.

@@ -34,7 +34,7 @@ func (l *load) ask(n *runningNode, requests []check.Request) {
 				l.answers.Add(1)
 				switch {
 				case !a.Allowed:
-				case a.Source == check.Held || a.Source == check.Forwarded:
+				case a.Source == check.Owned || a.Source == check.Forwarded:
 					l.admitted[(at+j)%len(requests)].Add(1)
 				default:
 					l.apart.Add(1)

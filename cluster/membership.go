@@ -99,10 +99,10 @@ func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 	defer hurry.Stop()
 	err = r.await(ctx, func(int64) bool {
 		noneServes := r.assignment.live.state() == member.Leaving && len(r.assignment.table.Members()) == 0
-		return r.handoff.Held() == 0 && r.handoff.Needed() == 0 || noneServes
+		return r.handoff.OnlyHere() == 0 && r.handoff.Needed() == 0 || noneServes
 	})
 	// The runner goes on whether ctx has ended or not.
-	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOff, r.handoff.Held() })
+	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOff, r.handoff.OnlyHere() })
 	if gone != nil {
 		return 0, 0, gone
 	}
@@ -161,7 +161,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 	var since int64
 	return r.await(ctx, func(now int64) bool {
 		c := &n.stats
-		if a := c.served.Load() + c.notOwner.Load() + c.toldLater.Load(); since == 0 || a != asked {
+		if a := c.served.Load() + c.notOwner.Load() + c.servedNotReady.Load(); since == 0 || a != asked {
 			asked, since = a, now
 		}
 		return len(r.assignment.view.Members) == 1 || now-since >= int64(spread)

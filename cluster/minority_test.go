@@ -65,7 +65,7 @@ func TestMinority(t *testing.T) {
 		f.cut()
 		f.eventually(5*time.Second, "c has quorum again", func() bool { return c.mayDecide(c.clock()) })
 		f.within(10*time.Second, "c is settled", c.Settled)
-		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().Settled == 90 && c.Stats().Deferred == 0 })
+		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().DeferredCharged == 90 && c.Stats().Deferred == 0 })
 		f.owners()
 		for i, answer := range decide(t.Context(), c.Node, keys...) {
 			want := int64(limit - 2)
@@ -132,13 +132,13 @@ func TestAsleep(t *testing.T) {
 			}
 		}
 		a.asleep.Add(int64(2 * time.Second))
-		held := a.Stats().Held
+		held := a.Stats().Owned
 		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Source == check.Held {
+			if answer.Source == check.Owned {
 				t.Errorf("woken: key %d: %+v", i, answer)
 			}
 		}
-		if a.Stats().Held != held {
+		if a.Stats().Owned != held {
 			t.Error("it has decided")
 		}
 	})

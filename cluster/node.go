@@ -16,7 +16,7 @@
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
 //
-// Locks: held.mu takes shard locks under it; no other lock is held while another is taken. No lock is held while a peer is
+// Locks: charges.mu takes shard locks under it; no other lock is held while another is taken. No lock is held while a peer is
 // called.
 package cluster
 
@@ -41,15 +41,15 @@ import (
 // Node answers checks of this process's APIs (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
-	cfg     Config
-	table   *bucket.Table  // counters of partitions that it owns, and replicas of others
-	shares  *share.Shares  // shares and deferred charges
-	held    *held          // charges that other nodes may give back
-	denials lease.Denials  // by other owners
-	book    *lease.Book    // what it leases of other owners
-	demands *lease.Demands // of its leaseholders
-	leasing *task          // there are keys in book or demands
-	settles *task          // there are deferred charges
+	cfg          Config
+	table        *bucket.Table  // counters of partitions that it owns, and replicas of others
+	shares       *share.Shares  // shares and deferred charges
+	charges      *chargeLog     // charges that other nodes may give back
+	denials      lease.Denials  // by other owners
+	book         *lease.Book    // what it leases of other owners
+	demands      *lease.Demands // of its leaseholders
+	leasing      *task          // there are keys in book or demands
+	deferredTask *task          // there are deferred charges
 
 	deferredChanged chan struct{} // holds one when the deferred charges on disk are out of date
 	deniedToPeers   deniedToPeers // what it has denied to others
@@ -65,7 +65,7 @@ type Node struct {
 
 	ahead     atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	runner    *runner
-	ids       atomic.Uint64  // the last id given to a held charge
+	ids       atomic.Uint64  // the last id given to a charge that can be given back
 	returning sync.WaitGroup // short-lived goroutines
 	stats     counters
 }
@@ -76,9 +76,9 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
+	n := &Node{cfg: c.withDefaults(), table: table, charges: newChargeLog(maxUndoable)}
 	n.book, n.demands, n.leasing = lease.NewBook(n.cfg.Hot), lease.NewDemands(n.cfg.Boot), newTask(leasePeriod)
-	n.settles, n.deferredChanged = newTask(settlePeriod), make(chan struct{}, 1)
+	n.deferredTask, n.deferredChanged = newTask(deferredPeriod), make(chan struct{}, 1)
 	n.published.Store(new(State))
 	var err error
 	if n.shares, err = share.New(share.Config{
@@ -89,7 +89,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	if rec := n.cfg.Recorded; rec != nil && len(rec.deferred) > 0 {
 		n.shares.Restore(rec.deferred, rec.voters)
-		n.settles.call()
+		n.deferredTask.call()
 	}
 	n.eventual = newEventualMode(n)
 	n.quorumUntil.Store(math.MinInt64)
@@ -222,7 +222,7 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.runner.run(ctx) })
 	parts.Go(func() { n.runner.assigner.run(ctx) })
 	parts.Go(func() { n.runner.corrector.run(ctx) })
-	parts.Go(func() { n.settles.run(ctx, func() bool { return n.settleDue(ctx) }) })
+	parts.Go(func() { n.deferredTask.run(ctx, func() bool { return n.sendDueDeferred(ctx) }) })
 	parts.Go(func() { n.eventual.run(ctx) })
 	parts.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
 	parts.Go(func() { n.tendLeases(ctx) })

@@ -104,7 +104,7 @@ func TestDrainApart(t *testing.T) {
 			}
 		}
 		w.decides(nil)
-		a.settle(t.Context(), 10)
+		a.sendDeferred(t.Context(), 10)
 		if n := spent(b, r); n != 1 {
 			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
 		}

@@ -47,7 +47,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	verify := func(t *testing.T, a *Node, list []check.Request, answers []check.Answer, decided int) {
 		t.Helper()
 		for i, got := range answers {
-			want, cost := check.Held, int64(1)
+			want, cost := check.Owned, int64(1)
 			if i >= decided {
 				want, cost = check.Closed, 0
 			}
@@ -77,7 +77,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 				answers := decide(ctx, a, list...)
 				a.cfg.Clock = clock
 				decided := 0
-				for decided < n && answers[decided].Source == check.Held {
+				for decided < n && answers[decided].Source == check.Owned {
 					decided++
 				}
 				if decided == 0 || decided > 5*lookEvery {
@@ -147,7 +147,7 @@ func TestRenewedMeanwhile(t *testing.T) {
 		answers := decide(t.Context(), a, list...)
 		a.cfg.Clock = clock
 		for i, got := range answers {
-			if got.Source != check.Held || spent(a, list[i]) != 1 {
+			if got.Source != check.Owned || spent(a, list[i]) != 1 {
 				t.Fatalf("check %d: %+v, %d spent", i, got, spent(a, list[i]))
 			}
 		}

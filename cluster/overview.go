@@ -49,14 +49,14 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		if !o.HasQuorum {
 			o.Reason = r.whyNot(now)
 		}
-		holds := make(map[message.Peer]int)
+		owned := make(map[message.Peer]int)
 		for p := range n.cfg.Ring.Partitions {
-			holds[r.handoff.Owner(p)]++
+			owned[r.handoff.Owner(p)]++
 		}
 		for _, m := range r.live.nodes {
 			s := MemberStatus{
 				Name: m.name, Boot: m.boot, Voter: o.Set.Has(m.name), Alive: r.quorum.Lives(now, m.peer()),
-				Silent: -1, Owned: holds[m.peer()],
+				Silent: -1, Owned: owned[m.peer()],
 			}
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
@@ -129,9 +129,9 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
-	// Held checks of clients were decided here, Forwarded ones by another node. Served records came from other nodes and were
+	// Owned checks of clients were decided by this node, the owner, Forwarded ones by another node. Served records came from other nodes and were
 	// decided here.
-	Held, Forwarded, Served uint64
+	Owned, Forwarded, Served uint64
 	// NotOwner records came from other nodes for keys that this node does not own; ServedNotReady ones could not be decided just
 	// then. Redirected and NotReady checks of clients got these replies from another node.
 	NotOwner, ServedNotReady, Redirected, NotReady uint64
@@ -154,15 +154,15 @@ type Stats struct {
 	Share, Closed, Open                         uint64
 	MinorityShare, MinorityClosed, MinorityOpen uint64
 	Unanswered, Overloaded                      uint64
-	// Settled is the cost of deferred charges that owners have charged. Deferred is how many keys have some, now;
+	// DeferredCharged is the cost of deferred charges that owners have charged. Deferred is how many keys have some, now;
 	// DeferredForgotten are keys whose charges were dropped, because there were too many.
-	Settled, DeferredForgotten uint64
-	Deferred                   int
+	DeferredCharged, DeferredForgotten uint64
+	Deferred                           int
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
-	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. HeldDropped
+	// Refunds are charges of failed atomic batches that were refunded, RefundsLost those that could not be. ChargesDropped
 	// were forgotten by this node before their time, because there were too many.
-	Refunds, RefundsLost, HeldDropped uint64
+	Refunds, RefundsLost, ChargesDropped uint64
 	// RingBuilds are tables built, ViewsRejected views that no ring could be built from, Dropped messages of other nodes that
 	// met a full queue, StoresFailed failed writes of the voter set to disk.
 	RingBuilds, ViewsRejected, Dropped, StoresFailed uint64
@@ -190,41 +190,41 @@ func (n *Node) Now() int64 { return n.cfg.Clock() }
 
 // counters are the counts behind Stats.
 type counters struct {
-	held, forwarded, served         atomic.Uint64
-	notOwner, toldLater             atomic.Uint64
-	redirected, later               atomic.Uint64
-	forwards, retries, ambiguous    atomic.Uint64
-	failure, minority               fallbackStats
-	cause                           atomic.Pointer[error] // of the last of these
-	unanswered, overloaded, settled atomic.Uint64
-	gaveBack, giveBacksLost         atomic.Uint64
-	relayed                         atomic.Uint64
-	remembered, leased              atomic.Uint64
-	granted                         atomic.Uint64
-	ringBuilds, viewsRejected       atomic.Uint64
-	storesFailed                    atomic.Uint64
-	forwarding                      timing.Histogram
+	owned, forwarded, served                atomic.Uint64
+	notOwner, servedNotReady                atomic.Uint64
+	redirected, notReady                    atomic.Uint64
+	forwards, retries, ambiguous            atomic.Uint64
+	failure, minority                       fallbackStats
+	cause                                   atomic.Pointer[error] // of the last of these
+	unanswered, overloaded, deferredCharged atomic.Uint64
+	gaveBack, giveBacksLost                 atomic.Uint64
+	relayed                                 atomic.Uint64
+	remembered, leased                      atomic.Uint64
+	granted                                 atomic.Uint64
+	ringBuilds, viewsRejected               atomic.Uint64
+	storesFailed                            atomic.Uint64
+	forwarding                              timing.Histogram
 }
 
 // Stats returns the node's counts.
 func (n *Node) Stats() Stats {
 	c := &n.stats
 	s := Stats{
-		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
-		NotOwner: c.notOwner.Load(), ServedNotReady: c.toldLater.Load(),
-		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.later.Load(),
+		Owned: c.owned.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
+		NotOwner: c.notOwner.Load(), ServedNotReady: c.servedNotReady.Load(),
+		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.notReady.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
 		Granted: c.granted.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
-		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
+		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), DeferredCharged: c.deferredCharged.Load(),
 		Refunds: c.gaveBack.Load(), RefundsLost: c.giveBacksLost.Load(),
 		StoresFailed: c.storesFailed.Load(), RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(),
 		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),
 		Eventual: n.eventual.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),
 	}
-	_, s.HeldDropped = n.held.count()
+	_, s.ChargesDropped = n.charges.count()
 	s.Deferred, s.DeferredForgotten = n.shares.Charges.Count()
 	return s
 }

@@ -65,7 +65,7 @@ func TestConfirmedInALostTerm(t *testing.T) {
 			decide(t.Context(), f.nodes["b"].Node, r)
 		}
 		f.cut()
-		f.eventually(10*time.Second, "a owns it again", func() bool { return decide(t.Context(), a.Node, r)[0].Source == check.Held })
+		f.eventually(10*time.Second, "a owns it again", func() bool { return decide(t.Context(), a.Node, r)[0].Source == check.Owned })
 		f.within(5*time.Second, "a is settled", a.Settled)
 		if got := a.runner.handoff.Confirmed(p); got < lost.seq || got == math.MaxUint64 {
 			t.Fatalf("change %d is confirmed, want one after %d", got, lost.seq)
@@ -100,7 +100,7 @@ func TestRestMeanwhile(t *testing.T) {
 		synctest.Wait() // nobody else reads the time
 		armed.Store(true)
 		got := decide(t.Context(), a.Node, r)[0]
-		if armed.Load() || got.Source == check.Held {
+		if armed.Load() || got.Source == check.Owned {
 			t.Errorf("answered %+v after the rest", got)
 		}
 		p := r.Key.Shard(31)

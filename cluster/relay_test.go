@@ -52,7 +52,7 @@ func TestRelay(t *testing.T) {
 					for _, name := range names {
 						start := time.Now()
 						for i, a := range decide(t.Context(), f.nodes[name].Node, keys...) {
-							if a.Err != nil || a.Source != check.Held && a.Source != check.Forwarded {
+							if a.Err != nil || a.Source != check.Owned && a.Source != check.Forwarded {
 								t.Fatalf("asked at %s, key %d: %+v", name, i, a)
 							}
 							if a.Allowed {

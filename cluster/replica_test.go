@@ -20,19 +20,19 @@ func TestSyncWithoutReplica(t *testing.T) {
 		a := f.nodes["a"]
 		r := request(a.Node, "a", 1, hourly(1000))
 		r.Sync = true
-		wantAnswer(t, "before", decide(t.Context(), a.Node, r)[0], true, check.Held, "a")
+		wantAnswer(t, "before", decide(t.Context(), a.Node, r)[0], true, check.Owned, "a")
 		f.loses(func(_, _ string, e message.Envelope) bool {
 			_, receipt := e.Body.(*message.Receipt)
 			return receipt
 		})
 		for range 10 {
-			if answer := decide(t.Context(), a.Node, r)[0]; answer.Source == check.Held && answer.Allowed {
+			if answer := decide(t.Context(), a.Node, r)[0]; answer.Source == check.Owned && answer.Allowed {
 				t.Errorf("answered by the owner, though no replica has the charge: %+v", answer)
 			}
 		}
 		f.loses(nil)
 		began := time.Now()
-		for decide(t.Context(), a.Node, r)[0].Source != check.Held {
+		for decide(t.Context(), a.Node, r)[0].Source != check.Owned {
 			if time.Since(began) > 5*time.Second {
 				t.Fatal("not answered by the owner 5 s after nodes confirm again")
 			}

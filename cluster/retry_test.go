@@ -77,7 +77,7 @@ func TestOverloaded(t *testing.T) {
 		start := time.Now()
 		answers := decide(t.Context(), a, request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10)))
 		wantErr(t, "to the full queue", answers[0], check.ErrOverloaded)
-		wantAnswer(t, "its neighbour", answers[1], true, check.Held, "a")
+		wantAnswer(t, "its neighbour", answers[1], true, check.Owned, "a")
 		if took := time.Since(start); took != 0 {
 			t.Errorf("it took %v", took)
 		}
@@ -192,12 +192,12 @@ func TestDisagreement(t *testing.T) {
 		go func() { fromB <- decide(t.Context(), b, r)[0] }()
 		time.Sleep(203 * time.Millisecond)
 		synctest.Wait()
-		if sa, sb := a.Stats(), b.Stats(); sa.Served+sa.Held+sb.Served+sb.Held != 0 {
+		if sa, sb := a.Stats(), b.Stats(); sa.Served+sa.Owned+sb.Served+sb.Owned != 0 {
 			t.Fatalf("somebody decided: %+v %+v", sa, sb)
 		}
 		w.agree(3)
 		wantAnswer(t, "asked at a", <-fromA, true, check.Forwarded, "b")
-		wantAnswer(t, "asked at b", <-fromB, true, check.Held, "b")
+		wantAnswer(t, "asked at b", <-fromB, true, check.Owned, "b")
 		if took := time.Since(start); took != 203*time.Millisecond+2*latency {
 			t.Errorf("it took %v: a view does not end the wait", took)
 		}
@@ -256,7 +256,7 @@ func TestDeadline(t *testing.T) {
 					t.Errorf("it took %v, want %v", took, c.want)
 				}
 				wantAnswer(t, "the one forwarded", answers[0], true, check.Share, "a")
-				wantAnswer(t, "the one held", answers[1], true, check.Held, "a")
+				wantAnswer(t, "the one held", answers[1], true, check.Owned, "a")
 			})
 		})
 	}

@@ -1,15 +1,10 @@
 package cluster
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
@@ -103,26 +98,11 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 
 func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.owners)) }
 
-// holds reports whether this node owns k. Whether it may decide depends on quorum and on the shard's seal.
-func (r *routing) holds(k bucket.Key) bool { return r.owner(k) == r.self }
+// owns reports whether this node owns k. Whether it may decide depends on quorum and on the shard's seal.
+func (r *routing) owns(k bucket.Key) bool { return r.owner(k) == r.self }
 
 // owner returns the index in nodes of the owner of k, or noNode.
 func (r *routing) owner(k bucket.Key) int { return int(r.owners[r.partition(k)]) }
-
-// relay returns the index of a node that must relay k because its owner is not heard here, or noNode: one that is heard,
-// another one for each try.
-func (r *routing) relay(k bucket.Key, try int) int {
-	if r.unheard == nil || !r.unheard[r.partition(k)] {
-		return noNode
-	}
-	for i := range r.nodes {
-		at := (i + try + int(k.Lo%uint64(len(r.nodes)))) % len(r.nodes)
-		if n := &r.nodes[at]; at != r.self && n.lives && n.addr != "" {
-			return at
-		}
-	}
-	return noNode
-}
 
 // nameOf returns the name of the node with an index, "" for noNode.
 func (r *routing) nameOf(place int) string {
@@ -138,53 +118,4 @@ func (r *routing) find(name string) int {
 		return i
 	}
 	return noNode
-}
-
-// Where the link between two nodes is cut, and a third node hears both, the third one relays: a node that does not hear a
-// key's owner sends the check to another node, which forwards it to the owner. A relayed record is not relayed again, so
-// there is one more hop and no loop.
-
-// mostRelay bounds how long a relayed record waits for the owner: others of its stream wait behind it.
-const mostRelay = 500 * time.Millisecond
-
-// relays reports whether a record of k from the process with the boot id from can be relayed: another node than the sender
-// owns the key, and is heard here.
-func (r *routing) relays(from string, k bucket.Key) bool {
-	to := r.owner(k)
-	return to != noNode && to != r.self && r.nodes[to].lives && r.nodes[to].addr != "" && r.nodes[to].boot != from
-}
-
-// relay forwards records to their owners, and fills in their replies. byOwner has the indexes of the records, by the owner's
-// index in routing.nodes.
-func (n *Node) relay(r *routing, byOwner map[int][]int, records []check.Record, replies []check.Reply) {
-	var all sync.WaitGroup
-	for to, list := range byOwner {
-		all.Go(func() { n.relayTo(r.nodes[to].addr, list, records, replies) })
-	}
-	all.Wait()
-}
-
-// relayTo forwards the records with these indexes to the node at addr.
-func (n *Node) relayTo(addr string, indexes []int, records []check.Record, replies []check.Reply) {
-	most := time.Duration(0)
-	asked, answers := make([]check.Record, len(indexes)), make([]check.Reply, len(indexes))
-	for j, i := range indexes {
-		asked[j] = records[i]
-		most = max(most, records[i].For)
-		asked[j].Relay, asked[j].For = false, 0
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(most, mostRelay))
-	defer cancel()
-	err := n.cfg.Peers.Call(ctx, addr, asked, answers)
-	n.stats.relayed.Add(uint64(len(indexes)))
-	for j, i := range indexes {
-		switch {
-		case answers[j].Status != 0:
-			replies[i] = answers[j]
-		case errors.Is(err, check.ErrUnsent) || errors.Is(err, check.ErrOverloaded):
-			replies[i].Status = check.NotReady
-		default:
-			replies[i] = check.Reply{} // it may have been charged
-		}
-	}
 }

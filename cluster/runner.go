@@ -27,7 +27,7 @@ const (
 var errNotRunning = errors.New("cluster: the node does not run")
 
 // runner is the goroutine that owns both machines: it gives them the time, messages and the view, sends their messages, and
-// publishes what checks need. Nothing else calls them, except for Confirmed and Term.
+// publishes what checks need. Nothing else calls them, except for Confirmed and LocalTerm.
 type runner struct {
 	node     *Node
 	self     message.Peer

@@ -144,7 +144,7 @@ func TestShareOfUnheardKey(t *testing.T) {
 			var keys []check.Request
 			for _, r := range requests(200, limits) {
 				// Of the others' partitions that c has no replica of: there it has a counter.
-				if r.UnknownShare = policy; !c.routing.Load().holds(r.Key) && !f.hasState("c", r.Key) {
+				if r.UnknownShare = policy; !c.routing.Load().owns(r.Key) && !f.hasState("c", r.Key) {
 					keys = append(keys, r)
 				}
 			}
@@ -256,7 +256,7 @@ func TestShareWithQuorum(t *testing.T) {
 		w.decides(away)
 		step("a third of 18, less 7", 0, 3)
 		w.decides(nil)
-		a.settle(t.Context(), 10)
+		a.sendDeferred(t.Context(), 10)
 		w.decides(away)
 		step("a third of 11: it has acknowledged the 7", 3, 9)
 	})

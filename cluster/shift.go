@@ -2,5 +2,5 @@
 
 package cluster
 
-// shifted returns the reading (Unix ns) of the wall clock as it is. Tests build with the tag clockshift, under which it is wrong.
+// shifted returns wall, a reading of the wall clock (Unix ns). Under the build tag clockshift tests make the clock wrong.
 func shifted(wall int64) int64 { return wall }

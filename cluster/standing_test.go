@@ -211,7 +211,7 @@ func TestAlone(t *testing.T) {
 		start := time.Now()
 		f := newFleet(t, "a")
 		a := f.nodes["a"]
-		wantAnswer(t, "alone", decide(t.Context(), a.Node, requests(1, hourly(5))...)[0], true, check.Held, "a")
+		wantAnswer(t, "alone", decide(t.Context(), a.Node, requests(1, hourly(5))...)[0], true, check.Owned, "a")
 		f.state("a", member.Leaving)
 		f.within(100*time.Millisecond, "nobody takes it", func(ctx context.Context) error { _, _, err := a.HandOff(ctx); return err })
 		f.within(100*time.Millisecond, "nobody else is counted", a.LeaveSet)

@@ -40,7 +40,7 @@ const (
 	halfFull         // the first half is answered, then the queue is full
 )
 
-// test cluster is nodes and the network between them, in memory.
+// testCluster is nodes and the network between them, in memory.
 type testCluster struct {
 	t     *testing.T
 	nodes map[string]*Node // by name
@@ -135,7 +135,7 @@ func pose(n *Node, v member.View) {
 	}
 	n.quorumUntil.Store(math.MaxInt64)
 	n.shares.When.Start(math.MaxInt64, 0, 0) // there is no runner to take turns
-	n.shares.When.Settle(math.MinInt64, true)
+	n.shares.When.NoteSettled(math.MinInt64, true)
 	n.reroute(after)
 }
 
@@ -155,7 +155,7 @@ func (w *testCluster) decides(f func(from, to string, records []check.Record) fa
 	w.mu.fate = f
 }
 
-// callsOf returns the calls that were made so far.
+// callsSoFar returns the calls that were made so far.
 func (w *testCluster) callsSoFar() []call {
 	w.mu.Lock()
 	defer w.mu.Unlock()

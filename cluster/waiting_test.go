@@ -57,7 +57,7 @@ func TestBehindTheClose(t *testing.T) {
 		waited := map[string]bool{}
 		for range f.nodes {
 			for i, a := range <-answers {
-				if a.Err != nil || !a.Allowed || a.Source != check.Held && a.Source != check.Forwarded {
+				if a.Err != nil || !a.Allowed || a.Source != check.Owned && a.Source != check.Forwarded {
 					t.Errorf("key %d: %+v", i, a)
 				}
 				waited[a.Owner] = true
@@ -120,7 +120,7 @@ func TestBehind(t *testing.T) {
 		synctest.Wait()
 		a.table.Confirm(p, a.cfg.Clock())
 		a.confirms.ring()
-		wantAnswer(t, "behind", <-answer, true, check.Held, "a")
+		wantAnswer(t, "behind", <-answer, true, check.Owned, "a")
 		if took := time.Since(start); took != 70*time.Millisecond {
 			t.Errorf("it took %v, want it at once after the confirmation", took)
 		}

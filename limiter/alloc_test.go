@@ -14,7 +14,7 @@ import (
 // allow admits everything and allocates nothing.
 func allow(_ context.Context, b *check.Batch) {
 	for i := range b.Answers {
-		b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: true, Limit: 3, Remaining: 2}, Source: check.Held}
+		b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: true, Limit: 3, Remaining: 2}, Source: check.Owned}
 	}
 }
 

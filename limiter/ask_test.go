@@ -19,7 +19,7 @@ func TestResetAmongChecks(t *testing.T) {
 			t.Errorf("check %d: %+v, %v, want allowed %v", i, r.Decision, r.Err, want)
 		}
 	}
-	if r := &rs[2]; r.Limit != 3 || r.Remaining != 3 || r.ResetAfter != 0 || r.Source != check.Held {
+	if r := &rs[2]; r.Limit != 3 || r.Remaining != 3 || r.ResetAfter != 0 || r.Source != check.Owned {
 		t.Errorf("the reset is answered %+v", r)
 	}
 }
@@ -88,10 +88,10 @@ func TestOneRequest(t *testing.T) {
 		b := batch(t, entry("address", "1.2.3.4"), entry("user", c.user))
 		b.OneRequest = c.oneRequest
 		rs := mustCheck(t, s, b)
-		if got := rs[0].Source == check.Held; got != c.counted || got && rs[0].RuleName() != "by address" {
+		if got := rs[0].Source == check.Owned; got != c.counted || got && rs[0].RuleName() != "by address" {
 			t.Errorf("request %d: the address is answered by %v of %q, want counted %v", i, rs[0].Source, rs[0].RuleName(), c.counted)
 		}
-		if rs[1].Source != check.Held || !rs[1].Allowed {
+		if rs[1].Source != check.Owned || !rs[1].Allowed {
 			t.Errorf("request %d: the user is answered %+v", i, rs[1])
 		}
 	}

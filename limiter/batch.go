@@ -68,7 +68,7 @@ type Batch struct {
 	asked  check.Batch
 	places []int
 	key    []byte
-	turned []turn
+	turned []poolCheck
 	named  named
 	// replaced are the names of rules that others of the request replace.
 	replaced []string

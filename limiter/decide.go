@@ -19,13 +19,13 @@ const (
 )
 
 // match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
-func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
+func (l *Limiter) match(set *rules.Set, b *Batch, i int) {
 	c, r := &b.Checks[i], &b.Results[i]
 	if r.Err = c.Err; r.Err == nil {
 		r.Err = nameError(c)
 	}
 	if r.Err == nil {
-		r.Rule, r.Limits, r.Err = s.limitsOf(set, b, i)
+		r.Rule, r.Limits, r.Err = l.limitsOf(set, b, i)
 		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
 	}
 	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
@@ -37,12 +37,12 @@ func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
 }
 
 // prepare queues the checks of b that the Decider has to decide, and decides the rest. It reports whether one is invalid.
-func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
+func (l *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
 		r := &b.Results[i]
 		if r.Err = spendError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
-			s.queue(set, b, i)
+			l.queue(set, b, i)
 		}
 		invalid = invalid || r.Err != nil
 	}
@@ -56,8 +56,8 @@ func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
 }
 
 // queue queues check i for the Decider, or decides it where no limit applies.
-func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
-	s.match(set, b, i)
+func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
+	l.match(set, b, i)
 	c, r := &b.Checks[i], &b.Results[i]
 	if r.Err != nil {
 		return
@@ -68,7 +68,7 @@ func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	limits := r.Limits
 	if b.Account != "" && limits.Domain() != b.Account {
-		if own, err := s.inline.make(b.Account, limits.List()); err == nil {
+		if own, err := l.inline.make(b.Account, limits.List()); err == nil {
 			limits = own
 		}
 	}
@@ -83,18 +83,18 @@ func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 		replication = rules.DefaultReplication(r.Limits)
 	}
 	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
-	q.Key = s.counterKey(b, c, r.Rule)
+	q.Key = l.counterKey(b, c, r.Rule)
 	b.ask(i, q)
 }
 
 // counterKey returns the key of c's counter: of rule, or where that is nil of limits of its own.
-func (s *Limiter) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
+func (l *Limiter) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
 	space := byte(spaceInline)
 	if rule != nil {
 		space = spaceRule
 	}
 	b.key = rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
-	return s.config.Hasher.Key(b.key)
+	return l.config.Hasher.Key(b.key)
 }
 
 // findReplaced notes the rules of a request that the rule of another of its descriptors replaces.
@@ -114,7 +114,7 @@ func (b *Batch) findReplaced(set *rules.Set) {
 }
 
 // limitsOf returns the limits of check i of b, else the rule that it matches and its limits. Limits are nil where none apply.
-func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
+func (l *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
 	c := &b.Checks[i]
 	if len(c.Limits) > 0 {
 		domain := accountOf(c.Domain)
@@ -123,7 +123,7 @@ func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 				return nil, last.Limits, nil
 			}
 		}
-		limits, err := s.inline.limits(domain, c.Limits)
+		limits, err := l.inline.limits(domain, c.Limits)
 		if err != nil {
 			return nil, nil, LimitsError(err)
 		}
@@ -135,7 +135,7 @@ func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 		rule, known = set.Match(c.Domain, c.Descriptor)
 	}
 	switch {
-	case !known && s.config.RejectUnknownDomains:
+	case !known && l.config.RejectUnknownDomains:
 		return nil, nil, &Error{Code: UnknownDomain, Field: "domain", Message: "no rules for domain " + c.Domain}
 	case rule == nil || rule.Unlimited:
 		return rule, nil, nil
@@ -180,9 +180,9 @@ func (r *Result) take(a *check.Answer) {
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 }
 
-// settle applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
+// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
 // result.
-func (b *Batch) settle(invalid bool) {
+func (b *Batch) finish(invalid bool) {
 	failed := b.AllOrNothing && (invalid || b.denied())
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -205,7 +205,7 @@ func (b *Batch) settle(invalid bool) {
 
 // deniedFor returns how long the denial r of c holds regardless of other checks.
 func deniedFor(c *Check, r *Result) time.Duration {
-	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
+	if r.Source != check.Owned && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
 		return 0
 	}
 	asked := bucket.Request{Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay, Limits: r.Limits}

@@ -12,14 +12,14 @@ import (
 // that they had admitted in the first.
 const maxRounds = 3
 
-// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and settle.
-func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
+// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and finish.
+func (l *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	if len(book.pools) == 0 {
 		return
 	}
 	atomic := b.asked.AllOrNothing && len(b.asked.Requests) > 1
 	if atomic {
-		s.decideWithPools(ctx, book, b)
+		l.decideWithPools(ctx, book, b)
 		b.asked.AllOrNothing = false
 	}
 	// In an all-or-nothing batch reads and shadows are left, whose denials fail no batch; in any other all denials.
@@ -27,7 +27,7 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for j, i := range b.places {
 		verb := b.asked.Requests[j].Verb
 		if b.deniedOwn(j) && !b.Results[i].asked && (!atomic || verb == bucket.Read || b.Results[i].shadow()) {
-			b.turned = append(b.turned, turn{i, verb})
+			b.turned = append(b.turned, poolCheck{i, verb})
 		}
 	}
 	if len(b.turned) == 0 {
@@ -37,17 +37,18 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	clear(b.asked.Answers)
 	b.asked.Requests, b.places = b.asked.Requests[:0], b.places[:0]
 	for _, t := range b.turned {
-		b.ask(t.place, s.poolRequest(book, b, t.place, t.verb))
+		b.ask(t.place, l.poolRequest(book, b, t.place, t.verb))
 	}
 	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
-	s.config.Decider.Decide(ctx, &b.asked)
+	l.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].grant(&b.asked.Answers[j])
 	}
 }
 
-// turn is a request for a pool: its place among the checks, or among the requests of an all-or-nothing batch, and the verb.
-type turn struct {
+// poolCheck is a check that its rule's pool decides: its place among the checks, or among the requests of an all-or-nothing
+// batch, and the verb.
+type poolCheck struct {
 	place int
 	verb  bucket.Verb
 }
@@ -61,10 +62,10 @@ func (b *Batch) deniedOwn(j int) bool {
 }
 
 // poolRequest returns the request of check i to its rule's pool, a Check or Read.
-func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb) check.Request {
+func (l *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb) check.Request {
 	c, rule := &b.Checks[i], b.Results[i].Rule
 	pool := rule.Elastic.Pool
-	step := book.pools[pool].at(s.config.Clock()).step
+	step := book.pools[pool].at(l.config.Clock()).step
 	if rule.Shadow {
 		verb = bucket.Read
 	}
@@ -79,19 +80,19 @@ func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 		Sync: pool.Replication == rules.ReplicateSync,
 	}
 	b.key = pool.AppendKey(append(b.key[:0], spacePool))
-	q.Key = s.config.Hasher.Key(b.key)
+	q.Key = l.config.Hasher.Key(b.key)
 	return q
 }
 
 // decideWithPools decides an all-or-nothing batch that failed again, with the pools instead of the limits that denied: so a pool's
 // charge is given back with the rest when another check fails the batch. A batch that fails for another reason too stays.
-func (s *Limiter) decideWithPools(ctx context.Context, book *ruleBook, b *Batch) {
+func (l *Limiter) decideWithPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for range maxRounds {
-		if !s.turnToPools(book, b) {
+		if !l.turnToPools(book, b) {
 			break
 		}
 		clear(b.asked.Answers)
-		s.config.Decider.Decide(ctx, &b.asked)
+		l.config.Decider.Decide(ctx, &b.asked)
 		for j, i := range b.places {
 			r, a := &b.Results[i], &b.asked.Answers[j]
 			switch {
@@ -111,7 +112,7 @@ func (s *Limiter) decideWithPools(ctx context.Context, book *ruleBook, b *Batch)
 
 // turnToPools replaces the requests that failed the batch by those to the pools. It returns false, and changes nothing, if
 // none failed, or one without a pool.
-func (s *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
+func (l *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 	b.turned = b.turned[:0]
 	for j, i := range b.places {
 		r, q := &b.Results[i], &b.asked.Requests[j]
@@ -120,12 +121,12 @@ func (s *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 		case r.asked || !b.deniedOwn(j):
 			return false
 		default:
-			b.turned = append(b.turned, turn{j, q.Verb})
+			b.turned = append(b.turned, poolCheck{j, q.Verb})
 		}
 	}
 	for _, t := range b.turned {
 		i := b.places[t.place]
-		b.asked.Requests[t.place] = s.poolRequest(book, b, i, t.verb)
+		b.asked.Requests[t.place] = l.poolRequest(book, b, i, t.verb)
 		b.Results[i].asked = true
 	}
 	return len(b.turned) > 0
@@ -165,7 +166,7 @@ func (r *Result) grant(a *check.Answer) {
 		r.Allowed, r.Elastic = true, true
 		r.Soft, r.RetryAfter, r.Delay = false, 0, 0
 	default:
-		r.fleeting = a.Source != check.Held && a.Source != check.Forwarded
+		r.fleeting = a.Source != check.Owned && a.Source != check.Forwarded
 		r.RetryAfter, r.age = min(r.RetryAfter, a.RetryAfter), max(r.age, a.Age)
 	}
 }

@@ -77,7 +77,7 @@ func TestElastic(t *testing.T) {
 	}
 	for i := range 4 {
 		r := ask("low", 1)
-		if !r.Allowed || !r.Elastic || r.Limit != 3 || r.Remaining != 0 || r.RetryAfter != 0 || r.Source != check.Held || r.DeniedFor != 0 {
+		if !r.Allowed || !r.Elastic || r.Limit != 3 || r.Remaining != 0 || r.RetryAfter != 0 || r.Source != check.Owned || r.DeniedFor != 0 {
 			t.Fatalf("check %d beyond it: %+v", i, r)
 		}
 	}
@@ -263,7 +263,7 @@ func TestElasticWithoutOwner(t *testing.T) {
 	s := elasticService(t, decideFunc(func(_ context.Context, b *check.Batch) {
 		for i := range b.Requests {
 			q, a := &b.Requests[i], &b.Answers[i]
-			*a = check.Answer{Source: check.Held, Decision: bucket.Decision{RetryAfter: time.Second}}
+			*a = check.Answer{Source: check.Owned, Decision: bucket.Decision{RetryAfter: time.Second}}
 			switch {
 			case q.OnFailure == rules.FailClosed && q.Limits.At(0).Count == 10:
 				asked++
@@ -274,7 +274,7 @@ func TestElasticWithoutOwner(t *testing.T) {
 			}
 		}
 	}))
-	if r := mustCheck(t, s, batch(t, entry("high", "x")))[0]; r.Allowed || r.Source != check.Held || r.RetryAfter != time.Second || r.DeniedFor != 0 {
+	if r := mustCheck(t, s, batch(t, entry("high", "x")))[0]; r.Allowed || r.Source != check.Owned || r.RetryAfter != time.Second || r.DeniedFor != 0 {
 		t.Errorf("%+v, want the own denial, not to be remembered", r)
 	}
 	if r := mustCheck(t, s, batch(t, entry("closed", "x")))[0]; r.Allowed || r.Source != check.Closed {
@@ -282,7 +282,7 @@ func TestElasticWithoutOwner(t *testing.T) {
 	}
 	s = elasticService(t, decideFunc(func(_ context.Context, b *check.Batch) {
 		for i := range b.Requests {
-			b.Answers[i] = check.Answer{Source: check.Held, Decision: bucket.Decision{RetryAfter: time.Second}}
+			b.Answers[i] = check.Answer{Source: check.Owned, Decision: bucket.Decision{RetryAfter: time.Second}}
 			if b.Requests[i].OnFailure == rules.FailClosed {
 				b.Answers[i].Source = check.Share // of another version: not by the owner
 			}
@@ -387,7 +387,7 @@ func TestElasticAllocatesNothing(t *testing.T) {
 	}
 	s := elasticService(t, decideFunc(func(_ context.Context, b *check.Batch) {
 		for i := range b.Answers {
-			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Limits.At(0).Count == 10}, Source: check.Held}
+			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Limits.At(0).Count == 10}, Source: check.Owned}
 		}
 	}))
 	call := func() {

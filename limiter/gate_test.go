@@ -31,7 +31,7 @@ func TestCallsThatThereIsNoPlaceFor(t *testing.T) {
 			t.Error("a call in progress has no place")
 		}
 		for i := range b.Answers {
-			b.Answers[i] = check.Answer{Source: check.Held}
+			b.Answers[i] = check.Answer{Source: check.Owned}
 		}
 	}), func(c *Config) { c.Gate = gate })
 	s.SetRules(parse(t, testRules))

@@ -107,20 +107,20 @@ func (h Hasher) AppendShown(dst []byte, set *rules.Set, rule *rules.Rule, domain
 }
 
 // Shown returns descriptor as people may see it under the rules in force: see Hasher.AppendShown.
-func (s *Limiter) Shown(domain string, descriptor []rules.Entry) []rules.Entry {
-	set := s.Rules()
+func (l *Limiter) Shown(domain string, descriptor []rules.Entry) []rules.Entry {
+	set := l.Rules()
 	var rule *rules.Rule
 	if set != nil {
 		rule, _ = set.Match(domain, descriptor)
 	}
-	return s.shown(set, rule, domain, descriptor)
+	return l.shown(set, rule, domain, descriptor)
 }
 
-func (s *Limiter) shown(set *rules.Set, rule *rules.Rule, domain string, descriptor []rules.Entry) []rules.Entry {
+func (l *Limiter) shown(set *rules.Set, rule *rules.Rule, domain string, descriptor []rules.Entry) []rules.Entry {
 	out := make([]rules.Entry, len(descriptor))
 	var buf []byte
 	for i, e := range descriptor {
-		buf = s.config.Hasher.AppendShown(buf[:0], set, rule, domain, i, e)
+		buf = l.config.Hasher.AppendShown(buf[:0], set, rule, domain, i, e)
 		out[i] = rules.Entry{Key: e.Key, Value: string(buf)}
 	}
 	return out

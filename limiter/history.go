@@ -123,10 +123,10 @@ func (t *track) slots(last int64) []facts.Counts {
 }
 
 // RunHistory keeps the history of what rules count, until ctx ends.
-func (s *Limiter) RunHistory(ctx context.Context) error {
+func (l *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
-		s.history.turn(now, s.rules.Load(), &s.results)
+		l.history.turn(now, l.rules.Load(), &l.results)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -136,13 +136,13 @@ func (s *Limiter) RunHistory(ctx context.Context) error {
 }
 
 // FactsHere is this node's report of itself, with the history of its rules or without. Name and Boot are empty.
-func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
-	o := s.config.Cluster(ctx)
-	book := s.rules.Load()
-	_, latency := s.apiLatencies()
+func (l *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
+	o := l.config.Cluster(ctx)
+	book := l.rules.Load()
+	_, latency := l.apiLatencies()
 	n := facts.Node{
 		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
-		All: s.results.load(), Latency: facts.Latency(latency),
+		All: l.results.load(), Latency: facts.Latency(latency),
 	}
 	n.ByRule = make([]facts.Rule, 0, len(book.counts.byName))
 	for name, c := range book.counts.byName {
@@ -157,7 +157,7 @@ func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 	}
 	slices.SortFunc(n.ByRule, func(a, b facts.Rule) int { return name(&a).compare(name(&b)) })
 	if history {
-		s.history.copyTo(&n)
+		l.history.copyTo(&n)
 	}
 	return n
 }

@@ -48,12 +48,12 @@ type Lease struct {
 }
 
 // Inspect implements Service.
-func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
+func (l *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	c := Check{Domain: q.Domain, Descriptor: q.Descriptor}
 	if e := nameError(&c); e != nil {
 		return Inspection{}, e
 	}
-	set := s.Rules()
+	set := l.Rules()
 	x := Inspection{Domain: c.Domain}
 	if set != nil {
 		x.Explanation = set.Explain(c.Domain, c.Descriptor)
@@ -61,24 +61,24 @@ func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 		x.Explanation.Reason = "this node has no rules"
 	}
 	rule := x.Explanation.Rule
-	x.Rule, x.Shown = rule, s.shown(set, rule, c.Domain, c.Descriptor)
+	x.Rule, x.Shown = rule, l.shown(set, rule, c.Domain, c.Descriptor)
 	if set != nil && !x.Explanation.Known {
 		x.Domains = set.Domains()
 	}
-	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() || s.config.KeyFacts == nil {
+	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() || l.config.KeyFacts == nil {
 		return x, nil
 	}
 	limits := rule.Limits
 	b := NewBatch()
-	key := s.counterKey(b, &c, rule)
+	key := l.counterKey(b, &c, rule)
 	b.Release()
-	own, err := s.config.KeyFacts(ctx, key, limits)
+	own, err := l.config.KeyFacts(ctx, key, limits)
 	if err != nil {
 		return Inspection{}, &Error{Code: Unavailable, Message: fmt.Sprintf("the node has not answered for itself: %v", err)}
 	}
 	all := []facts.Key{own}
-	if s.config.AskKeyFacts != nil {
-		others, missing := s.config.AskKeyFacts(ctx, key, limits)
+	if l.config.AskKeyFacts != nil {
+		others, missing := l.config.AskKeyFacts(ctx, key, limits)
 		all, x.Missing = append(all, others...), missing
 	}
 	x.Partition = own.Partition

@@ -180,116 +180,116 @@ func New(c Config) (*Limiter, error) {
 
 // SetRules replaces the rules; nil is none. Calls in progress finish by the old ones. A rule or pool that keeps its domain
 // and name keeps its counts in Stats, a pool its reported loads too. One caller at a time.
-func (s *Limiter) SetRules(set *rules.Set) {
+func (l *Limiter) SetRules(set *rules.Set) {
 	var before ruleBook
-	if book := s.rules.Load(); book != nil {
+	if book := l.rules.Load(); book != nil {
 		before = *book
 	}
-	s.rules.Store(&ruleBook{
+	l.rules.Store(&ruleBook{
 		set: set, hash: RulesHash(set), counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
 		descriptors: newDescriptorCounts(set), pools: newPools(set, before.pools),
 	})
 }
 
 // Rules returns the rules in force, nil before the first SetRules.
-func (s *Limiter) Rules() *rules.Set { return s.rules.Load().set }
+func (l *Limiter) Rules() *rules.Set { return l.rules.Load().set }
 
 // Members implements Service.
-func (s *Limiter) Members(ctx context.Context) Members { return membersOf(s.config.Cluster(ctx)) }
+func (l *Limiter) Members(ctx context.Context) Members { return membersOf(l.config.Cluster(ctx)) }
 
 // Check implements Service.
-func (s *Limiter) Check(ctx context.Context, b *Batch) error {
-	s.calls.Add(1)
+func (l *Limiter) Check(ctx context.Context, b *Batch) error {
+	l.calls.Add(1)
 	if e := CountError(len(b.Checks)); e != nil {
-		return s.reject(e)
+		return l.reject(e)
 	}
 	if b.Busy {
-		return s.turnAway(b)
+		return l.turnAway(b)
 	}
-	if g := s.config.Gate; g != nil {
+	if g := l.config.Gate; g != nil {
 		if !g.Enter(len(b.Checks)) {
-			return s.turnAway(b)
+			return l.turnAway(b)
 		}
 		defer g.Leave(len(b.Checks))
 	}
-	began := s.config.Clock()
-	book := s.rules.Load()
+	began := l.config.Clock()
+	book := l.rules.Load()
 	b.start(len(b.Checks))
-	span := s.begin(b, spanCheck)
-	invalid := s.prepare(book.set, b)
-	s.decide(ctx, b)
-	s.askPools(ctx, book, b)
-	b.settle(invalid)
-	s.count(book, b)
-	now := s.config.Clock()
-	s.observe(now, book.set, b)
+	span := l.begin(b, spanCheck)
+	invalid := l.prepare(book.set, b)
+	l.decide(ctx, b)
+	l.askPools(ctx, book, b)
+	b.finish(invalid)
+	l.count(book, b)
+	now := l.config.Clock()
+	l.observe(now, book.set, b)
 	api := b.API
 	if int(api) >= APIs {
 		api = OtherAPI
 	}
-	s.latency[api].Observe(now - began)
+	l.latency[api].Observe(now - began)
 	b.end(span)
 	return b.overload()
 }
 
 // Reset implements Service.
-func (s *Limiter) Reset(ctx context.Context, b *Batch) error {
-	s.calls.Add(1)
+func (l *Limiter) Reset(ctx context.Context, b *Batch) error {
+	l.calls.Add(1)
 	if e := CountError(len(b.Checks)); e != nil {
-		return s.reject(e)
+		return l.reject(e)
 	}
-	book := s.rules.Load()
+	book := l.rules.Load()
 	b.start(len(b.Checks))
-	span := s.begin(b, spanReset)
+	span := l.begin(b, spanReset)
 	for i := range b.Checks {
 		c := &b.Checks[i]
 		c.Cost, c.Verb = 0, bucket.Reset
-		s.queue(book.set, b, i)
+		l.queue(book.set, b, i)
 	}
-	s.decide(ctx, b)
+	l.decide(ctx, b)
 	b.end(span)
 	return b.overload()
 }
 
 // reject counts a call that failed as a whole.
-func (s *Limiter) reject(e *Error) error {
-	s.failures[e.Code].Add(1)
+func (l *Limiter) reject(e *Error) error {
+	l.failures[e.Code].Add(1)
 	return e
 }
 
 // turnAway rejects a batch for overload. Checks of one request get the rules that apply to them, since a proxy may pass a
 // request by their fallback.
-func (s *Limiter) turnAway(b *Batch) error {
-	set := s.rules.Load().set
+func (l *Limiter) turnAway(b *Batch) error {
+	set := l.rules.Load().set
 	b.start(len(b.Checks))
 	if b.OneRequest {
 		b.findReplaced(set)
 		for i := range b.Checks {
-			s.match(set, b, i)
+			l.match(set, b, i)
 		}
 	}
 	for i := range b.Results {
 		r := &b.Results[i]
 		switch {
 		case r.Err != nil:
-			s.failures[r.Err.Code].Add(1)
+			l.failures[r.Err.Code].Add(1)
 		case b.OneRequest && r.Limits == nil:
 			r.setUnmatched()
 		default:
 			r.Err = ErrBusy
-			s.failures[ErrBusy.Code].Add(1)
+			l.failures[ErrBusy.Code].Add(1)
 		}
 	}
 	return b.overload()
 }
 
 // decide has the Decider decide the queued requests, and takes the results.
-func (s *Limiter) decide(ctx context.Context, b *Batch) {
+func (l *Limiter) decide(ctx context.Context, b *Batch) {
 	if len(b.asked.Requests) == 0 {
 		return
 	}
 	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
-	s.config.Decider.Decide(ctx, &b.asked)
+	l.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].take(&b.asked.Answers[j])
 	}

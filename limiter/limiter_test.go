@@ -160,7 +160,7 @@ func TestRuleDecides(t *testing.T) {
 		if r.Allowed != want {
 			t.Fatalf("check %d: allowed %v", i, r.Allowed)
 		}
-		if r.RuleName() != "shop/user" || r.Source != check.Held || r.Owner != onenode.Name || r.Period != time.Minute || r.Limit != 3 {
+		if r.RuleName() != "shop/user" || r.Source != check.Owned || r.Owner != onenode.Name || r.Period != time.Minute || r.Limit != 3 {
 			t.Errorf("check %d: %+v", i, r)
 		}
 	}

@@ -187,13 +187,13 @@ var (
 var ErrHasQuorum = &Error{Code: Rejected, Message: "this node has quorum in its voter set, so nothing has to be founded"}
 
 // Bootstrap implements Service.
-func (s *Limiter) Bootstrap(ctx context.Context) (VoterSet, error) {
-	if s.config.Bootstrap == nil {
+func (l *Limiter) Bootstrap(ctx context.Context) (VoterSet, error) {
+	if l.config.Bootstrap == nil {
 		return VoterSet{}, ErrHasQuorum
 	}
-	switch err := s.config.Bootstrap(ctx); {
+	switch err := l.config.Bootstrap(ctx); {
 	case err == nil:
-		return s.config.Cluster(ctx).Set, nil
+		return l.config.Cluster(ctx).Set, nil
 	case errors.Is(err, ErrHasQuorum):
 		return VoterSet{}, ErrHasQuorum
 	default:
@@ -202,27 +202,27 @@ func (s *Limiter) Bootstrap(ctx context.Context) (VoterSet, error) {
 }
 
 // AcceptLoss implements Service.
-func (s *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
-	if s.config.AcceptLoss == nil {
+func (l *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
+	if l.config.AcceptLoss == nil {
 		return 0, nil, nil
 	}
-	if partitions, told, err = s.config.AcceptLoss(ctx); err != nil {
+	if partitions, told, err = l.config.AcceptLoss(ctx); err != nil {
 		return 0, nil, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot accept the loss: %v", err)}
 	}
 	return partitions, told, nil
 }
 
 // Forget implements Service.
-func (s *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
+func (l *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
 	if fault := textError(name, false); fault != "" {
 		return VoterSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
 	}
 	var err error = ErrNoSet
-	if s.config.Forget != nil {
-		err = s.config.Forget(ctx, name)
+	if l.config.Forget != nil {
+		err = l.config.Forget(ctx, name)
 	}
 	if err == nil {
-		return s.config.Cluster(ctx).Set, nil
+		return l.config.Cluster(ctx).Set, nil
 	}
 	code := Unavailable
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -81,11 +81,11 @@ func (s *poolState) at(now time.Duration) *poolStep {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.settleLocked(now)
+	return s.computeLocked(now)
 }
 
-// settleLocked drops expired reports and computes the load: the highest reported, or without reports that of the rules.
-func (s *poolState) settleLocked(now time.Duration) *poolStep {
+// computeLocked drops expired reports and computes the load: the highest reported, or without reports that of the rules.
+func (s *poolState) computeLocked(now time.Duration) *poolStep {
 	pool := s.mu.pool
 	p := &poolStep{until: math.MaxInt64}
 	if pool.FollowsLoad {
@@ -117,7 +117,7 @@ func (s *poolState) report(r LoadReport, now time.Duration) {
 		s.mu.reports = slices.Delete(s.mu.reports, 0, 1) // they are in the order in which they were heard
 	}
 	s.mu.reports = append(s.mu.reports, loadReport{r, now})
-	s.settleLocked(now)
+	s.computeLocked(now)
 }
 
 // PoolStats are one pool's counts since the Limiter was made, on this node.
@@ -165,14 +165,14 @@ type PoolLoad struct {
 }
 
 // ReportLoad implements Service.
-func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) {
+func (l *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) {
 	if fault := textError(r.Reporter, true); fault != "" {
 		return PoolLoad{}, &Error{Code: Invalid, Field: "reporter", Message: fault}
 	}
 	if !(r.Load >= 0 && r.Load <= 1) { // a NaN is neither
 		return PoolLoad{}, &Error{Code: Invalid, Field: "load", Message: fmt.Sprintf("%v; want 0 to 1", r.Load)}
 	}
-	book := s.rules.Load()
+	book := l.rules.Load()
 	pool := book.pool(r.Domain, r.Pool)
 	switch {
 	case pool == nil:
@@ -181,19 +181,19 @@ func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 		return PoolLoad{}, &Error{Code: Rejected, Field: "pool", Message: fmt.Sprintf("pool %q follows no load; give it one in the rules", r.Pool)}
 	}
 	r.Stamp = time.Now().UnixNano()
-	s.TakeLoad(r)
-	if s.config.SpreadLoad != nil {
-		s.config.SpreadLoad(r)
+	l.TakeLoad(r)
+	if l.config.SpreadLoad != nil {
+		l.config.SpreadLoad(r)
 	}
-	return PoolLoad{Load: book.pools[pool].at(s.config.Clock()).load, Expires: pool.Expires}, nil
+	return PoolLoad{Load: book.pools[pool].at(l.config.Clock()).load, Expires: pool.Expires}, nil
 }
 
 // TakeLoad takes a report from another node. It ignores invalid reports, and those of unknown pools.
-func (s *Limiter) TakeLoad(r LoadReport) {
-	book := s.rules.Load()
+func (l *Limiter) TakeLoad(r LoadReport) {
+	book := l.rules.Load()
 	pool := book.pool(r.Domain, r.Pool)
 	if pool == nil || !pool.FollowsLoad || !(r.Load >= 0 && r.Load <= 1) || len(r.Reporter) > MaxText {
 		return
 	}
-	book.pools[pool].report(r, s.config.Clock())
+	book.pools[pool].report(r, l.config.Clock())
 }

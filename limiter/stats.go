@@ -102,16 +102,16 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 }
 
 // Stats returns the counts since the Limiter was made.
-func (s *Limiter) Stats() Stats {
-	book, all := s.rules.Load(), s.results.load()
+func (l *Limiter) Stats() Stats {
+	book, all := l.rules.Load(), l.results.load()
 	st := Stats{
-		Calls: s.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
+		Calls: l.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
 		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(book.unmatched)),
-		Rules: statsOf(book.counts.byName), Descriptors: book.descriptors.snapshot(), Pools: book.poolStats(s.config.Clock()),
+		Rules: statsOf(book.counts.byName), Descriptors: book.descriptors.snapshot(), Pools: book.poolStats(l.config.Clock()),
 	}
-	st.APIs, st.Latency = s.apiLatencies()
+	st.APIs, st.Latency = l.apiLatencies()
 	for _, c := range checkCodes {
-		st.Errors[c] = s.failures[c].Load()
+		st.Errors[c] = l.failures[c].Load()
 	}
 	for domain, n := range book.unmatched {
 		st.Unmatched[domain] = n.Load()
@@ -120,14 +120,14 @@ func (s *Limiter) Stats() Stats {
 }
 
 // count adds a decided batch to the statistics.
-func (s *Limiter) count(book *ruleBook, b *Batch) {
+func (l *Limiter) count(book *ruleBook, b *Batch) {
 	var all, one sums
 	var rule *rules.Rule
 	for i := range b.Results {
 		r := &b.Results[i]
 		all.add(r)
 		if r.Err != nil {
-			s.failures[r.Err.Code].Add(1)
+			l.failures[r.Err.Code].Add(1)
 		}
 		if r.unmatched {
 			n := book.unmatched[b.Checks[i].Domain]
@@ -143,7 +143,7 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 			rule, one = r.Rule, sums{}
 		}
 		one.add(r)
-		book.descriptors.add(book.set, s.config.Hasher, b, i)
+		book.descriptors.add(book.set, l.config.Hasher, b, i)
 		if r.asked {
 			pool := book.pools[r.Rule.Elastic.Pool]
 			if r.Elastic {
@@ -156,7 +156,7 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 	if rule != nil {
 		book.counts.byRule[rule].add(one)
 	}
-	s.results.add(all)
+	l.results.add(all)
 }
 
 const (
@@ -302,9 +302,9 @@ type APILatency struct {
 }
 
 // apiLatencies returns the histograms of all APIs, and their sum.
-func (s *Limiter) apiLatencies() (list []APILatency, all timing.Snapshot) {
-	for i := range s.latency {
-		one := APILatency{API(i), s.latency[i].Snapshot()}
+func (l *Limiter) apiLatencies() (list []APILatency, all timing.Snapshot) {
+	for i := range l.latency {
+		one := APILatency{API(i), l.latency[i].Snapshot()}
 		list = append(list, one)
 		all.Add(one.Snapshot)
 	}

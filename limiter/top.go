@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/heavy"
+	"github.com/sluice-project/sluice/internal/topk"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -59,7 +59,7 @@ type NodeTop struct {
 	Node   string
 	Off    bool          // it counts nothing
 	Covers time.Duration // the time up to now that Keys counts
-	Keys   []heavy.Entry
+	Keys   []topk.Entry
 }
 
 // TopKey is one of the heaviest keys.
@@ -86,11 +86,11 @@ type Top struct {
 }
 
 // Top implements Service.
-func (s *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
+func (l *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	switch {
-	case s.top == nil:
+	case l.top == nil:
 		return Top{}, &Error{Code: Rejected, Message: "this node counts no top keys; start it with --top-keys=local or on"}
-	case s.config.TopKeys == TopLocal && !q.Operator:
+	case l.config.TopKeys == TopLocal && !q.Operator:
 		return Top{}, ErrNotOperator
 	case q.N < 1 || q.N > MaxTop:
 		return Top{}, &Error{Code: Invalid, Field: "n", Message: fmt.Sprintf("%d; want 1 to %d", q.N, MaxTop)}
@@ -100,28 +100,28 @@ func (s *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	if fault := textError(q.Domain, true); fault != "" {
 		return Top{}, &Error{Code: Invalid, Field: "domain", Message: fault}
 	}
-	all := []NodeTop{s.TopHere(q)}
-	if view := s.config.Cluster(ctx).View; view != nil {
+	all := []NodeTop{l.TopHere(q)}
+	if view := l.config.Cluster(ctx).View; view != nil {
 		all[0].Node = view.Self
 	}
 	var missing []string
-	if s.config.AskTop != nil {
+	if l.config.AskTop != nil {
 		var others []NodeTop
-		others, missing = s.config.AskTop(ctx, q)
+		others, missing = l.config.AskTop(ctx, q)
 		all = append(all, others...)
 	}
 	return joinTops(q, all, missing), nil
 }
 
 // TopHere returns the counts of this node, up to MaxTop keys. Other nodes may have counted other checks of the same keys.
-func (s *Limiter) TopHere(q TopQuery) NodeTop {
-	if s.top == nil {
+func (l *Limiter) TopHere(q TopQuery) NodeTop {
+	if l.top == nil {
 		return NodeTop{Off: true}
 	}
-	now := s.config.Clock()
-	w := s.top.frequent
+	now := l.config.Clock()
+	w := l.top.frequent
 	if q.By == ByLimited {
-		w = s.top.limited
+		w = l.top.limited
 	}
 	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool {
 		return q.Domain == "" || isOfDomain(name, q.Domain)
@@ -183,7 +183,7 @@ const (
 // topCount counts the heaviest keys of this node's APIs. Under load most checks cost one random number, and no lock or counter
 // is shared by all.
 type topCount struct {
-	frequent, limited *heavy.Window
+	frequent, limited *topk.Window
 	// random is uniform over uint32.
 	random func() uint32
 
@@ -194,16 +194,16 @@ type topCount struct {
 
 func newTopCount() *topCount {
 	t := &topCount{
-		frequent: heavy.NewWindow(topSlot, topPlaces), limited: heavy.NewWindow(topSlot, topPlaces),
+		frequent: topk.NewWindow(topSlot, topPlaces), limited: topk.NewWindow(topSlot, topPlaces),
 		random: rand.Uint32,
 	}
 	t.every.Store(1)
 	return t
 }
 
-// observe counts the checks of b, which is settled, or a sample of them with the weight of all.
-func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
-	t := s.top
+// observe counts the checks of b, which is finished, or a sample of them with the weight of all.
+func (l *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
+	t := l.top
 	if t == nil {
 		return
 	}
@@ -217,8 +217,8 @@ func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 			continue
 		}
 		t.pace(now, every)
-		b.named = named{c, r.Rule, set, s.config.Hasher}
-		key := s.counterKey(b, c, r.Rule)
+		b.named = named{c, r.Rule, set, l.config.Hasher}
+		key := l.counterKey(b, c, r.Rule)
 		t.frequent.Add(now, key, uint64(every), &b.named)
 		if r.Shadowed || !r.Allowed && !r.givenBack {
 			t.limited.Add(now, key, uint64(every), &b.named)
@@ -260,7 +260,7 @@ type named struct {
 	hasher Hasher
 }
 
-// AppendName implements heavy.Namer.
+// AppendName implements topk.Namer.
 func (n *named) AppendName(dst []byte) []byte {
 	first := len(dst)
 	dst = append(dst, nameComplete)

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/topk"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -180,8 +180,8 @@ func TestTopOfAll(t *testing.T) {
 	ann[0].Count, ann[0].Error = 40, 3
 	bob := named{check: &Check{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: "bob"}}}}
 	others = []NodeTop{
-		{Node: "n3", Covers: 20 * time.Second, Keys: append(ann, heavy.Entry{Key: bucket.Key{Lo: 1}, Count: 99, Name: []byte{9, 9}})},
-		{Node: "n2", Covers: 5 * time.Second, Keys: []heavy.Entry{{Key: bucket.Key{Lo: 2}, Count: 10, Name: bob.AppendName(nil)}}},
+		{Node: "n3", Covers: 20 * time.Second, Keys: append(ann, topk.Entry{Key: bucket.Key{Lo: 1}, Count: 99, Name: []byte{9, 9}})},
+		{Node: "n2", Covers: 5 * time.Second, Keys: []topk.Entry{{Key: bucket.Key{Lo: 2}, Count: 10, Name: bob.AppendName(nil)}}},
 		{Node: "n5", Off: true},
 	}
 	got, err := s.Top(t.Context(), TopQuery{By: ByFrequent, N: 5, Domain: "shop", Operator: true})

@@ -9,11 +9,11 @@ const (
 )
 
 // begin begins the span of a call; most have none.
-func (s *Limiter) begin(b *Batch, name string) *tracing.Span {
-	if s.config.Tracer == nil {
+func (l *Limiter) begin(b *Batch, name string) *tracing.Span {
+	if l.config.Tracer == nil {
 		return nil
 	}
-	span := s.config.Tracer.Call(name, b.Traceparent)
+	span := l.config.Tracer.Call(name, b.Traceparent)
 	b.asked.Trace = span.Trace()
 	return span
 }

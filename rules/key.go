@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/descvalue"
 )
 
 // level is one entry that leads to a rule.
@@ -30,14 +30,14 @@ const (
 
 // AppendKey appends the bytes that name the counter of descriptor under r: the domain and the entries, each with its
 // length, values normalised by the rule (patterns that share one counter, address prefixes) and shortened if they are too
-// long or not UTF-8 (shortvalue.Of). r may be nil: plain entries. Different names never give equal bytes. If dst has room it
+// long or not UTF-8 (descvalue.Of). r may be nil: plain entries. Different names never give equal bytes. If dst has room it
 // does not allocate, except for a value that is shortened and for a value under ip_prefix that is no address.
 func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 	dst = appendSized(dst, domain, plainValue)
 	for i, e := range descriptor {
 		dst = appendSized(dst, e.Key, plainValue)
 		if r == nil || i >= len(r.levels) {
-			dst = appendSized(dst, shortvalue.Of(e.Value), plainValue)
+			dst = appendSized(dst, descvalue.Of(e.Value), plainValue)
 			continue
 		}
 		switch l := &r.levels[i]; {
@@ -46,7 +46,7 @@ func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 		case l.prefix != nil:
 			dst = l.prefix.append(dst, e.Value)
 		default:
-			dst = appendSized(dst, shortvalue.Of(e.Value), plainValue)
+			dst = appendSized(dst, descvalue.Of(e.Value), plainValue)
 		}
 	}
 	return dst
@@ -56,7 +56,7 @@ func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 // too long or not UTF-8, or the pattern or the block of addresses that it counts in. r may be nil.
 func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
 	if r == nil || i >= len(r.levels) {
-		return append(dst, shortvalue.Of(value)...)
+		return append(dst, descvalue.Of(value)...)
 	}
 	switch l := &r.levels[i]; {
 	case l.shared:
@@ -66,7 +66,7 @@ func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
 			return b.AppendTo(dst)
 		}
 	}
-	return append(dst, shortvalue.Of(value)...)
+	return append(dst, descvalue.Of(value)...)
 }
 
 func appendSized(dst []byte, s string, kind uint64) []byte {
@@ -104,7 +104,7 @@ func (p *IPPrefix) block(value string) (b netip.Prefix, ok bool) {
 func (p *IPPrefix) append(dst []byte, value string) []byte {
 	b, ok := p.block(value)
 	if !ok {
-		return appendSized(dst, shortvalue.Of(value), plainValue)
+		return appendSized(dst, descvalue.Of(value), plainValue)
 	}
 	a := b.Addr().As16()
 	first := a[:]

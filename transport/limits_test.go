@@ -42,7 +42,7 @@ func TestWireNumbers(t *testing.T) {
 		{"read", int32(sluicev1.Verb_VERB_READ), int32(bucket.Read)},
 		{"charge", int32(sluicev1.Verb_VERB_CHARGE), int32(bucket.Charge)},
 		{"refund", int32(sluicev1.Verb_VERB_REFUND), int32(bucket.Refund)},
-		{"held", int32(sluicev1.Source_SOURCE_HELD), int32(check.Held)},
+		{"owned", int32(sluicev1.Source_SOURCE_OWNED), int32(check.Owned)},
 		{"forwarded", int32(sluicev1.Source_SOURCE_FORWARDED), int32(check.Forwarded)},
 		{"share", int32(sluicev1.Source_SOURCE_SHARE), int32(check.Share)},
 		{"closed", int32(sluicev1.Source_SOURCE_CLOSED), int32(check.Closed)},

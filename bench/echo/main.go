@@ -80,7 +80,7 @@ func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 		d.Remaining = 999_999_990
 		d.ResetAfterNs = 315_360_000_000_000
 		d.Rule = "allowed/user"
-		d.Source = sluicev1.Source_SOURCE_HELD
+		d.Source = sluicev1.Source_SOURCE_OWNED
 		d.Owner = "n1"
 		d.PeriodNs = 31_536_000_000_000_000
 		out[i] = d

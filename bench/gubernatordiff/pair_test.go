@@ -39,7 +39,7 @@ type pair struct {
 // Decide implements check.Decider.
 func (p *pair) Decide(_ context.Context, b *check.Batch) {
 	for i := range b.Requests {
-		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Held, Owner: "n1"}
+		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Owned, Owner: "n1"}
 	}
 }
 

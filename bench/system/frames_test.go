@@ -33,7 +33,7 @@ func (even) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, s
 		res := &sluicev1.CheckResponse{Id: req.GetId()}
 		for _, c := range req.GetChecks() {
 			v := c.GetDescriptor_()[0].GetValue()
-			res.Decisions = append(res.Decisions, &sluicev1.Decision{Allowed: (v[len(v)-1]-'0')%2 == 0, Source: sluicev1.Source_SOURCE_HELD})
+			res.Decisions = append(res.Decisions, &sluicev1.Decision{Allowed: (v[len(v)-1]-'0')%2 == 0, Source: sluicev1.Source_SOURCE_OWNED})
 		}
 		if err := stream.Send(res); err != nil {
 			return err
@@ -63,7 +63,7 @@ func TestFrames(t *testing.T) {
 		if err := caller.Call(context.Background(), 0, keys, &seen); err != nil {
 			t.Error(err)
 		}
-		return seen.By[load.Held]
+		return seen.By[load.Owned]
 	}
 	var callers sync.WaitGroup
 	for i := range 32 {

@@ -21,7 +21,7 @@ func TestObserver(t *testing.T) {
 	}
 	spans := tracetest.NewSpanRecorder()
 	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test").Start(t.Context(), "request")
-	o.Decided(ctx, client.Event{Domain: "shop", Verb: "check", Cost: 2, Took: time.Millisecond, Decision: client.Decision{Source: client.SourceHeld, Rule: "shop/user"}})
+	o.Decided(ctx, client.Event{Domain: "shop", Verb: "check", Cost: 2, Took: time.Millisecond, Decision: client.Decision{Source: client.SourceOwned, Rule: "shop/user"}})
 	o.Decided(t.Context(), client.Event{Domain: "shop", Verb: "check", Cost: 1, Err: client.ErrClosed})
 	span.End()
 

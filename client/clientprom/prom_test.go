@@ -17,11 +17,11 @@ func TestObserver(t *testing.T) {
 	if err := prometheus.NewPedanticRegistry().Register(o); err != nil {
 		t.Fatal(err)
 	}
-	allowed := client.Decision{Allowed: true, Source: client.SourceHeld}
+	allowed := client.Decision{Allowed: true, Source: client.SourceOwned}
 	for _, e := range []client.Event{
 		{Cost: 3, Decision: allowed, Took: time.Millisecond},
 		{Cost: 1, Decision: client.Decision{Source: client.SourceDenyCache}},
-		{Cost: 1, Decision: client.Decision{Allowed: true, Shadowed: true, Source: client.SourceHeld}},
+		{Cost: 1, Decision: client.Decision{Allowed: true, Shadowed: true, Source: client.SourceOwned}},
 		{Cost: 1, Err: &client.Error{Field: "domain"}},
 		{Cost: 1, Err: errors.New("gone")},
 	} {
@@ -31,11 +31,11 @@ func TestObserver(t *testing.T) {
 	want := `
 # HELP sluice_client_checks_total Checks by outcome and by who decided.
 # TYPE sluice_client_checks_total counter
-sluice_client_checks_total{domain="shop",outcome="allowed",source="held",verb="check"} 1
+sluice_client_checks_total{domain="shop",outcome="allowed",source="owned",verb="check"} 1
 sluice_client_checks_total{domain="shop",outcome="denied",source="deny_cache",verb="check"} 1
 sluice_client_checks_total{domain="shop",outcome="error",source="",verb="check"} 1
 sluice_client_checks_total{domain="shop",outcome="invalid",source="",verb="check"} 1
-sluice_client_checks_total{domain="shop",outcome="shadowed",source="held",verb="check"} 1
+sluice_client_checks_total{domain="shop",outcome="shadowed",source="owned",verb="check"} 1
 # HELP sluice_client_units_total Units that were asked for, by outcome.
 # TYPE sluice_client_units_total counter
 sluice_client_units_total{domain="shop",outcome="allowed",verb="check"} 3

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/descvalue"
 )
 
 // Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is false if the
@@ -88,7 +88,7 @@ func Metadata(name, field string) Key {
 func APIKey(field string) Key {
 	return From("api_key", func(ctx context.Context, _ string) string {
 		if v := value(ctx, field); v != "" {
-			return shortvalue.Hash(v)
+			return descvalue.Hash(v)
 		}
 		return ""
 	})

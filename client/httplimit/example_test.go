@@ -21,7 +21,7 @@ type three map[string]int
 func (t three) Check(_ context.Context, c client.Check) (client.Decision, error) {
 	key := fmt.Sprint(c.Descriptor)
 	t[key]++
-	d := client.Decision{Source: client.SourceHeld, Limit: 3, Period: time.Minute, RetryAfter: 20 * time.Second, Rule: "shop/user"}
+	d := client.Decision{Source: client.SourceOwned, Limit: 3, Period: time.Minute, RetryAfter: 20 * time.Second, Rule: "shop/user"}
 	if d.Remaining = int64(max(0, 3-t[key])); t[key] <= 3 {
 		d.Allowed, d.RetryAfter = true, 0
 	}

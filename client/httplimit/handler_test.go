@@ -50,8 +50,8 @@ func always(d client.Decision) *fake {
 }
 
 var (
-	allowed = client.Decision{Allowed: true, Source: client.SourceHeld, Limit: 10, Remaining: 9, Period: time.Minute, ResetAfter: 6 * time.Second, Rule: "shop/user"}
-	denied  = client.Decision{Source: client.SourceHeld, Limit: 10, Period: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond, Rule: "shop/user", LimitIndex: 1}
+	allowed = client.Decision{Allowed: true, Source: client.SourceOwned, Limit: 10, Remaining: 9, Period: time.Minute, ResetAfter: 6 * time.Second, Rule: "shop/user"}
+	denied  = client.Decision{Source: client.SourceOwned, Limit: 10, Period: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond, Rule: "shop/user", LimitIndex: 1}
 )
 
 // serve sends r through a Handler and returns the answer and whether the handler was called.

@@ -46,7 +46,7 @@ func (g *gate) describe(h http.Header, d *client.Decision) {
 // counted reports whether d is of a limit and its counter.
 func counted(d *client.Decision) bool {
 	switch d.Source {
-	case client.SourceHeld, client.SourceForwarded, client.SourceShare, client.SourceDenyCache, client.SourceFailLocal:
+	case client.SourceOwned, client.SourceForwarded, client.SourceShare, client.SourceDenyCache, client.SourceFailLocal:
 		return d.Period > 0
 	}
 	return false

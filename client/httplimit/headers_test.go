@@ -29,7 +29,7 @@ func TestHeaders(t *testing.T) {
 			"RateLimit-Policy": `"limit#2";q=5`, "RateLimit": `"limit#2";r=0;t=1`, "Retry-After": "1", "X-RateLimit-Retry-After": "1",
 			"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "0",
 		}},
-		{"never", client.Decision{Source: client.SourceHeld, Limit: math.MaxInt64, Period: time.Minute, RetryAfter: client.Never, ResetAfter: time.Second, Rule: `say "hi" \ naïve`}, map[string]string{
+		{"never", client.Decision{Source: client.SourceOwned, Limit: math.MaxInt64, Period: time.Minute, RetryAfter: client.Never, ResetAfter: time.Second, Rule: `say "hi" \ naïve`}, map[string]string{
 			"RateLimit-Policy": `"say \"hi\" \\ na%C3%AFve";q=999999999999999;w=60`, "RateLimit": `"say \"hi\" \\ na%C3%AFve";r=0`,
 			"X-RateLimit-Limit": "9223372036854775807", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1",
 		}},

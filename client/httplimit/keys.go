@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/descvalue"
 )
 
 // Key makes entries of a descriptor from a request. ok is false if the request lacks the value, for example a user: then
@@ -84,7 +84,7 @@ func Header(name, header string) Key {
 func APIKey(header string) Key {
 	return From("api_key", func(r *http.Request) string {
 		if v := r.Header.Get(header); v != "" {
-			return shortvalue.Hash(v)
+			return descvalue.Hash(v)
 		}
 		return ""
 	})

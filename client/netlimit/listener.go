@@ -151,16 +151,16 @@ func (l *Listener) accept() {
 			l.group.Go(func() {
 				d, err := l.decide(key.Network(ip))
 				<-l.asking
-				l.settle(c, d, err == nil && d.Allowed || err != nil && !l.config.FailClosed)
+				l.admitOrClose(c, d, err == nil && d.Allowed || err != nil && !l.config.FailClosed)
 			})
 		default:
-			l.settle(c, client.Decision{}, !l.config.FailClosed)
+			l.admitOrClose(c, client.Decision{}, !l.config.FailClosed)
 		}
 	}
 }
 
-// settle makes c ready or closes it. It does not block, since room was reserved.
-func (l *Listener) settle(c net.Conn, d client.Decision, admitted bool) {
+// admitOrClose makes c ready or closes it. It does not block, since room was reserved.
+func (l *Listener) admitOrClose(c net.Conn, d client.Decision, admitted bool) {
 	if admitted && l.ctx.Err() == nil {
 		l.ready <- c
 		return

@@ -88,8 +88,8 @@ func (m *Machine) abandonAll(ch *channel) {
 	ch.drops, ch.closes, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
 	for i := range m.parts {
 		p := &m.parts[i]
-		for j := len(p.hold.targets) - 1; j >= 0; j-- {
-			if t := p.hold.targets[j]; t.ch == ch {
+		for j := len(p.ownership.targets) - 1; j >= 0; j-- {
+			if t := p.ownership.targets[j]; t.ch == ch {
 				m.abandon(t)
 			}
 		}
@@ -128,13 +128,13 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		if f == m.pace.transferBatch {
 			m.pace.transferBatch, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
 		}
-		m.settle(ch, f, r)
+		m.takeResults(ch, f, r)
 		return
 	}
 }
 
-// settle reports the result of each part to its target.
-func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
+// takeResults reports the result of each part to its target.
+func (m *Machine) takeResults(ch *channel, f *transferBatch, r *message.Receipt) {
 	var rejected map[int]message.Rejection
 	if len(r.Rejected) > 0 {
 		rejected = make(map[int]message.Rejection, len(r.Rejected))
@@ -242,7 +242,7 @@ const (
 // confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
 	nearest, second, n := gateMost, gateMost, 0
-	for _, t := range p.hold.targets {
+	for _, t := range p.ownership.targets {
 		if t.stage == complete {
 			n++
 			rtt := t.ch.rtt.Least()

@@ -107,7 +107,7 @@ func (m *Machine) claimLost() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
-			p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer) {
+			p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer) {
 			continue
 		}
 		if req == nil {
@@ -229,20 +229,7 @@ func (m *Machine) takeClaimResponse(from message.Peer, g *message.ClaimResponse)
 		if votes && !slices.Contains(c.voters, from) {
 			c.voters = append(c.voters, from) // may come after its grant, when its grace ends
 		}
-		if slices.Contains(c.granted, from) {
-			continue
-		}
-		c.granted = append(c.granted, from)
-		p.noteOwned(part.LastOwned) // also for a later claim, if this one fails
-		if p.lastOwned.Less(part.MaybeOwned) && !slices.Contains(c.maybeOwned, part.MaybeOwned) {
-			c.maybeOwned = append(c.maybeOwned, part.MaybeOwned)
-		}
-		if from == m.c.Self {
-			c.maybeOwned = append(c.maybeOwned, p.maybeOwned...) // those of processes that grant this claim do not count
-		}
-		if part.Has != message.None {
-			c.states = append(c.states, offer{from, part.Has, part.State})
-		}
+		m.takeGrant(from, p, &part)
 	}
 }
 

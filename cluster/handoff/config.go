@@ -65,7 +65,7 @@ func (c Config) Validate() error {
 	case c.Replicas < 0 || c.Replicas > 2:
 		return fmt.Errorf("handoff: Replicas: %d; want 1 or 2, or 0 for the default", c.Replicas)
 	case c.InitialSyncs < 0:
-		return fmt.Errorf("handoff: Initial syncs: %d; want a number of partitions, or 0 for the default", c.InitialSyncs)
+		return fmt.Errorf("handoff: InitialSyncs: %d; want a number of partitions, or 0 for the default", c.InitialSyncs)
 	case c.Rest < 0:
 		return fmt.Errorf("handoff: Rest: %d; want a number of times, or 0 for the default", c.Rest)
 	case c.Chunk < 0:

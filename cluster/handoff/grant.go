@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"slices"
+
 	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -13,6 +15,25 @@ func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 		return
 	}
 	m.send(from, m.answerClaim(from, b))
+}
+
+// takeGrant takes from's grant of p to this process, which claims p.
+func (m *Machine) takeGrant(from message.Peer, p *partition, part *message.ClaimResponsePart) {
+	c := p.claim
+	if slices.Contains(c.granted, from) {
+		return
+	}
+	c.granted = append(c.granted, from)
+	p.noteOwned(part.LastOwned) // also for a later claim, if this one fails
+	if p.lastOwned.Less(part.MaybeOwned) && !slices.Contains(c.maybeOwned, part.MaybeOwned) {
+		c.maybeOwned = append(c.maybeOwned, part.MaybeOwned)
+	}
+	if from == m.c.Self {
+		c.maybeOwned = append(c.maybeOwned, p.maybeOwned...) // those of processes that grant this claim do not count
+	}
+	if part.Has != message.None {
+		c.states = append(c.states, offer{from, part.Has, part.State})
+	}
 }
 
 // answerProbe answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
@@ -88,7 +109,7 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
-		p.phase == inHandoff && m.lives(p.hold.nextOwner.ch.peer):
+		p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer):
 		return false
 	case m.present(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
 		// The owner seems to be alive; perhaps only the claimer does not hear it.

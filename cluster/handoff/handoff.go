@@ -13,8 +13,8 @@ func (k *packing) closes() {
 		t := ch.closes[0]
 		ch.closes = ch.closes[1:]
 		p := t.part
-		if p.hold.previousOwner == ch.peer && m.now-p.hold.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
-			p.hold.later = true // offered again when the time has passed
+		if p.ownership.previousOwner == ch.peer && m.now-p.ownership.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
+			p.ownership.later = true // offered again when the time has passed
 			continue
 		}
 		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > maxCloseChanges {
@@ -23,7 +23,7 @@ func (k *packing) closes() {
 		if guard.On(guard.Freeze) {
 			m.c.Table.Seal(p.number)
 		}
-		h := &p.hold
+		h := &p.ownership
 		seq := m.drain(p)
 		t.pending = distinct(t.pending)
 		part, left := k.export(t, t.pending, len(t.pending), closeBounds)
@@ -52,16 +52,16 @@ func (k *packing) closes() {
 
 // handoffAccepted ends a handoff at the old owner: t's peer owns p now, and the state here is a replica.
 func (m *Machine) handoffAccepted(p *partition, t *target) {
-	if p.phase != inHandoff || p.hold.nextOwner != t {
+	if p.phase != inHandoff || p.ownership.nextOwner != t {
 		return
 	}
 	m.noteFreezeEnd(p)
 	m.stats.HandedOff++
-	mark := message.Mark{Epoch: p.hold.next, Seq: p.hold.seq}
-	before := message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
-	m.confirmed[p.number].Store(p.hold.seq)
-	next := p.hold.next
-	for _, x := range p.hold.targets {
+	mark := message.Mark{Epoch: p.ownership.next, Seq: p.ownership.seq}
+	before := message.Mark{Epoch: p.ownership.epoch, Seq: p.ownership.seq}
+	m.confirmed[p.number].Store(p.ownership.seq)
+	next := p.ownership.next
+	for _, x := range p.ownership.targets {
 		if x != t && m.c.Replicas == 1 {
 			m.dropAt(x) // with two, dropLeftover drops theirs when the next owner has enough replicas
 		}
@@ -88,11 +88,11 @@ func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 
 // handoffRejected takes p back, unless another process owns it at a higher epoch.
 func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) {
-	if p.phase != inHandoff || p.hold.nextOwner != t {
+	if p.phase != inHandoff || p.ownership.nextOwner != t {
 		return
 	}
 	m.noteFreezeEnd(p)
-	h := p.hold
+	h := p.ownership
 	m.learn(p, x.Known, x.Owner)
 	if p.phase != inHandoff {
 		return // a higher epoch is known; p is no longer owned here
@@ -119,7 +119,7 @@ func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) 
 
 // noteFreezeEnd records the duration of a freeze.
 func (m *Machine) noteFreezeEnd(p *partition) {
-	d := m.now - p.hold.frozen
+	d := m.now - p.ownership.frozen
 	m.stats.Freezes++
 	m.stats.FrozenNanos += d
 	m.stats.FrozenMax = max(m.stats.FrozenMax, d)
@@ -154,6 +154,6 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		drained: part.Seq, packed: part.Seq, acked: part.Seq,
 	}
 	m.open(p, part.Next, start, previousOwner)
-	p.hold.previousOwner, p.hold.since = from, m.now
+	p.ownership.previousOwner, p.ownership.since = from, m.now
 	return true
 }

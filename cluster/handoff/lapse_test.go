@@ -51,8 +51,8 @@ func TestLapse(t *testing.T) {
 			s.grants(c.bob, message.ClaimResponse{Version: 1}, message.ClaimResponsePart{}) // in its grace
 			s.grants(carol, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
 		}
-		if !s.Owns(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
-			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Owns(0), s.parts[0].hold.epoch.Gen, spent(t, s.table, 1))
+		if !s.Owns(0) || s.parts[0].ownership.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
+			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Owns(0), s.parts[0].ownership.epoch.Gen, spent(t, s.table, 1))
 		}
 	}
 }

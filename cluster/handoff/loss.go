@@ -35,16 +35,16 @@ func (m *Machine) lossOf(p *partition) *loss {
 	if !p.isOwned() {
 		return &p.state.loss
 	}
-	return &p.hold.loss
+	return &p.ownership.loss
 }
 
-// remains returns the loss if no process owned the partition at l.last.
-func (l loss) remains() loss {
-	return l.but(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
+// withoutLast returns the loss if no process owned the partition at l.last.
+func (l loss) withoutLast() loss {
+	return l.reducedTo(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
 }
 
-// but returns rest, the remaining part of l, or no loss if l.complete covers it.
-func (l loss) but(rest loss) loss {
+// reducedTo returns rest, which a merged copy of the state leaves of l, or no loss if l.complete covers rest.
+func (l loss) reducedTo(rest loss) loss {
 	if rest.complete.Less(l.complete) {
 		rest.complete = l.complete
 	}
@@ -115,15 +115,15 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 // setLoss sets the loss of p, owned here, in the table. Nothing is lost of an epoch at which this process did not own it.
 func (m *Machine) setLoss(p *partition, l loss) {
 	if m.neverOwned(p, l.last) {
-		l = l.remains()
+		l = l.withoutLast()
 	}
-	p.hold.loss = l
+	p.ownership.loss = l
 	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
 }
 
 // lossEnds returns when p's loss stops counting.
 func (m *Machine) lossEnds(p *partition) int64 {
-	l, end := &p.hold.loss, int64(math.MaxInt64)
+	l, end := &p.ownership.loss, int64(math.MaxInt64)
 	if *l == (loss{}) {
 		return end
 	}
@@ -136,9 +136,9 @@ func (m *Machine) lossEnds(p *partition) int64 {
 	return end
 }
 
-// endLoss ends p's loss, or reduces it to remains.
-func (m *Machine) endLoss(p *partition, remains loss) {
-	m.setLoss(p, remains)
+// reduceLoss reduces p's loss to rest, or ends it if rest is zero.
+func (m *Machine) reduceLoss(p *partition, rest loss) {
+	m.setLoss(p, rest)
 	m.announce(p)
 }
 
@@ -146,14 +146,14 @@ func (m *Machine) endLoss(p *partition, remains loss) {
 func (m *Machine) tendLosses() {
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.phase != owning || p.hold.loss == (loss{}) {
+		if p.phase != owning || p.ownership.loss == (loss{}) {
 			continue
 		}
 		if m.now >= m.lossEnds(p) {
-			m.endLoss(p, loss{})
+			m.reduceLoss(p, loss{})
 			continue
 		}
-		m.setLoss(p, p.hold.loss)
+		m.setLoss(p, p.ownership.loss)
 	}
 }
 
@@ -168,8 +168,8 @@ func (m *Machine) AcceptLoss(now int64) (n int) {
 // acceptLoss is AcceptLoss for this process. Replicas learn of it with the next owned partitions.
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
-		if p := &m.parts[i]; p.phase == owning && p.hold.loss != (loss{}) {
-			m.endLoss(p, loss{})
+		if p := &m.parts[i]; p.phase == owning && p.ownership.loss != (loss{}) {
+			m.reduceLoss(p, loss{})
 			n++
 		}
 	}
@@ -216,13 +216,13 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, true) != nil {
 		return false
 	}
-	h := &p.hold
+	h := &p.ownership
 	if part.Begin {
 		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, initialSync: part.InitialSync})
 	}
 	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.initialSync == part.InitialSync })
 	if at < 0 { // its first part went to an earlier term
-		return true // its beginning went to a term before this one
+		return true
 	}
 	h.merging[at].sum = add(h.merging[at].sum, portion)
 	if !part.End {
@@ -236,13 +236,13 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	switch l := &h.loss; {
 	case *l == (loss{}):
 	case !part.Epoch.Less(l.last):
-		if rest := l.but(m.decodeLoss(part.Loss, *l)); rest != *l {
+		if rest := l.reducedTo(m.decodeLoss(part.Loss, *l)); rest != *l {
 			m.stats.LossesBack++
-			m.endLoss(p, rest)
+			m.reduceLoss(p, rest)
 		}
 	case part.Loss == (message.Loss{}) && l.complete.Less(part.Epoch):
 		l.complete = part.Epoch
-		m.endLoss(p, *l)
+		m.reduceLoss(p, *l)
 	}
 	return true
 }

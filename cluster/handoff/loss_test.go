@@ -458,11 +458,11 @@ func TestLostTwiceToOne(t *testing.T) {
 	for _, first := range []message.Peer{dave, bob} {
 		before := loss{last: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
 		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.ClaimResponsePart{MaybeOwned: later})
-		want := loss{last: later, since: s.parts[0].hold.loss.since}
+		want := loss{last: later, since: s.parts[0].ownership.loss.since}
 		if first != dave {
 			want.lastCertain = before.last
 		}
-		if got := s.parts[0].hold.loss; got != want {
+		if got := s.parts[0].ownership.loss; got != want {
 			t.Errorf("%s first: lost is %+v, want %+v", first.Name, got, want)
 		}
 	}

@@ -250,7 +250,7 @@ func (m *Machine) lookAround() {
 	}
 	for i := range m.parts {
 		p := &m.parts[i]
-		h := &p.hold
+		h := &p.ownership
 		if h.skipped != (message.Peer{}) && m.now >= h.skippedUntil {
 			h.skipped = message.Peer{}
 			m.replan = true

@@ -56,12 +56,12 @@ func (m *Machine) ownedPartitions(full bool, of []int) *message.OwnedPartitions 
 		switch p.phase {
 		case owning:
 			b.Partitions = append(b.Partitions, message.OwnedPartition{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.encodeLoss(&p.hold.loss),
+				Partition: p.number, Gen: p.ownership.epoch.Gen, Start: p.ownership.start, Loss: m.encodeLoss(&p.ownership.loss),
 				Replicated: wanted > 0 && m.completeReplicas(p) >= wanted,
 			})
 		case inHandoff:
 			b.Partitions = append(b.Partitions, message.OwnedPartition{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.encodeLoss(&p.hold.loss),
+				Partition: p.number, Gen: p.ownership.epoch.Gen, Start: p.ownership.start, NextOwner: p.ownership.nextOwner.ch.peer, Loss: m.encodeLoss(&p.ownership.loss),
 			})
 		}
 	}
@@ -139,8 +139,8 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.OwnedPartiti
 	}
 	k.status, k.nextOwner, k.start, k.replicated = ownerAnnounced, h.NextOwner, h.Start, h.Replicated
 	p.noteOwned(k.epoch)
-	if p.phase == inHandoff && p.hold.next == k.epoch {
-		m.handoffAccepted(p, p.hold.nextOwner)
+	if p.phase == inHandoff && p.ownership.next == k.epoch {
+		m.handoffAccepted(p, p.ownership.nextOwner)
 	}
 	m.handoffAcceptedLate(p, h.Start)
 	if p.phase == divergent && p.within(h.Start) {

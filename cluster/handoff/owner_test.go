@@ -216,17 +216,17 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 func TestNextOwnerIsAwaited(t *testing.T) {
 	s := newScript(t)
 	s.tells(bob, &message.OwnedPartitions{Seq: 2, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, NextOwner: alice}}})
-	if s.Held() != 1 {
+	if s.OnlyHere() != 1 {
 		t.Errorf("alice would leave, and bob hands off to her")
 	}
 	s.tells(bob, &message.OwnedPartitions{Seq: 3, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned}}})
-	if s.Held() != 0 {
+	if s.OnlyHere() != 0 {
 		t.Errorf("alice would not leave, and bob has taken it back")
 	}
 	s.tells(bob, &message.OwnedPartitions{Seq: 4, Full: true, Partitions: []message.OwnedPartition{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	s.heard = []message.Peer{carol}
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Replica: []int{0}})
-	if s.pass(3 * time.Second); s.Held() != 0 {
+	if s.pass(3 * time.Second); s.OnlyHere() != 0 {
 		t.Errorf("alice would not leave, and bob is gone")
 	}
 }

@@ -127,7 +127,7 @@ func (k *packing) change(t *target, n int, room bucket.ImageBounds) {
 	if t.pending = left; len(left) == 0 {
 		t.packed = t.drained
 	}
-	part.Epoch, part.Start, part.Seq = t.part.hold.epoch, t.part.hold.start, t.packed
+	part.Epoch, part.Start, part.Seq = t.part.ownership.epoch, t.part.ownership.start, t.packed
 	k.put(t, part)
 }
 
@@ -184,7 +184,7 @@ func (k *packing) portion(t *target, part *message.Part) {
 	part.Seq = t.packed
 	switch t.kind {
 	case message.InitialSync:
-		part.Epoch, part.Start = p.hold.epoch, p.hold.start
+		part.Epoch, part.Start = p.ownership.epoch, p.ownership.start
 	case message.Merge:
 		if !p.state.passed {
 			part.Epoch = p.state.mark.Epoch

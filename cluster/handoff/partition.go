@@ -31,8 +31,8 @@ type partition struct {
 	// partition without this process having noticed.
 	maybeOwned []message.Epoch
 
-	hold  hold
-	claim *claim
+	ownership ownership
+	claim     *claim
 }
 
 // knowledge is the highest known epoch and its owner.
@@ -75,8 +75,8 @@ type state struct {
 	answers []*target
 }
 
-// hold is the owner's state of its partition.
-type hold struct {
+// ownership is the owner's state of its partition.
+type ownership struct {
 	epoch   message.Epoch
 	start   message.Mark
 	targets []*target
@@ -147,15 +147,15 @@ func (p *partition) within(start message.Mark) bool {
 // markOf returns the current mark of an owned shard.
 func (m *Machine) markOf(p *partition) message.Mark {
 	if p.phase == inHandoff {
-		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
+		return message.Mark{Epoch: p.ownership.epoch, Seq: p.ownership.seq}
 	}
-	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
+	return message.Mark{Epoch: p.ownership.epoch, Seq: m.drain(p)}
 }
 
 // open makes this process owner of p at epoch, continuing from start.
 func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
-	replicated := p.hold.replicated || p.claim != nil && m.several
+	replicated := p.ownership.replicated || p.claim != nil && m.several
 	var former []message.Peer
 	if p.claim != nil {
 		for _, x := range p.claim.states {
@@ -167,7 +167,7 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	lost := *m.lossOf(p)
 	p.enter(owning)
 	p.state, p.claim = state{}, nil
-	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
+	p.ownership = ownership{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
 	p.known = knowledge{epoch: epoch, owner: m.c.Self, status: ownerAnnounced, start: start, since: m.now}
 	p.noteOwned(epoch)
 	p.ownEpoch, p.ownEpochBefore = epoch, p.ownEpoch
@@ -184,15 +184,15 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 func (m *Machine) keep(p *partition, as phase) {
 	m.c.Table.Seal(p.number)
 	mark := m.markOf(p)
-	for _, t := range p.hold.targets {
+	for _, t := range p.ownership.targets {
 		t.gone = true
 	}
 	m.c.Table.Record(p.number, 0, 0)
 	p.state = state{
-		mark: mark, start: p.hold.start, passed: p.phase == inHandoff, loss: p.hold.loss,
+		mark: mark, start: p.ownership.start, passed: p.phase == inHandoff, loss: p.ownership.loss,
 	}
 	p.enter(as)
-	p.hold = hold{}
+	p.ownership = ownership{}
 	m.routes++
 }
 
@@ -200,7 +200,7 @@ func (m *Machine) keep(p *partition, as phase) {
 // the state becomes divergent; one of the same claim as a close in flight continues from that close.
 func (m *Machine) stepDown(p *partition, gen uint64) {
 	as := replica
-	if p.phase == owning || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs {
+	if p.phase == owning || gen>>message.Handoffs != p.ownership.next.Gen>>message.Handoffs {
 		as = divergent
 	}
 	m.stats.SteppedDown++
@@ -272,7 +272,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 // this process or to the one whose handoff gave it p, so the other process may decide too.
 func (p *partition) contested(epoch message.Epoch) bool {
 	other := func(of message.Epoch) bool { return epoch.Gen == of.Gen && epoch.Boot != of.Boot }
-	return other(p.hold.epoch) || other(p.hold.start.Epoch) && epoch.Claims() == p.hold.epoch.Claims()
+	return other(p.ownership.epoch) || other(p.ownership.start.Epoch) && epoch.Claims() == p.ownership.epoch.Claims()
 }
 
 // lost reports whether p has no live owner, as far as known.

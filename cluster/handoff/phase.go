@@ -110,8 +110,8 @@ func (s State) Follows(before State) bool {
 func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.isOwned() {
-		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Owned: true, Complete: true,
-			LostOf: p.hold.loss.last, LostSince: p.hold.loss.since}, true
+		return State{Partition: i, Mark: m.markOf(p), Start: p.ownership.start, Owned: true, Complete: true,
+			LostOf: p.ownership.loss.last, LostSince: p.ownership.loss.since}, true
 	}
 	x := &p.state
 	return State{

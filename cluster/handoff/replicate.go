@@ -20,16 +20,16 @@ func (m *Machine) drainAll() {
 func (m *Machine) drain(p *partition) uint64 {
 	keys, seq, since := m.c.Table.Drain(p.number, m.keys[:0])
 	m.keys = keys
-	if len(keys) == 0 || len(p.hold.targets) == 0 {
-		for _, t := range p.hold.targets {
+	if len(keys) == 0 || len(p.ownership.targets) == 0 {
+		for _, t := range p.ownership.targets {
 			if len(t.pending) == 0 && t.stage != waiting {
 				t.drained = seq // changes that no target needs
 			}
 		}
 		return seq
 	}
-	p.hold.spans = append(p.hold.spans, changes{seq: seq, since: since})
-	for _, t := range p.hold.targets {
+	p.ownership.spans = append(p.ownership.spans, changes{seq: seq, since: since})
+	for _, t := range p.ownership.targets {
 		if t.stage == waiting {
 			continue // its initial sync will include them
 		}
@@ -43,7 +43,7 @@ func (m *Machine) drain(p *partition) uint64 {
 
 // confirm computes which changes of p are confirmed by complete replicas, and updates the table.
 func (m *Machine) confirm(p *partition) {
-	h := &p.hold
+	h := &p.ownership
 	have, any := m.replicatedUpTo(h)
 	// Also if the next replica is complete by then: both may be isolated while a majority continues from the previous one.
 	if (!any || h.orphaned != 0) && m.orphaned(p) {
@@ -74,7 +74,7 @@ func (m *Machine) confirm(p *partition) {
 
 // replicatedUpTo returns the change up to which the wanted number of complete replicas (or all existing ones) have h. any
 // is false if there is none.
-func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
+func (m *Machine) replicatedUpTo(h *ownership) (seq uint64, any bool) {
 	most, second, n := uint64(0), uint64(0), 0
 	for _, t := range h.targets {
 		if t.stage == complete {
@@ -91,7 +91,7 @@ func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
 // awaitsReplica reports whether changes of p by sync rules stay unconfirmed while no complete replica has them: where there
 // are other voters, once p has had a replica or was taken over. Before that, as when a second node joins, waiting for the
 // initial sync would only delay checks.
-func (m *Machine) awaitsReplica(p *partition) bool { return m.several && p.hold.replicated }
+func (m *Machine) awaitsReplica(p *partition) bool { return m.several && p.ownership.replicated }
 
 // countVoters updates all owned partitions when other voters appear or disappear.
 func (m *Machine) countVoters() {
@@ -108,14 +108,14 @@ func (m *Machine) countVoters() {
 }
 
 // spansUpTo returns the number of spans with changes up to seq.
-func (h *hold) spansUpTo(seq uint64) int {
+func (h *ownership) spansUpTo(seq uint64) int {
 	i, _ := slices.BinarySearchFunc(h.spans, seq+1, func(c changes, seq uint64) int { return cmp.Compare(c.seq, seq) })
 	return i
 }
 
 // forgetSpans removes spans that every target has. The others are kept: if the targets that have them are abandoned, they
 // count as unconfirmed again.
-func (h *hold) forgetSpans() {
+func (h *ownership) forgetSpans() {
 	all := uint64(math.MaxUint64 - 1)
 	for _, t := range h.targets {
 		if t.stage != waiting {
@@ -130,7 +130,7 @@ func (h *hold) forgetSpans() {
 // orphaned reports whether p has lost its last complete replica and no majority has acknowledged this process since. Then
 // this process may be isolated, and its unreplicated decisions would be lost, so the gate stays.
 func (m *Machine) orphaned(p *partition) bool {
-	h := &p.hold
+	h := &p.ownership
 	if h.gate != 0 && h.orphaned == 0 {
 		h.orphaned = m.now
 		m.orphans = true
@@ -146,16 +146,16 @@ func (m *Machine) recheckOrphans() {
 	}
 	m.renewed, m.orphans = renewed, false
 	for i := range m.parts {
-		if p := &m.parts[i]; p.phase == owning && p.hold.orphaned != 0 {
+		if p := &m.parts[i]; p.phase == owning && p.ownership.orphaned != 0 {
 			m.confirm(p)
-			m.orphans = m.orphans || p.hold.orphaned != 0
+			m.orphans = m.orphans || p.ownership.orphaned != 0
 		}
 	}
 }
 
 // journal sets in the table which changes of p are recorded, and the gate.
 func (m *Machine) journal(p *partition) {
-	h := &p.hold
+	h := &p.ownership
 	what, gate := bucket.RecordNothing, time.Duration(0)
 	if h.orphaned != 0 {
 		what, gate = bucket.RecordLasting, m.c.Gate
@@ -183,7 +183,7 @@ func (m *Machine) plan(p *partition) {
 	if p.phase != owning || m.view.Owner == nil {
 		return
 	}
-	h := &p.hold
+	h := &p.ownership
 	for i := len(h.targets) - 1; i >= 0; i-- {
 		if t := h.targets[i]; !m.fit(p, t.ch.peer) {
 			m.abandon(t)
@@ -217,7 +217,7 @@ func (m *Machine) plan(p *partition) {
 // takeover comes last: it drops that state when the sync begins, and until another replica is complete it may be all that
 // remains after a crash.
 func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
-	h := &p.hold
+	h := &p.ownership
 	next := message.Peer{}
 	for _, peer := range wanted {
 		switch i := slices.IndexFunc(h.targets, func(t *target) bool { return t.ch.peer == peer }); {
@@ -236,7 +236,7 @@ func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 // everything that is confirmed, or until the handoff if one is next. While no replica is complete, syncs to unwanted nodes
 // continue.
 func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool) {
-	h := &p.hold
+	h := &p.ownership
 	seq, copied := m.replicatedUpTo(h)
 	upToDate := 0
 	for _, t := range h.targets {
@@ -265,7 +265,7 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool
 
 // fit reports whether peer can get p's counters.
 func (m *Machine) fit(p *partition, peer message.Peer) bool {
-	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.skipped || !m.reachable(peer) {
+	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.ownership.skipped || !m.reachable(peer) {
 		return false
 	}
 	return !m.channel(peer).unfit
@@ -308,7 +308,7 @@ func (m *Machine) wantedReplicas() int {
 
 // completeReplicas counts p's complete replicas on nodes that are heard.
 func (m *Machine) completeReplicas(p *partition) (n int) {
-	for _, t := range p.hold.targets {
+	for _, t := range p.ownership.targets {
 		if t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer) {
 			n++
 		}
@@ -320,7 +320,7 @@ func (m *Machine) completeReplicas(p *partition) (n int) {
 func (m *Machine) dropAt(t *target) {
 	if t.begun && t.kind == message.InitialSync {
 		t.ch.drops = append(t.ch.drops, message.Part{
-			Partition: t.part.number, Kind: message.Drop, InitialSync: t.initialSync, Epoch: t.part.hold.epoch,
+			Partition: t.part.number, Kind: message.Drop, InitialSync: t.initialSync, Epoch: t.part.ownership.epoch,
 		})
 	}
 }

@@ -43,7 +43,7 @@ func (m *Machine) Stats() Stats {
 		switch p.phase {
 		case owning:
 			s.Owned++
-			if l := &p.hold.loss; *l != (loss{}) {
+			if l := &p.ownership.loss; *l != (loss{}) {
 				s.Lost++
 				s.LostSince, s.LostEnds = max(s.LostSince, l.since), max(s.LostEnds, m.lossEnds(p))
 			}
@@ -68,7 +68,7 @@ func (m *Machine) Stats() Stats {
 	return s
 }
 
-// Routes returns a number that changes whenever a result of Owner or Holds may have changed.
+// Routes returns a number that changes whenever a result of Owner or Owns may have changed.
 func (m *Machine) Routes() uint64 { return m.routes }
 
 // Owner returns the owner of p, as far as known; the next owner while a close to it is in flight. Zero if unknown.
@@ -93,16 +93,16 @@ func (m *Machine) AwaitsReplica(p int) bool {
 }
 
 // Gate returns how long a change of p may be unconfirmed while this process owns it and has a replica, 0 without one.
-func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
+func (m *Machine) Gate(p int) time.Duration { return m.parts[p].ownership.gate }
 
 // LocalTerm counts how often this process has become owner of p and was deposed. It is no epoch and means nothing to other
 // processes. A decision is confirmed only within its local term, or if that ends with a handoff. Safe for concurrent use.
 func (m *Machine) LocalTerm(p int) uint64 { return m.localTerms[p].Load() }
 
-// Held returns the number of partitions whose state may exist only here: owned or in a handoff, divergent and not yet
+// OnlyHere returns the number of partitions whose state may exist only here: owned or in a handoff, divergent and not yet
 // merged, possibly still fetched by a claimer, or being received from an owner that cannot know whether this process took
 // the close.
-func (m *Machine) Held() int {
+func (m *Machine) OnlyHere() int {
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]

@@ -68,7 +68,7 @@ func (t *target) first() {
 // abandon cancels t, unless it is the next owner of a close in flight.
 func (m *Machine) abandon(t *target) {
 	p := t.part
-	if t.gone || p.phase == inHandoff && p.hold.nextOwner == t {
+	if t.gone || p.phase == inHandoff && p.ownership.nextOwner == t {
 		return
 	}
 	t.gone = true
@@ -76,8 +76,8 @@ func (m *Machine) abandon(t *target) {
 		p.state.merging = nil
 	}
 	p.state.answers = slices.DeleteFunc(p.state.answers, func(a *target) bool { return a == t })
-	if i := slices.Index(p.hold.targets, t); i >= 0 {
-		p.hold.targets = slices.Delete(p.hold.targets, i, i+1)
+	if i := slices.Index(p.ownership.targets, t); i >= 0 {
+		p.ownership.targets = slices.Delete(p.ownership.targets, i, i+1)
 		m.confirm(p)
 		m.replan = true
 	}
@@ -96,7 +96,7 @@ func (m *Machine) start(t *target) {
 	case !p.isOwned():
 		t.drained = p.state.mark.Seq
 	case p.phase == inHandoff:
-		t.drained = p.hold.seq
+		t.drained = p.ownership.seq
 	}
 	// A completed initial sync has at least the state at its beginning.
 	t.packed, t.acked = t.drained, t.drained
@@ -159,7 +159,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	if t.stage == complete {
 		m.confirm(p)
 		m.offer(t)
-		m.replan = m.replan || p.hold.surplus
+		m.replan = m.replan || p.ownership.surplus
 	}
 }
 
@@ -179,5 +179,5 @@ func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejectio
 
 // skipForAWhile skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
 func (m *Machine) skipForAWhile(p *partition, peer message.Peer) {
-	p.hold.skipped, p.hold.skippedUntil = peer, m.now+5*int64(m.c.Resend)
+	p.ownership.skipped, p.ownership.skippedUntil = peer, m.now+5*int64(m.c.Resend)
 }

@@ -152,7 +152,7 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 		ask.LeaseRequest = bucket.LeaseRequest{
 			Key: r.Key, Limits: r.Limits, Want: l.want, Reserve: k.reserve, For: life, Transient: r.Transient, DenyLost: r.DenyLost,
 		}
-		ask.Rate, ask.Done = l.rate, l.settle()
+		ask.Rate, ask.Done = l.rate, l.takeDone()
 	}
 	return v, l.owner, ask, asks
 }

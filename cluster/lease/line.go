@@ -115,8 +115,8 @@ func (l *line) spend(cost int64) {
 	l.grants = append(l.grants[:0], l.grants[n:]...)
 }
 
-// settle takes one of done, 0 if there is none.
-func (l *line) settle() (id uint64) {
+// takeDone takes one of done, 0 if there is none.
+func (l *line) takeDone() (id uint64) {
 	if len(l.done) > 0 {
 		id = l.done[0]
 		l.done = append(l.done[:0], l.done[1:]...)

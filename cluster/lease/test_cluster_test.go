@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// test cluster is an owner's table and some leaseholders, the owner among them, on one clock and without any goroutine. What
+// testCluster is an owner's table and some leaseholders, the owner among them, on one clock and without any goroutine. What
 // they say to each other takes a while, gets lost, or comes twice.
 type testCluster struct {
 	rnd     *rand.Rand

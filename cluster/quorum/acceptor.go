@@ -62,7 +62,7 @@ func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
 	}
 	m.round = max(m.round, b.Ballot.Round)
 	a := m.instance()
-	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now) && from.seen >= m.awaited
+	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.mayAcceptNext(now) && from.seen >= m.awaited
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
 }
 
@@ -84,10 +84,10 @@ func (m *Machine) votes(now int64) bool {
 	return m.In() && now >= m.graceUntil && !m.recovery.needed && !m.failing
 }
 
-// settled reports whether this process may accept the next version: every process whose quorum may rest on an
+// mayAcceptNext reports whether this process may accept the next version: every process whose quorum may rest on an
 // acknowledgement from here has shown that it knows the current version. Then, once the next version is agreed, no process
 // that knows only an older version has quorum, because the majorities of adjacent versions intersect.
-func (m *Machine) settled(now int64) bool {
+func (m *Machine) mayAcceptNext(now int64) bool {
 	for _, g := range m.given {
 		if g.until >= now && g.shown < m.set.Version {
 			return false

@@ -40,8 +40,8 @@ func (m *Machine) propose(now int64) {
 		}
 		m.proposal = nil
 	}
-	// Only an optimization: pursue counts no own vote before this process is settled, so the ballot would have to wait.
-	if m.failing || !m.coordinates(now) || !m.settled(now) {
+	// Only an optimization: pursue counts no own vote before this process may accept the next version, so the ballot would have to wait.
+	if m.failing || !m.coordinates(now) || !m.mayAcceptNext(now) {
 		return
 	}
 	if s, ok := m.due(now); ok {
@@ -75,7 +75,7 @@ func (m *Machine) pursue(now int64) {
 		p.outbid = true
 		return
 	}
-	if m.votes(now) && m.settled(now) {
+	if m.votes(now) && m.mayAcceptNext(now) {
 		p.vote(now, m.c.Self.Name)
 	}
 	if len(p.votes) >= m.set.Majority() {

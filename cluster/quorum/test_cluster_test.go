@@ -16,7 +16,7 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// test cluster is a cluster of machines and the network between them, in one goroutine.
+// testCluster is a cluster of machines and the network between them, in one goroutine.
 // Its time is a number; equal seeds give equal histories.
 type testCluster struct {
 	t    testing.TB

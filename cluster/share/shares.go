@@ -235,9 +235,9 @@ func (s *Shares) Sweep(now int64, i int) {
 const (
 	// pauseAfter is the time between two turns after which the process counts as paused.
 	pauseAfter = 300 * time.Millisecond
-	// settleWithin is the longest time that a process with quorum waits for its partitions and replicas before it counts as
+	// settledWithin is the longest time that a process with quorum waits for its partitions and replicas before it counts as
 	// settled.
-	settleWithin = 30 * time.Second
+	settledWithin = 30 * time.Second
 )
 
 // Timing decides when checks may be answered without their owners. One goroutine, the runner, calls Turn; checks read it at any
@@ -290,15 +290,15 @@ func (f *Timing) Turn(now, until int64) (regained bool) {
 	return false
 }
 
-// Settle records whether the process has settled: it has quorum, owns its partitions and has replicas of them. Earlier checks
+// NoteSettled records whether the process has settled: it has quorum, owns its partitions and has replicas of them. Earlier checks
 // are denied, not answered by a share.
-func (f *Timing) Settle(now int64, settled bool) {
-	if settled || f.began != 0 && now-f.began >= int64(settleWithin) {
+func (f *Timing) NoteSettled(now int64, settled bool) {
+	if settled || f.began != 0 && now-f.began >= int64(settledWithin) {
 		f.from.Store(now + f.timeout)
 	}
 }
 
-// Settling reports whether the process has not settled yet, so that Settle must be called.
+// Settling reports whether the process has not settled yet, so that NoteSettled must be called.
 func (f *Timing) Settling() bool { return f.from.Load() == math.MaxInt64 }
 
 // AsOf returns the time as of which shares are computed: now with quorum, else when it ended, since from then on the limit refills

@@ -15,7 +15,7 @@ func TestTiming(t *testing.T) {
 		for at := from; at <= to; at += 100 {
 			f.Turn(ms(at), until)
 			if f.Settling() {
-				f.Settle(ms(at), settled && until > ms(at))
+				f.NoteSettled(ms(at), settled && until > ms(at))
 			}
 		}
 	}

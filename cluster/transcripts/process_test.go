@@ -162,10 +162,10 @@ func (p *process) live(now int64) {
 		p.state = member.Serving
 		p.c.say(p, "serving")
 	case p.state != member.Leaving:
-	case !p.wishes && p.handoff.Held() == 0 && p.handoff.Needed() == 0:
+	case !p.wishes && p.handoff.OnlyHere() == 0 && p.handoff.Needed() == 0:
 		p.wishes = true
 		p.quorum.Wish(now, message.Leave)
-	case p.wishes && !p.quorum.In() && p.handoff.Held() == 0:
+	case p.wishes && !p.quorum.In() && p.handoff.OnlyHere() == 0:
 		p.c.say(p, "ended")
 		p.left = true
 		p.end()

@@ -21,7 +21,7 @@ func auditText(r *audit.Report) string {
 	fmt.Fprintf(w, "denied\t%d%s\n", r.Denied, bySource(r, func(d audit.Decided) int64 { return d.Denied }))
 	fmt.Fprintf(w, "over quota\t%s", keysText(r.Over))
 	if r.Sources["share"].Admitted+r.Sources["open"].Admitted > 0 {
-		fmt.Fprintf(w, "; by what owners admitted, %s", keysText(r.OverHeld))
+		fmt.Fprintf(w, "; by what owners admitted, %s", keysText(r.OverByOwners))
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintf(w, "under quota\t%s, of %d that were denied\n", keysText(r.Under), r.AtLimit)
@@ -46,7 +46,7 @@ func auditText(r *audit.Report) string {
 		keys := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(keys, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY OWNERS\tUNDER\tAMBIGUOUS RETRIES")
 		for _, f := range r.Violations {
-			fmt.Fprintf(keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
+			fmt.Fprintf(keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverByOwners, f.Under, f.Ambiguous)
 		}
 		keys.Flush()
 	}
@@ -78,7 +78,7 @@ func verdictText(r *audit.Report) string {
 
 // bySource lists the counts of decisions by source.
 func bySource(r *audit.Report, count func(audit.Decided) int64) string {
-	parts := []string{fmt.Sprintf("%d by owners", count(r.Sources["held"])+count(r.Sources["forwarded"]))}
+	parts := []string{fmt.Sprintf("%d by owners", count(r.Sources["owned"])+count(r.Sources["forwarded"]))}
 	for _, s := range []string{"share", "closed", "open"} {
 		if n := count(r.Sources[s]); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))

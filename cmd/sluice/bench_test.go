@@ -132,16 +132,16 @@ func TestBenchAPIs(t *testing.T) {
 				if (sum != load.Decided{Allowed: got.Allowed, Denied: got.Denied}) {
 					t.Errorf("sources do not add up: %s", stdout)
 				}
-				sources := []string{"held", "forwarded"}
+				sources := []string{"owned", "forwarded"}
 				switch {
 				case k.Name == "envoy", k.Name == "authorize":
 					sources = []string{"untold"}
 				case k.Name == "sdk" && !whole:
 					// The client finds the owner of each key, and remembers what is denied.
-					sources = []string{"held", "deny_cache"}
+					sources = []string{"owned", "deny_cache"}
 				case k.Name == "sdk":
 					// It asks the owner of a call's first key, and of few keys that may be the only one.
-					sources = []string{"held"}
+					sources = []string{"owned"}
 				}
 				for _, name := range sources {
 					if got.Sources[name].Denied == 0 {
@@ -171,9 +171,9 @@ func TestBenchExitCodes(t *testing.T) {
 	}{
 		{"plain", of(), 0, "2 callers, 1 check a call, 10000 keys\n", ""},
 		{"skewed, with a rate", of("--skew", "0.99", "--rate", "1000", "--batch", "10"), 0, "10 checks a call, 10000 keys with a skew of 0.99, at most 1000 checks/s\n", ""},
-		{"by rules", of("--limits", "rules", "--domain", "auth", "--keys", "1"), 0, "allowed   2: 2 held\n", ""},
+		{"by rules", of("--limits", "rules", "--domain", "auth", "--keys", "1"), 0, "allowed   2: 2 owned\n", ""},
 		{"no rule", of("--limits", "rules"), 0, " unmatched\n", ""},
-		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 held\n", ""},
+		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 owned\n", ""},
 		{"bad API", of("--api", "window"), 2, "", "--api: \"window\" is none of grpc, stream, sdk, http"},
 		{"bad output", of("-o", "xml"), 2, "", "--output"},
 		{"no callers", of("--concurrency", "0"), 2, "", "--concurrency: 0; want 1 to 100000"},

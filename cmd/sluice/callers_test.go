@@ -119,7 +119,7 @@ func TestCommandsShowTokens(t *testing.T) {
 		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
 		{"members", "--addr", addr, "--operators-dir", nobody},
 		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
-		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
+		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "10s"},
 		append([]string{"bench", "--addr", addr}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "stream"}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "sdk"}, bench...),
@@ -198,7 +198,7 @@ func TestClientExchangesTokens(t *testing.T) {
 		requesters.Go(func() {
 			for !stop.Load() {
 				d, err := c.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
-				if err != nil || !d.Allowed || d.Source != client.SourceHeld {
+				if err != nil || !d.Allowed || d.Source != client.SourceOwned {
 					t.Errorf("%v, %v", d, err)
 					return
 				}

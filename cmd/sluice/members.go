@@ -218,7 +218,7 @@ func membersText(r *sluicev1.MembersResponse) string {
 	return b.String()
 }
 
-// livesText says whether m is heard, and if not, how long it has not been.
+// aliveText says whether m is heard, and if not, how long it has not been.
 func aliveText(m *sluicev1.Member) string {
 	switch {
 	case m.Alive:

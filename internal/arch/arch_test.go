@@ -87,6 +87,8 @@ func TestBroken(t *testing.T) {
 		{"vague package", "internal/check/x/x.go", "package helpers", []string{"package helpers"}},
 		{"vague folder", "internal/common/x/x.go", "package x", []string{"folder common"}},
 		{"vague file", "bucket/util_test.go", "package bucket", []string{"file util_test.go"}},
+		{"another name's comment", "ring/d.go", "package ring\n// liveText is x.\nfunc aliveText() {}", []string{"ring/d.go:2: the comment of aliveText begins with liveText"}},
+		{"a comment about names", "ring/d.go", "package ring\n// TLS is x.\ntype b int", nil},
 		{"new room", "stuff/x.go", "package stuff", []string{"stuff/ is not a place"}},
 		{"new file at the root", "notes.txt", "", []string{"notes.txt is not a place"}},
 	} {

@@ -4,6 +4,7 @@ package arch
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -28,6 +29,7 @@ func Check(t *Tree) []Broken {
 	}
 	c.imports()
 	c.names()
+	c.docs()
 	for _, name := range t.Top {
 		if !strings.HasPrefix(name, ".") && !slices.Contains(top, name) {
 			c.add(name, "the root is the table of contents", "%s is not a place of the project", name)
@@ -168,6 +170,20 @@ func (c *checker) imports() {
 		}
 	})
 }
+
+// docs finds comments that begin with another name than that of their function or type: a name that was changed.
+func (c *checker) docs() {
+	for _, p := range c.tree.Packages {
+		for _, d := range p.Docs {
+			if d.First != d.Name && camel.MatchString(d.First) {
+				c.add(d.Pos, "a comment begins with the name of its function or type", "the comment of %s begins with %s", d.Name, d.First)
+			}
+		}
+	}
+}
+
+// camel matches names of several words.
+var camel = regexp.MustCompile(`^[A-Za-z][a-z0-9]+[A-Z]\w*$`)
 
 func (c *checker) names() {
 	const why = "a name says what is inside"

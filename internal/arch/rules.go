@@ -20,7 +20,7 @@ var pure = []struct{ dir, why string }{
 	{"internal/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
 	{"internal/message", "messages are values: their meaning depends on nothing else"},
 	{"internal/yamldoc", "the same bytes are the same document on every node"},
-	{"internal/shortvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
+	{"internal/descvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
 	{"internal/facts", "status reports are values too, and messages carry them"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
@@ -66,7 +66,7 @@ func apiOf(dir string) string {
 // only says which other packages of this module a package may import, where these are few.
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client", "proto/sluice/v1 internal/httpfield internal/shortvalue internal/pause", "users of the SDK do not compile the server"},
+	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/pause", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only

@@ -36,6 +36,14 @@ type Package struct {
 	Imports, TestImports []Import
 	// Clocks are the uses of the process's clock, Goroutines the places that start one, without those of tests.
 	Clocks, Goroutines []Place
+	// Docs are the comments of functions and types, tests among them.
+	Docs []Doc
+}
+
+// Doc is the comment of a function or a type.
+type Doc struct {
+	// Pos is the comment's first line, First its first word, and Name what it is about.
+	Pos, First, Name string
 }
 
 // Place is a line of a file.
@@ -146,7 +154,7 @@ func (p *Package) add(fsys fs.FS, name string) error {
 		return err
 	}
 	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, name, src, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(set, name, src, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return fmt.Errorf("parse: %w", err)
 	}
@@ -161,6 +169,16 @@ func (p *Package) add(fsys fs.FS, name string) error {
 		slices.Sort(p.Names)
 	}
 
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			p.addDoc(at, d.Doc, d.Name.Name)
+		case *ast.GenDecl:
+			if d.Tok == token.TYPE && !d.Lparen.IsValid() {
+				p.addDoc(at, d.Doc, d.Specs[0].(*ast.TypeSpec).Name.Name)
+			}
+		}
+	}
 	timeName := ""
 	test := strings.HasSuffix(name, "_test.go")
 	for _, spec := range file.Imports {
@@ -202,6 +220,13 @@ func (p *Package) add(fsys fs.FS, name string) error {
 		return true
 	})
 	return nil
+}
+
+func (p *Package) addDoc(at func(ast.Node) string, doc *ast.CommentGroup, name string) {
+	if doc != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(doc.Text()), " ")
+		p.Docs = append(p.Docs, Doc{at(doc), first, name})
+	}
 }
 
 // readsClock names what in package time reads the process's clock or waits for it.

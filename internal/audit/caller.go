@@ -153,7 +153,7 @@ func (c *caller) settle(a *attempt, from chooser) {
 		why, kind, message := judgeDecision(d)
 		if why == none {
 			c.keep(a, p, d)
-			if o := c.records[len(c.records)-1]; o.outcome == denied && o.held() {
+			if o := c.records[len(c.records)-1]; o.outcome == denied && o.byOwner() {
 				from.denied(p.key)
 			}
 			continue

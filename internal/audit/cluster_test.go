@@ -186,5 +186,5 @@ func (c *cluster) decide(by string, item *sluicev1.Check) *sluicev1.Decision {
 		c.mu.keys[name] = key
 	}
 	d := c.mu.table.Do(time.Now().UnixNano(), &bucket.Request{Key: key, Limits: limits, Cost: 1})
-	return &sluicev1.Decision{Allowed: d.Allowed, Source: sluicev1.Source_SOURCE_HELD, Owner: by}
+	return &sluicev1.Decision{Allowed: d.Allowed, Source: sluicev1.Source_SOURCE_OWNED, Owner: by}
 }

@@ -65,7 +65,7 @@ func TestLogOfAWrongDenialIsNotLinearizable(t *testing.T) {
 	var once atomic.Bool
 	wrong := func(ctx context.Context, q *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 		if strings.HasSuffix(q.Checks[0].Descriptor_[0].Value, "-0-7") && !once.Swap(true) {
-			return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Source: sluicev1.Source_SOURCE_HELD}}}, nil
+			return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Source: sluicev1.Source_SOURCE_OWNED}}}, nil
 		}
 		return slow(ctx, q, decide)
 	}

@@ -105,7 +105,7 @@ func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	l := newLogWriter(&out)
 	want := []Check{
-		{Key: "a", First: 1, Sent: 2, Answered: 3, Node: "n", Decision: "allowed", Source: "held", Owner: "n1", Attempts: 1},
+		{Key: "a", First: 1, Sent: 2, Answered: 3, Node: "n", Decision: "allowed", Source: "owned", Owner: "n1", Attempts: 1},
 		{Key: "b", Decision: "error", Ambiguous: 2, Attempts: 3, Error: "lost"},
 	}
 	for i := range want {

@@ -46,7 +46,7 @@ func TestMisbehaviour(t *testing.T) {
 				}
 				return r, nil
 			}, want: func(t *testing.T, r *audit.Report) {
-				if r.Over != (audit.Keys{Keys: 1, Units: 1}) || r.OverHeld != r.Over || r.Under.Keys != 0 {
+				if r.Over != (audit.Keys{Keys: 1, Units: 1}) || r.OverByOwners != r.Over || r.Under.Keys != 0 {
 					t.Error("want one key over by one unit")
 				}
 				if len(r.Violations) != 1 || !strings.HasSuffix(r.Violations[0].Key, "-0-7") || r.Violations[0].Admitted != 11 {
@@ -76,7 +76,7 @@ func TestMisbehaviour(t *testing.T) {
 			name: "admits by shares", serve: func(ctx context.Context, _ *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 				return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Allowed: true, Source: sluicev1.Source_SOURCE_SHARE}}}, nil
 			}, want: func(t *testing.T, r *audit.Report) {
-				if r.OverHeld.Keys != 0 || r.Over.Keys != 20 || r.Under.Keys != 0 || r.Sources["share"].Admitted != r.Over.Units || r.Admitted-r.Over.Units != 200 {
+				if r.OverByOwners.Keys != 0 || r.Over.Keys != 20 || r.Under.Keys != 0 || r.Sources["share"].Admitted != r.Over.Units || r.Admitted-r.Over.Units != 200 {
 					t.Error("want every key over by what shares admitted, and by nothing else")
 				}
 			},

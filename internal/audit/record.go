@@ -36,10 +36,10 @@ type record struct {
 	ambiguous             uint8 // attempts that may have been charged without a decision
 }
 
-// held reports whether an owner of the key decided, also by a lease.
-func (r *record) held() bool {
+// byOwner reports whether an owner of the key decided, also by a lease.
+func (r *record) byOwner() bool {
 	switch sluicev1.Source(r.source) {
-	case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE:
+	case sluicev1.Source_SOURCE_OWNED, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE:
 		return r.outcome != failed
 	}
 	return false
@@ -231,7 +231,7 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 			part.Admitted += v.admitted
 			part.Denied += v.denied
 			part.Over.add(v.over)
-			part.OverHeld.add(v.overHeld)
+			part.OverByOwners.add(v.overByOwners)
 			part.Under.add(v.under)
 			if v.reached {
 				part.AtLimit++
@@ -239,7 +239,7 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 			name := r.keys.name(key)
 			if v.over > 0 || v.under > 0 {
 				out.Violations = worst(out.Violations, Violation{
-					Key: name, Spec: part.Spec, Over: v.over, OverHeld: v.overHeld, Under: v.under,
+					Key: name, Spec: part.Spec, Over: v.over, OverByOwners: v.overByOwners, Under: v.under,
 					Admitted: v.admitted, Denied: v.denied, Ambiguous: v.ambiguous, DeniedAt: Seconds(max(0, v.underAt-r.began)),
 				}, maxViolations, func(f Violation) int64 { return f.Over + f.Under })
 			}
@@ -249,7 +249,7 @@ func (r *run) judgeAll(out *Report, g *byKey) {
 			}
 		}
 		out.Over.merge(part.Over)
-		out.OverHeld.merge(part.OverHeld)
+		out.OverByOwners.merge(part.OverByOwners)
 		out.Under.merge(part.Under)
 		out.AtLimit += part.AtLimit
 		out.Specs = append(out.Specs, part)

@@ -29,13 +29,13 @@ type Report struct {
 	Admitted    int64 `json:"admitted"`
 	Denied      int64 `json:"denied"`
 	FinalErrors int64 `json:"final_errors"`
-	// Sources count decisions by source: those of owners (held, forwarded, lease) and those of on_failure and on_partition
+	// Sources count decisions by source: those of owners (owned, forwarded, lease) and those of on_failure and on_partition
 	// (share, closed, open).
 	Sources map[string]Decided `json:"sources"`
 
-	// Over is over-admission: keys, and units at least. OverHeld is the same for owners' decisions only.
-	Over     Keys `json:"over_quota"`
-	OverHeld Keys `json:"over_quota_by_owners"`
+	// Over is over-admission: keys, and units at least. OverByOwners is the same for owners' decisions only.
+	Over         Keys `json:"over_quota"`
+	OverByOwners Keys `json:"over_quota_by_owners"`
 	// Under is under-admission: keys that an owner denied although units were free, and units at least, if each ambiguous
 	// attempt was charged.
 	Under Keys `json:"under_quota"`
@@ -93,14 +93,14 @@ func (k *Keys) merge(other Keys) {
 
 // Violation is a key with over-admission or under-admission.
 type Violation struct {
-	Key       string `json:"key"`
-	Spec      string `json:"spec"`
-	Over      int64  `json:"over"`
-	OverHeld  int64  `json:"over_by_owners"`
-	Under     int64  `json:"under"`
-	Admitted  int64  `json:"admitted"`
-	Denied    int64  `json:"denied"`
-	Ambiguous int64  `json:"ambiguous_retries"`
+	Key          string `json:"key"`
+	Spec         string `json:"spec"`
+	Over         int64  `json:"over"`
+	OverByOwners int64  `json:"over_by_owners"`
+	Under        int64  `json:"under"`
+	Admitted     int64  `json:"admitted"`
+	Denied       int64  `json:"denied"`
+	Ambiguous    int64  `json:"ambiguous_retries"`
 	// DeniedAt is when the wrongly denied check was sent.
 	DeniedAt Seconds `json:"denied_at,omitempty"`
 }
@@ -114,14 +114,14 @@ type Latency struct {
 
 // SpecReport is the part of one Spec.
 type SpecReport struct {
-	Spec     string `json:"spec"`
-	Keys     int    `json:"keys"`
-	Admitted int64  `json:"admitted"`
-	Denied   int64  `json:"denied"`
-	AtLimit  int    `json:"at_limit"`
-	Over     Keys   `json:"over_quota"`
-	OverHeld Keys   `json:"over_quota_by_owners"`
-	Under    Keys   `json:"under_quota"`
+	Spec         string `json:"spec"`
+	Keys         int    `json:"keys"`
+	Admitted     int64  `json:"admitted"`
+	Denied       int64  `json:"denied"`
+	AtLimit      int    `json:"at_limit"`
+	Over         Keys   `json:"over_quota"`
+	OverByOwners Keys   `json:"over_quota_by_owners"`
+	Under        Keys   `json:"under_quota"`
 }
 
 // LongestGap returns the longest of all keys, or zero.
@@ -169,19 +169,19 @@ func (r *Report) Verdict() Verdict {
 
 // verdict is the result of the records of one key.
 type verdict struct {
-	admitted, denied int64
-	reached          bool  // an owner denied it at least once
-	ambiguous        int64 // attempts that may have been charged
-	over, overHeld   int64 // units admitted above the limit: by all sources, and by owners
-	under, underAt   int64 // units that were free at the worst denial by an owner, and when that was sent
-	gap              span
+	admitted, denied   int64
+	reached            bool  // an owner denied it at least once
+	ambiguous          int64 // attempts that may have been charged
+	over, overByOwners int64 // units admitted above the limit: by all sources, and by owners
+	under, underAt     int64 // units that were free at the worst denial by an owner, and when that was sent
+	gap                span
 }
 
 // judge judges a key by its records, at least one.
 func judge(m *model.Model, records []record) verdict {
 	var v verdict
 	asked := records[0].first
-	var all, held, denials, charges []model.Span
+	var all, byOwners, denials, charges []model.Span
 	for i := range records {
 		r := &records[i]
 		asked = min(asked, r.first)
@@ -191,9 +191,9 @@ func judge(m *model.Model, records []record) verdict {
 		}
 		made := model.Span{From: r.sent, To: r.answered}
 		switch {
-		case r.outcome == admitted && r.held():
+		case r.outcome == admitted && r.byOwner():
 			v.admitted++
-			all, held, charges = append(all, made), append(held, made), append(charges, made)
+			all, byOwners, charges = append(all, made), append(byOwners, made), append(charges, made)
 		case r.outcome == admitted:
 			v.admitted++
 			all = append(all, made)
@@ -202,14 +202,14 @@ func judge(m *model.Model, records []record) verdict {
 		case r.outcome == denied:
 			v.denied++
 			// A used-up lease denies units that others may still spend.
-			if r.held() && !r.leased() {
+			if r.byOwner() && !r.leased() {
 				denials = append(denials, made)
 			}
 		}
 	}
 	v.over = m.Over(asked, all)
-	if v.overHeld = v.over; len(held) < len(all) {
-		v.overHeld = m.Over(asked, held)
+	if v.overByOwners = v.over; len(byOwners) < len(all) {
+		v.overByOwners = m.Over(asked, byOwners)
 	}
 	v.reached = len(denials) > 0
 	var which int

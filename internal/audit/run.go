@@ -153,7 +153,7 @@ func longestGap(records []record) span {
 	}
 	for i := range records {
 		r := &records[i]
-		if !r.held() {
+		if !r.byOwner() {
 			if !waiting {
 				open.from, waiting = r.first, true
 			}

@@ -23,8 +23,8 @@ var (
 type Source uint8
 
 const (
-	// Held: this node owns the key and decided.
-	Held Source = iota + 1
+	// Owned: this node owns the key and decided.
+	Owned Source = iota + 1
 	// Forwarded: another node owns the key and decided.
 	Forwarded
 	// Share, Closed and Open: no owner answered; the fallback decided.
@@ -42,7 +42,7 @@ const (
 	Lost
 )
 
-var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state"}
+var sources = [...]string{"", "owned", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state"}
 
 // String returns the name of s, "" for none.
 func (s Source) String() string {
@@ -133,16 +133,16 @@ var (
 // Record is one request to an owner.
 type Record struct {
 	bucket.Request
-	// Hold asks the owner to remember the charge under ID for a while, so that GiveBack can undo exactly that.
-	Hold bool
-	// GiveBack undoes the held charge ID on Key; all other fields are ignored. Idempotent.
+	// Undoable asks the owner to remember the charge under ID for a while, so that GiveBack can undo exactly that.
+	Undoable bool
+	// GiveBack undoes the Undoable charge ID on Key; all other fields are ignored. Idempotent.
 	GiveBack bool
 	// ID is unique among the charges of the sending process.
 	ID uint64
 	// Sync: the reply waits until a replica has the charge. All records of a call have the same value.
 	Sync bool
 	// Times is the number of equal checks of one key in this record, at most bucket.MaxTimes; 0 means 1. Above 1 only with
-	// verb Check, without Drain and Hold, under limits that are Repeatable.
+	// verb Check, without Drain and Undoable, under limits that are Repeatable.
 	Times int64
 	// Grant requests a lease of Want units for the time For instead of a check, and reports grant ID (if not 0) as fully
 	// spent. Return gives back Want unspent units of grant ID. Rate is the sender's demand in units per second.
@@ -150,7 +150,7 @@ type Record struct {
 	Want, Rate    int64
 	For           time.Duration
 	// Relay asks a node that is not the owner to ask the owner within For, for a node that cannot reach it. A relayed
-	// record is not relayed again. Never with Hold.
+	// record is not relayed again. Never with Undoable.
 	Relay bool
 	// Trace is the sender's span, usually nil.
 	Trace *Trace
@@ -174,7 +174,7 @@ const (
 	Overloaded
 	// Invalid: the record cannot be decided (for example unknown limits).
 	Invalid
-	// Later: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
+	// NotReady: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
 	NotReady
 )
 

@@ -4,7 +4,7 @@ import "testing"
 
 func TestSourceWords(t *testing.T) {
 	seen := map[string]bool{"": true, "unknown": true}
-	for s := Held; s <= Lost; s++ {
+	for s := Owned; s <= Lost; s++ {
 		if w := s.String(); seen[w] {
 			t.Errorf("source %d is %q", s, w)
 		} else {

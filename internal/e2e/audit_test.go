@@ -236,7 +236,7 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 				}
 				span := auditSpan{sent, time.Now()}
 				for i, d := range resp.Decisions {
-					if d.Error != nil || (d.Source != sluicev1.Source_SOURCE_HELD && d.Source != sluicev1.Source_SOURCE_FORWARDED && d.Source != sluicev1.Source_SOURCE_LEASE) {
+					if d.Error != nil || (d.Source != sluicev1.Source_SOURCE_OWNED && d.Source != sluicev1.Source_SOURCE_FORWARDED && d.Source != sluicev1.Source_SOURCE_LEASE) {
 						failures.Add(1)
 						t.Errorf("%s: decided by %v, error %v", part[i].name, d.Source, d.Error)
 						return

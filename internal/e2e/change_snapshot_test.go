@@ -91,8 +91,8 @@ func (f *fleet) wholeRestart() {
 func TestChangeWholeRestartUnderLoad(t *testing.T) {
 	f := newKept(t, 3)
 	found := f.watch(func() { f.revive(f.end(syscall.SIGTERM)) })
-	if found.small.OverHeld.Units > 0 {
-		t.Errorf("owners admitted %d above the limits of %d keys: %+v", found.small.OverHeld.Units, found.small.OverHeld.Keys, found.small.Violations)
+	if found.small.OverByOwners.Units > 0 {
+		t.Errorf("owners admitted %d above the limits of %d keys: %+v", found.small.OverByOwners.Units, found.small.OverByOwners.Keys, found.small.Violations)
 	}
 	// Who is asked last may answer by itself, when the owner has gone.
 	f.judge(found, time.Minute, found.small.Over.Units)

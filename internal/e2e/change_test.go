@@ -213,7 +213,7 @@ func (f *fleet) judge(found outcome, gap time.Duration, over int64) {
 	for _, r := range []*audit.Report{found.small, found.large} {
 		f.t.Logf("%d checks, admitted %d, denied %d; %d keys at their limit; over quota %d keys by %d (owners alone %d), under %d keys by %d, errors %d, ambiguous retries %d, sent on %d, "+
 			"p50 %v p99 %v, longest gap %v at %v of %v, sources %v",
-			r.Checks, r.Admitted, r.Denied, r.AtLimit, r.Over.Keys, r.Over.Units, r.OverHeld.Units, r.Under.Keys, r.Under.Units, r.FinalErrors,
+			r.Checks, r.Admitted, r.Denied, r.AtLimit, r.Over.Keys, r.Over.Units, r.OverByOwners.Units, r.Under.Keys, r.Under.Units, r.FinalErrors,
 			r.AmbiguousRetries, r.ReroutedCalls, r.Latency.P50, r.Latency.P99, r.LongestGap().Length, r.LongestGap().At, r.Took, r.Sources)
 		if r.Over.Units > over {
 			f.t.Errorf("%d keys were admitted %d above their limits; want at most %d: %+v", r.Over.Keys, r.Over.Units, over, r.Violations)

@@ -32,11 +32,11 @@ func (n *labNode) during(f func()) cut {
 // knew of it: sent to be copied within 50 ms before, or decided in the 50 ms before the gate shut.
 func (c *cut) atRisk(k *audit.Check) bool {
 	const gate = int64(50 * time.Millisecond)
-	return k.Owner == c.node.name && isHeld(k) &&
+	return k.Owner == c.node.name && byOwner(k) &&
 		k.Answered >= c.begin.UnixNano()-gate && k.Sent <= c.begun.UnixNano()+gate
 }
 
-func isHeld(k *audit.Check) bool { return k.Source == "held" || k.Source == "forwarded" }
+func byOwner(k *audit.Check) bool { return k.Source == "owned" || k.Source == "forwarded" }
 
 // account is what the log of an audit says, key by key.
 type account struct {
@@ -82,7 +82,7 @@ func readAccount(t *testing.T, name, path string) *account {
 		}
 		switch {
 		case c.Decision != "allowed":
-		case isHeld(c):
+		case byOwner(c):
 			key.held++
 		default:
 			key.shared++
@@ -100,7 +100,7 @@ func (a *account) judge(limit, share int64, cuts ...cut) {
 		c := &a.checks[i]
 		switch key := a.keys[c.Key]; {
 		case c.Decision != "allowed":
-		case !isHeld(c):
+		case !byOwner(c):
 			if c.Node == cuts[0].node.grpc {
 				key.apart++
 			}

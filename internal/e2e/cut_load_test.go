@@ -126,7 +126,7 @@ func (a *watch) wait() *account {
 	r := a.report
 	a.t.Logf("%s: %d checks, admitted %d, denied %d, errors %d, ambiguous retries %d, sent on %d; over quota %d keys by %d, by owners alone %d keys by %d; under %d keys by %d; sources %v, nodes' errors %+v",
 		a.name, r.Checks, r.Admitted, r.Denied, r.FinalErrors, r.AmbiguousRetries, r.ReroutedCalls,
-		r.Over.Keys, r.Over.Units, r.OverHeld.Keys, r.OverHeld.Units, r.Under.Keys, r.Under.Units, r.Sources, r.Errors)
+		r.Over.Keys, r.Over.Units, r.OverByOwners.Keys, r.OverByOwners.Units, r.Under.Keys, r.Under.Units, r.Sources, r.Errors)
 	if r.FinalErrors > 0 {
 		a.t.Errorf("%s: %d checks had no answer", a.name, r.FinalErrors)
 	}

@@ -69,7 +69,7 @@ func TestFewDescriptors(t *testing.T) {
 			sources[res.Decisions[0].Source]++
 		}
 	}
-	if sources[sluicev1.Source_SOURCE_HELD]+sources[sluicev1.Source_SOURCE_FORWARDED] != 100 || sources[sluicev1.Source_SOURCE_FORWARDED] == 0 {
+	if sources[sluicev1.Source_SOURCE_OWNED]+sources[sluicev1.Source_SOURCE_FORWARDED] != 100 || sources[sluicev1.Source_SOURCE_FORWARDED] == 0 {
 		t.Errorf("answers by source: %v, want held and forwarded alone", sources)
 	}
 	for _, args := range [][]string{{"health"}, {"members"}} {

@@ -61,7 +61,7 @@ func flood(t *testing.T, size, limit int, length time.Duration) {
 		all := true
 		for j, d := range r.Decisions {
 			// What a node admits without the owner, which an overloaded machine makes it do, is no count that was lost.
-			owner := d.Source == sluicev1.Source_SOURCE_HELD || d.Source == sluicev1.Source_SOURCE_FORWARDED
+			owner := d.Source == sluicev1.Source_SOURCE_OWNED || d.Source == sluicev1.Source_SOURCE_FORWARDED
 			all = all && owner
 			if d.Allowed && owner {
 				admitted[j]++

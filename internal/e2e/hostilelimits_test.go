@@ -123,7 +123,7 @@ func TestHostileLimits(t *testing.T) {
 		}
 		for _, d := range call(n, list) {
 			switch d.Source {
-			case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED:
+			case sluicev1.Source_SOURCE_OWNED, sluicev1.Source_SOURCE_FORWARDED:
 			default:
 				err = errors.Join(err, fmt.Errorf("a user was answered by %v", d.Source))
 			}

@@ -36,7 +36,7 @@ import (
 // An unauthenticated client comes to every port of a node that serves others. They are served as before, the unauthenticated client is
 // rejected, and when it is gone nothing of it is left. `make hostile-test` runs this, each for SIEGE=10s.
 
-// unauthenticated client is somebody who means no good.
+// outsider is somebody who means no good.
 type outsider struct {
 	name string
 	// come does its worst to n until ctx ends, and returns what is wrong with how it was received.

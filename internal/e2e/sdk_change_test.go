@@ -194,7 +194,7 @@ func (p *program) judge(t *testing.T, lost int) {
 	if p.name == "closed" && p.own > 0 {
 		t.Errorf("closed: %d units were admitted without a node's answer", p.own)
 	}
-	if p.sources[client.SourceHeld] == 0 {
+	if p.sources[client.SourceOwned] == 0 {
 		t.Errorf("%s: no check was decided by the node that holds its key", p.name)
 	}
 }

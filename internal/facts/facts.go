@@ -1,4 +1,4 @@
-// Package facts has the values that nodes report about themselves for display: counts, numbers of partitions and the state of a key.
+// Package facts has the reports of nodes about themselves. The console and the APIs show their counts, partitions and keys.
 package facts
 
 import "time"

@@ -256,7 +256,7 @@ func (a *auditor) call(t *target, acc *account, keys []int) {
 		}
 		source := strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
 		switch d.Source {
-		case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE, sluicev1.Source_SOURCE_LOST_STATE:
+		case sluicev1.Source_SOURCE_OWNED, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE, sluicev1.Source_SOURCE_LOST_STATE:
 		case sluicev1.Source_SOURCE_SHARE, sluicev1.Source_SOURCE_CLOSED:
 		default:
 			a.wrong.Store(source, acc.name())

@@ -1,11 +1,8 @@
-// Package inflow bounds the memory of incomplete messages of a gRPC server.
+// Package inflow bounds the memory that incomplete messages of gRPC clients take. A Budget counts their bytes by call, connection
+// and process as HTTP/2 frames arrive, and ends the calls that exceed it.
 //
-// gRPC calls a handler at the headers of a call, and renews the connection's flow-control window as soon as bytes of the
-// message arrive. So a client can begin a message on each of many calls and finish none: only the number of calls and
-// connections bounds the memory. A Budget counts those bytes by call, connection and process while HTTP/2 frames arrive, and
-// ends calls that exceed it; others of the connection go on.
-//
-// A Budget has no goroutine. Its timers belong to connections and end with them.
+// gRPC renews the connection's flow-control window as soon as bytes arrive, so a client could otherwise begin a message on each of
+// many calls and finish none. A Budget has no goroutine; its timers end with their connections.
 package inflow
 
 import (

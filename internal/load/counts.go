@@ -17,7 +17,7 @@ type Source uint8
 // Sources of a decision.
 const (
 	Untold    Source = iota // not reported by the API
-	Held                    // the node that was asked owns the key
+	Owned                   // the node that was asked owns the key
 	Forwarded               // another node owns the key
 	Share                   // no owner answered: on_failure or on_partition, as Closed and Open
 	Closed
@@ -31,7 +31,7 @@ const (
 )
 
 var sourceNames = [sources]string{
-	"untold", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "deny_cache",
+	"untold", "owned", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "deny_cache",
 }
 
 // String is the source's name in the APIs, for example "forwarded".

@@ -95,7 +95,7 @@ func (f *fake) Call(ctx context.Context, node int, keys []string, seen *Counts) 
 	for _, k := range keys {
 		switch k[len(k)-1] {
 		case '0':
-			seen.Count(Held, false)
+			seen.Count(Owned, false)
 		case '1':
 			seen.Fail(1, errors.New("broken"))
 		default:
@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 		if r.Calls != 600 || r.FailedCalls != 0 || all.Allowed+all.Denied+r.Failed != 1200 || r.Took != 2*time.Second {
 			t.Errorf("%+v", r)
 		}
-		if r.By[Held].Denied != all.Denied || r.By[Forwarded].Allowed != all.Allowed || all.Denied == 0 || r.Failed == 0 || r.FirstError == nil {
+		if r.By[Owned].Denied != all.Denied || r.By[Forwarded].Allowed != all.Allowed || all.Denied == 0 || r.Failed == 0 || r.FirstError == nil {
 			t.Errorf("%+v", r)
 		}
 		if p := r.Latency.ValueAtQuantile(50); p < 9_990_000 || p > 10_010_000 {

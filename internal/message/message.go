@@ -144,7 +144,7 @@ type Accepted struct {
 type OwnedPartitions struct {
 	// Seq numbers the OwnedPartitions of a process; lower ones are out of date.
 	Seq uint64 `cbor:"1,keyasint,omitempty"`
-	// Full: the sender owns no partition outside Held. Otherwise Held only adds.
+	// Full: the sender owns no partition outside Partitions. Otherwise Partitions only adds.
 	Full       bool             `cbor:"2,keyasint,omitempty"`
 	Partitions []OwnedPartition `cbor:"3,keyasint,omitempty"`
 }

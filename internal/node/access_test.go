@@ -32,7 +32,7 @@ const (
 	forbidden       = "forbidden"
 )
 
-// unauthenticated client asks a node by all of its APIs, with the credentials that it is told to show.
+// outsider asks a node by all of its APIs, with the credentials that it is told to show.
 type outsider struct {
 	t    *testing.T
 	node *running

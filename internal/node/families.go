@@ -102,12 +102,12 @@ func (m *scrape) answering(s *snapshot) {
 	c := &s.cluster
 	m.counters("sluice_decisions_total", "Checks of this node's APIs by the source of the decision: this node as owner, "+
 		"another owner, that owner's denial or lease remembered here, or a rule's on_failure because no owner was reached in time.", "source")
-	m.by("held", c.Held, "forwarded", c.Forwarded, "remembered", c.Remembered, "lease", c.Leased, "eventual", c.Eventual.Decided, "share", c.Share, "closed", c.Closed, "open", c.Open,
+	m.by("owned", c.Owned, "forwarded", c.Forwarded, "remembered", c.Remembered, "lease", c.Leased, "eventual", c.Eventual.Decided, "share", c.Share, "closed", c.Closed, "open", c.Open,
 		"unanswered", c.Unanswered, "overloaded", c.Overloaded)
 	m.counters("sluice_partition_fallbacks_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
 		"this node is in the minority of a network partition.", "policy")
 	m.by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
-	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.Settled)
+	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the owners of the keys later.", c.DeferredCharged)
 	m.gauge("sluice_shares_deferred", "Keys with a deferred charge: units admitted as a share and not charged to the owner yet.", float64(c.Deferred))
 	m.counter("sluice_shares_dropped_total", "Keys whose deferred charge was dropped because there were too many deferred charges.", c.DeferredForgotten)
 	m.counter("sluice_shares_unknown_total", "Shares of keys without a remembered response of the owner: a share of the limit, or nothing, by unknown_share.",
@@ -145,7 +145,7 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_served_not_owner_total", "Checks of other nodes for keys that are not owned here.", c.NotOwner)
 	m.counter("sluice_served_not_ready_total", "Checks of other nodes that this owner could not decide at the moment.", c.ServedNotReady)
 	m.counter("sluice_refunds_total", "Charges of failed atomic batches that were refunded.", c.Refunds)
-	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.RefundsLost+c.HeldDropped)
+	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.RefundsLost+c.ChargesDropped)
 }
 
 // waiting adds connections, queues and overload.

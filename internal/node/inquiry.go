@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/topk"
 	"github.com/sluice-project/sluice/limiter"
 )
 
@@ -98,7 +98,7 @@ func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []
 	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
-			n.Keys = append(n.Keys, heavy.Entry(k))
+			n.Keys = append(n.Keys, topk.Entry(k))
 		}
 		answers = append(answers, n)
 	}

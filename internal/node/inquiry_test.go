@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/topk"
 	"github.com/sluice-project/sluice/limiter"
 )
 
@@ -40,7 +40,7 @@ func (m *asked) of(name string) *inquiries {
 		}
 		q := b.(*message.TopRequest)
 		top := m.nodes[other]
-		top.Keys = []heavy.Entry{{Key: bucket.Key{Lo: uint64(q.By)}, Name: []byte(q.Domain), Count: 7, Error: 1}}
+		top.Keys = []topk.Entry{{Key: bucket.Key{Lo: uint64(q.By)}, Name: []byte(q.Domain), Count: 7, Error: 1}}
 		return topAnswer(top), nil
 	})
 }

@@ -257,7 +257,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_rule_checks_total{domain="auth",result="allowed",rule="auth/user"} 2`,
 		`sluice_rule_checks_total{domain="auth",result="denied",rule="auth/user"} 1`,
 		`sluice_descriptor_checks_total{descriptor="auth/user=a",domain="auth",result="allowed"} 2`,
-		`sluice_decisions_total{source="held"} 3`,
+		`sluice_decisions_total{source="owned"} 3`,
 		`sluice_unmatched_checks_total{domain="auth"} 1`, `sluice_unmatched_checks_total{domain="(unknown)"} 2`,
 		`sluice_check_duration_seconds_count{api="grpc"} 6`, `sluice_check_duration_seconds_count{api="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
 	} {

@@ -151,15 +151,15 @@ func TestTraceAcrossNodes(t *testing.T) {
 	if webs == 0 {
 		t.Error("the call over HTTP was not traced")
 	}
-	call, forward, hold := byName["n1 sluice.check"], byName["n1 sluice.forward"], byName["n2 sluice.hold"]
-	if len(byName) != 3 || call.Span == nil || forward.Span == nil || hold.Span == nil {
+	call, forward, decide := byName["n1 sluice.check"], byName["n1 sluice.forward"], byName["n2 sluice.decide"]
+	if len(byName) != 3 || call.Span == nil || forward.Span == nil || decide.Span == nil {
 		t.Fatalf("the trace of a forwarded check is %v", byName)
 	}
 	if got := hex.EncodeToString(call.ParentSpanId); got != above {
 		t.Errorf("the call is below %s", got)
 	}
-	if string(forward.ParentSpanId) != string(call.SpanId) || string(hold.ParentSpanId) != string(forward.SpanId) {
-		t.Errorf("%x over %x over %x", call.SpanId, forward.ParentSpanId, hold.ParentSpanId)
+	if string(forward.ParentSpanId) != string(call.SpanId) || string(decide.ParentSpanId) != string(forward.SpanId) {
+		t.Errorf("%x over %x over %x", call.SpanId, forward.ParentSpanId, decide.ParentSpanId)
 	}
 	if s := nodes[0].spans.stats(); s.sent == 0 || s.failed+s.dropped != 0 || s.waiting != 0 {
 		t.Errorf("%+v", s)

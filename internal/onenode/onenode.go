@@ -75,5 +75,5 @@ func (n *Node) Decide(_ context.Context, b *check.Batch) {
 }
 
 func (n *Node) answer(d bucket.Decision) check.Answer {
-	return check.Answer{Decision: d, Source: check.Held, Owner: Name}
+	return check.Answer{Decision: d, Source: check.Owned, Owner: Name}
 }

@@ -1,4 +1,4 @@
-// Package rawh2 speaks HTTP/2 to gRPC servers frame by frame, for tests of what clients do that do not behave.
+// Package rawh2 sends single HTTP/2 frames to gRPC servers. Tests use it to imitate hostile and faulty clients.
 package rawh2
 
 import (

@@ -48,10 +48,10 @@ type hop struct {
 type outcome int
 
 const (
-	decided  outcome = iota + 1
-	notOwner         // ask the hint
-	later            // retry in a moment
-	held             // decided, but the answer waits for a replica
+	decided     outcome = iota + 1
+	notOwner            // ask the hint
+	later               // retry in a moment
+	unconfirmed         // decided, but the answer waits for a replica
 )
 
 // ask starts a check of k at p.
@@ -95,7 +95,7 @@ func (w *simCluster) onward(a *ask, out outcome, hint message.Peer) {
 		}
 		w.answered(a)
 		return
-	case held:
+	case unconfirmed:
 		return
 	case notOwner:
 		a.forwards++
@@ -156,7 +156,7 @@ func (w *simCluster) hopped(p *process, l *controlMessage) {
 		return
 	}
 	out, hint, d := w.decide(p, h.ask, h)
-	if out != held {
+	if out != unconfirmed {
 		w.send(&controlMessage{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint, said: d}})
 	}
 }
@@ -213,7 +213,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
-	return held, message.Peer{}, d
+	return unconfirmed, message.Peer{}, d
 }
 
 // direct returns where p forwards a check of part.

@@ -68,14 +68,14 @@ func (w *simCluster) live(p *process, now int64) {
 		p.state = member.Serving
 		w.tell(general, "%s serves", p)
 	case p.state != member.Leaving:
-	case p.outBy == 0 && (p.handoff.Held() == 0 && p.handoff.Needed() == 0 || now > p.handedBy):
-		if held := p.handoff.Held(); held > 0 {
+	case p.outBy == 0 && (p.handoff.OnlyHere() == 0 && p.handoff.Needed() == 0 || now > p.handedBy):
+		if owned := p.handoff.OnlyHere(); owned > 0 {
 			w.Unfinished++
-			w.tell(general, "%s gives up handing off, it still holds %d", p, held)
+			w.tell(general, "%s gives up handing off, it still has %d", p, owned)
 		}
 		p.quorum.Wish(now, message.Leave)
 		p.outBy = now + int64(3*time.Second)
-	case p.outBy != 0 && (!p.quorum.In() && p.handoff.Held() == 0 || now > p.outBy):
+	case p.outBy != 0 && (!p.quorum.In() && p.handoff.OnlyHere() == 0 || now > p.outBy):
 		// Processes that still see it as serving may have handed something back meanwhile.
 		w.tell(general, "%s has left", p)
 		w.end(p)

@@ -91,7 +91,7 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// count is what many runs of one kind came to.
+// counts are what many runs of one kind came to.
 type counts struct {
 	runs, failed                                           int
 	events, decisions, behind, undecided, handoffs, claims int

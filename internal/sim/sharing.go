@@ -132,7 +132,7 @@ func (w *simCluster) turnShares(p *process, now int64) {
 		p.spell++
 	}
 	if p.shares.When.Settling() {
-		p.shares.When.Settle(now, w.without.early || w.hasSettled(p, now))
+		p.shares.When.NoteSettled(now, w.without.early || w.hasSettled(p, now))
 	}
 	if set := p.quorum.Set(); now < until && !set.Zero() {
 		p.voters, p.hadQuorum = len(set.Members), true

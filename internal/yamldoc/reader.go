@@ -18,7 +18,7 @@ import (
 const (
 	// MaxBytes is the size of the largest document that is read.
 	MaxBytes = 1 << 20
-	// maxFaults is how many errors are kept for one document; further ones are only counted.
+	// maxErrors is how many errors are kept for one document; further ones are only counted.
 	maxErrors = 50
 	// maxAliased is how many nodes aliases may add to those spelled out: ten lines of aliases of aliases can mean billions.
 	maxAliased = 1 << 17
@@ -39,7 +39,7 @@ type Error struct {
 // A null is read as if it were absent. It is not safe for concurrent use.
 type Reader struct {
 	errors []Error
-	// dropped counts the errors beyond maxFaults; the last of them is at lastLine.
+	// dropped counts the errors beyond maxErrors; the last of them is at lastLine.
 	dropped, lastLine int
 	// budget is how many more nodes may be read.
 	budget int

@@ -8,7 +8,7 @@
 // An error is an *limiter.Error of code Unauthenticated, to be returned at once. A Pass holds the caller's permissions for
 // one call; long-lived streams keep the Identity and come Again with each request or batch of events:
 //
-//	err := pass.Restrict(batch)                        // checks: faults in those that are not granted
+//	err := pass.Restrict(batch)                        // checks: errors in those that are not granted
 //	err := pass.May(access.Read, domain)               // a verb in a domain; "" is all domains
 //	err := pass.Operate(ctx, access.Admin, "")         // without an ACL for operators alone: see AsOperator
 //

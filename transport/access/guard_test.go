@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// test cluster is a guard whose clock and log the test has.
+// testCluster is a guard whose clock and log the test has.
 type testCluster struct {
 	*Guard
 	now time.Time

@@ -37,7 +37,7 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-// test cluster is an API on a node that holds all keys.
+// testCluster is an API on a node that holds all keys.
 type testCluster struct {
 	http.Handler
 	hub     *watch.Hub

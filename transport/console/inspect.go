@@ -106,16 +106,16 @@ type standing struct {
 }
 
 // inspect serves POST /v1/inspect.
-func (d *API) inspect(w http.ResponseWriter, r *http.Request) error {
+func (a *API) inspect(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {
 		return err
 	}
-	pass, err := d.enter(r, access.Read, c.Domain)
+	pass, err := a.enter(r, access.Read, c.Domain)
 	if err != nil {
 		return err
 	}
-	x, err := d.Limiter.Inspect(r.Context(), &c)
+	x, err := a.Limiter.Inspect(r.Context(), &c)
 	if err != nil {
 		return err
 	}
@@ -157,19 +157,19 @@ type wasReset struct {
 }
 
 // reset serves POST /v1/inspect/reset.
-func (d *API) reset(w http.ResponseWriter, r *http.Request) error {
+func (a *API) reset(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {
 		return err
 	}
-	if _, err := d.enter(r, access.Reset, c.Domain); err != nil {
+	if _, err := a.enter(r, access.Reset, c.Domain); err != nil {
 		return err
 	}
 	b := limiter.NewBatch()
 	defer b.Release()
 	one := b.Add()
 	one.Domain, one.Descriptor, one.Verb = c.Domain, append(one.Descriptor, c.Descriptor...), bucket.Reset
-	if err := d.Limiter.Reset(r.Context(), b); err != nil {
+	if err := a.Limiter.Reset(r.Context(), b); err != nil {
 		return err
 	}
 	if e := b.Results[0].Err; e != nil {

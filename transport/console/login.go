@@ -121,22 +121,22 @@ func (l *logins) setCookie(w http.ResponseWriter, r *http.Request, value string,
 }
 
 // enter authenticates a call by its credentials, or else by its session, and authorizes it for verb in domain.
-func (d *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pass, error) {
+func (a *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pass, error) {
 	var s *session
 	if r.Header["Authorization"] == nil {
-		s = d.logins.of(r, false)
+		s = a.logins.of(r, false)
 	}
 	ctx := r.Context()
 	var pass access.Pass
 	var rejected *limiter.Error
 	switch {
 	case s == nil:
-		pass, rejected = d.Guard.Request(r, limiter.HTTPAPI)
+		pass, rejected = a.Guard.Request(r, limiter.HTTPAPI)
 	case s.operator:
 		ctx = access.AsOperator(ctx)
-		pass, rejected = d.Guard.Request(r.WithContext(ctx), limiter.HTTPAPI)
+		pass, rejected = a.Guard.Request(r.WithContext(ctx), limiter.HTTPAPI)
 	default: // checked each time: the ACL may have changed
-		pass, rejected = d.Guard.Enter(limiter.HTTPAPI, &s.id)
+		pass, rejected = a.Guard.Enter(limiter.HTTPAPI, &s.id)
 	}
 	if rejected == nil {
 		rejected = pass.Operate(ctx, verb, domain)
@@ -156,16 +156,16 @@ type loginCode struct {
 }
 
 // code serves POST /console/code: operators get an address for one login.
-func (d *API) code(w http.ResponseWriter, r *http.Request) error {
+func (a *API) code(w http.ResponseWriter, r *http.Request) error {
 	if !access.IsOperator(r.Context()) || r.Header["Authorization"] != nil { // a caller's login is with its token
 		return limiter.ErrNotOperator
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginCode{d.URL + "/console#login=" + d.logins.codes.put(&session{operator: true})})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginCode{a.URL + "/console#login=" + a.logins.codes.put(&session{operator: true})})
 	return nil
 }
 
 // login serves POST /console/login: it begins a session for a code or a caller's token.
-func (d *API) login(w http.ResponseWriter, r *http.Request) error {
+func (a *API) login(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Code string `json:"code"`
 	}
@@ -174,27 +174,27 @@ func (d *API) login(w http.ResponseWriter, r *http.Request) error {
 	}
 	s := &session{}
 	if body.Code != "" {
-		if s = d.logins.codes.take(body.Code, true); s == nil {
+		if s = a.logins.codes.take(body.Code, true); s == nil {
 			return errBadCode
 		}
 	} else {
-		if d.Guard.Open() { // there are no tokens without an ACL
+		if a.Guard.Open() { // there are no tokens without an ACL
 			return errNoSession
 		}
-		if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
+		if _, rejected := a.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
 			return rejected
 		}
 		s.id = access.OfRequest(r)
 	}
-	d.logins.setCookie(w, r, d.logins.sessions.put(s), sessionLife)
+	a.logins.setCookie(w, r, a.logins.sessions.put(s), sessionLife)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 // logout serves POST /console/logout.
-func (d *API) logout(w http.ResponseWriter, r *http.Request) error {
-	d.logins.of(r, true)
-	d.logins.setCookie(w, r, "", 0)
+func (a *API) logout(w http.ResponseWriter, r *http.Request) error {
+	a.logins.of(r, true)
+	a.logins.setCookie(w, r, "", 0)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -131,15 +131,15 @@ func New(c Config) (*API, error) {
 }
 
 // Mount adds the API's paths to mux.
-func (d *API) Mount(mux *http.ServeMux) {
+func (a *API) Mount(mux *http.ServeMux) {
 	mountPage(mux)
-	route(mux, http.MethodPost, "/console/code", d.code)
-	route(mux, http.MethodPost, "/console/login", d.login)
-	route(mux, http.MethodPost, "/console/logout", d.logout)
-	route(mux, http.MethodGet, "/v1/watch", d.watch)
-	route(mux, http.MethodGet, "/v1/rules", d.rules)
-	route(mux, http.MethodPost, "/v1/inspect", d.inspect)
-	route(mux, http.MethodPost, "/v1/inspect/reset", d.reset)
+	route(mux, http.MethodPost, "/console/code", a.code)
+	route(mux, http.MethodPost, "/console/login", a.login)
+	route(mux, http.MethodPost, "/console/logout", a.logout)
+	route(mux, http.MethodGet, "/v1/watch", a.watch)
+	route(mux, http.MethodGet, "/v1/rules", a.rules)
+	route(mux, http.MethodPost, "/v1/inspect", a.inspect)
+	route(mux, http.MethodPost, "/v1/inspect/reset", a.reset)
 }
 
 // route serves one method of a path, never from a cache, and rejects other methods.
@@ -178,11 +178,11 @@ func (e *statusError) Error() string { return e.text }
 const writePatience = 10 * time.Second
 
 // watch serves GET /v1/watch: the Hub's events, until the client leaves, loses its permission, or is too slow.
-func (d *API) watch(w http.ResponseWriter, r *http.Request) error {
-	if _, err := d.enter(r, access.Read, ""); err != nil {
+func (a *API) watch(w http.ResponseWriter, r *http.Request) error {
+	if _, err := a.enter(r, access.Read, ""); err != nil {
 		return err
 	}
-	watcher, err := d.Hub.Watch()
+	watcher, err := a.Hub.Watch()
 	if err != nil {
 		return &statusError{http.StatusServiceUnavailable, err.Error()}
 	}
@@ -203,7 +203,7 @@ func (d *API) watch(w http.ResponseWriter, r *http.Request) error {
 			if !ok {
 				return nil
 			}
-			if _, err := d.enter(r, access.Read, ""); err != nil {
+			if _, err := a.enter(r, access.Read, ""); err != nil {
 				return nil // the token was revoked
 			}
 			_ = c.SetWriteDeadline(time.Now().Add(writePatience))

@@ -39,22 +39,22 @@ type level struct {
 }
 
 // rules serves GET /v1/rules.
-func (d *API) rules(w http.ResponseWriter, r *http.Request) error {
-	if _, err := d.enter(r, access.Read, ""); err != nil {
+func (a *API) rules(w http.ResponseWriter, r *http.Request) error {
+	if _, err := a.enter(r, access.Read, ""); err != nil {
 		return err
 	}
-	a := ruleSet{Domains: []string{}, Rules: []*rule{}}
-	if set := d.Rules(); set != nil {
-		a.Hash, a.Domains = limiter.RulesHash(set), append(a.Domains, set.Domains()...)
-		for _, one := range set.Rules() {
+	set := ruleSet{Domains: []string{}, Rules: []*rule{}}
+	if inForce := a.Rules(); inForce != nil {
+		set.Hash, set.Domains = limiter.RulesHash(inForce), append(set.Domains, inForce.Domains()...)
+		for _, one := range inForce.Rules() {
 			j := ruleOf(one)
 			for i := range j.Path {
-				j.Path[i].Redact = set.Redacts(one, one.Domain, i, j.Path[i].Key)
+				j.Path[i].Redact = inForce.Redacts(one, one.Domain, i, j.Path[i].Key)
 			}
-			a.Rules = append(a.Rules, j)
+			set.Rules = append(set.Rules, j)
 		}
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, a)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, set)
 	return nil
 }
 

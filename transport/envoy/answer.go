@@ -70,7 +70,7 @@ type descriptorStatus struct {
 }
 
 // answer returns Envoy's response to req, whose decided checks b has.
-func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
+func (a *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
 	memory := make([]descriptorStatus, len(b.Results))
 	res := &ratelimitv3.RateLimitResponse{
 		OverallCode: ratelimitv3.RateLimitResponse_OK,
@@ -84,10 +84,10 @@ func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied
 		res.OverallCode = ratelimitv3.RateLimitResponse_OVER_LIMIT
 		deny(res, b)
 	}
-	if d.config.ResponseHeaders {
+	if a.config.ResponseHeaders {
 		addHeaders(res, b, denied)
 	}
-	if d.config.DynamicMetadata {
+	if a.config.DynamicMetadata {
 		res.DynamicMetadata = metadata(b, req)
 	}
 	return res

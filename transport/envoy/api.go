@@ -74,8 +74,8 @@ func New(c Config) (*API, error) {
 // ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status, and no limit applies to any
 // descriptor then; InvalidArgument names the field. A leaving node still responds: gRPC's GOAWAY sends Envoy to another, and
 // an error might let the request pass.
-func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	pass, rejected := d.config.Guard.Call(ctx, limiter.EnvoyAPI)
+func (a *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	pass, rejected := a.config.Guard.Call(ctx, limiter.EnvoyAPI)
 	if rejected == nil {
 		rejected = may(&pass, req)
 	}
@@ -87,17 +87,17 @@ func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitReq
 	}
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.API, b.Busy, b.Account = limiter.EnvoyAPI, !d.config.Admit(), pass.Account()
-	if d.config.Tracing {
+	b.API, b.Busy, b.Account = limiter.EnvoyAPI, !a.config.Admit(), pass.Account()
+	if a.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
-	d.ask(b, req)
+	a.ask(b, req)
 	// An error of the call is in each result too.
-	if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+	if err := a.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	var refunds []int
-	if d.config.AllOrNothing {
+	if a.config.AllOrNothing {
 		refunds = readRefunds(b, req)
 	}
 	if err := failure(b); err != nil {
@@ -106,9 +106,9 @@ func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitReq
 	settleUndecided(b, req)
 	denied := exceeded(b)
 	if len(refunds) > 0 && !denied {
-		d.refund(ctx, b, req, refunds)
+		a.refund(ctx, b, req, refunds)
 	}
-	return d.answer(b, req, denied), nil
+	return a.answer(b, req, denied), nil
 }
 
 // may returns why the caller may not make req, or nil. One descriptor that is not granted rejects the request, before
@@ -139,7 +139,7 @@ func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []
 }
 
 // refund refunds the descriptors at places, once the rest of req has been admitted, and replaces their results.
-func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
+func (a *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
 	back := limiter.NewBatch()
 	defer back.Release()
 	back.API, back.Traceparent = limiter.EnvoyAPI, b.Traceparent
@@ -147,7 +147,7 @@ func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.Rat
 		add(back, req, i)
 	}
 	// An error of the call is in each result too.
-	_ = d.config.Limiter.Check(ctx, back)
+	_ = a.config.Limiter.Check(ctx, back)
 	for j, i := range places {
 		b.Results[i] = back.Results[j]
 	}

@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 				case error:
 					b.Answers[i].Err = o
 				case bool:
-					b.Answers[i].Source, b.Answers[i].Allowed = check.Held, o
+					b.Answers[i].Source, b.Answers[i].Allowed = check.Owned, o
 				}
 			}
 		})

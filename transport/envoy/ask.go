@@ -50,11 +50,11 @@ func textError(field, s string) *limiter.Error {
 }
 
 // ask fills b with the checks of req, one per descriptor in order. That of an invalid descriptor has an Err.
-func (d *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
-	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
+func (a *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
+	b.OneRequest, b.AllOrNothing = true, a.config.AllOrNothing
 	for i := range req.GetDescriptors() {
 		c := add(b, req, i)
-		if !d.config.AllOrNothing {
+		if !a.config.AllOrNothing {
 			continue
 		}
 		c.Drain = false

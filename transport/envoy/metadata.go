@@ -8,7 +8,7 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/descvalue"
 	"github.com/sluice-project/sluice/limiter"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -98,11 +98,11 @@ func merge(to, from map[string]any) {
 }
 
 // Register adds envoy.service.ratelimit.v3.RateLimitService to g, which must not serve yet.
-func (d *API) Register(g grpc.ServiceRegistrar) {
+func (a *API) Register(g grpc.ServiceRegistrar) {
 	desc := ratelimitv3.RateLimitService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
 	desc.Methods[0].Handler = handle
-	g.RegisterService(&desc, d)
+	g.RegisterService(&desc, a)
 }
 
 // handle is the generated handler of ShouldRateLimit, except that it accepts texts that are not UTF-8: Envoy copies headers
@@ -146,7 +146,7 @@ func mend(data []byte, path ...protowire.Number) []byte {
 		if utf8.Valid(data) {
 			return data
 		}
-		return []byte(shortvalue.Of(string(data)))
+		return []byte(descvalue.Of(string(data)))
 	}
 	out := make([]byte, 0, len(data))
 	for len(data) > 0 {

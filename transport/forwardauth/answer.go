@@ -10,10 +10,10 @@ import (
 )
 
 // answer responds to a call by the results of b.
-func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *limiter.Batch) {
+func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
 	// One denial decides, whatever the other results are. But an error in an all-or-nothing batch denies all of it.
-	if e := failure(b); e != nil && (denied == nil || a.AllOrNothing) {
+	if e := failure(b); e != nil && (denied == nil || auth.AllOrNothing) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(e))
 		return
 	}
@@ -24,14 +24,14 @@ func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize,
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if a.AllOrNothing && limited(b) > 1 {
+	if auth.AllOrNothing && limited(b) > 1 {
 		now := limiter.NewBatch()
 		defer now.Release()
-		if found := d.lookAgain(r, b, now); found != nil {
+		if found := a.lookAgain(r, b, now); found != nil {
 			b, denied = now, found
 		}
 	}
-	status := a.DeniedStatus
+	status := auth.DeniedStatus
 	if status == 0 {
 		status = httpanswer.DeniedStatus(denied)
 	}
@@ -41,7 +41,7 @@ func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize,
 
 // lookAgain reads the counters of b's checks into now, and returns the worst denial, nil if there is none now. The results of
 // an all-or-nothing batch do not tell which check failed it, and so which rule has the response.
-func (d *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
+func (a *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
 	now.OneRequest, now.API = true, b.API
 	for i := range b.Checks {
 		was := &b.Checks[i]
@@ -49,7 +49,7 @@ func (d *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result 
 		c.Domain, c.Verb, c.NoDelay = was.Domain, bucket.Read, true
 		c.Descriptor = append(c.Descriptor, was.Descriptor...)
 	}
-	if err := d.config.Limiter.Check(r.Context(), now); err != nil {
+	if err := a.config.Limiter.Check(r.Context(), now); err != nil {
 		return nil
 	}
 	return worst(now)

@@ -169,7 +169,7 @@ descriptors:
 	} {
 		d := open(t, decideFunc(func(_ context.Context, b *check.Batch) {
 			for i := range b.Answers {
-				b.Answers[i].Source = check.Held
+				b.Answers[i].Source = check.Owned
 				switch o := c.outcomes[i].(type) {
 				case error:
 					b.Answers[i].Err = o

@@ -62,24 +62,24 @@ func New(c Config) (*API, error) {
 
 // Before returns a handler that serves the API's paths and gives the rest to next. It stands before an http.ServeMux, not in
 // one, which would redirect //login to /login.
-func (d *API) Before(next http.Handler) http.Handler {
+func (a *API) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.URL.EscapedPath(), Prefix) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		d.ServeHTTP(w, r)
+		a.ServeHTTP(w, r)
 	})
 }
 
 // ServeHTTP serves one call, whose path begins with Prefix. Its body is not read.
-func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if d.config.Leaving() {
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.config.Leaving() {
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusServiceUnavailable, "this node is leaving; ask another"))
 		return
 	}
 	domain, path := split(r.URL.EscapedPath())
-	pass, rejected := d.config.Guard.Proxied(r, limiter.ForwardAuthAPI)
+	pass, rejected := a.config.Guard.Proxied(r, limiter.ForwardAuthAPI)
 	if rejected == nil {
 		rejected = pass.May(access.Check, domain)
 	}
@@ -87,8 +87,8 @@ func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reject(w, rejected)
 		return
 	}
-	a := d.config.Authorize(domain)
-	if a == nil {
+	auth := a.config.Authorize(domain)
+	if auth == nil {
 		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
 		p.Code = limiter.NotFound.String()
 		httpanswer.Reject(w, p)
@@ -97,7 +97,7 @@ func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b := limiter.NewBatch()
 	defer b.Release()
 	b.API, b.Traceparent, b.Account = limiter.ForwardAuthAPI, r.Header.Get(transport.HeaderTraceparent), pass.Account()
-	q := asked{rules: a, call: r, path: path}
+	q := asked{rules: auth, call: r, path: path}
 	if e := q.fill(b, domain); e != nil {
 		httpanswer.Reject(w, httpanswer.ProblemOf(e))
 		return
@@ -106,11 +106,11 @@ func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if err := d.config.Limiter.Check(r.Context(), b); err != nil && len(b.Results) != len(b.Checks) {
+	if err := a.config.Limiter.Check(r.Context(), b); err != nil && len(b.Results) != len(b.Checks) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(err))
 		return
 	}
-	d.answer(w, r, a, b)
+	a.answer(w, r, auth, b)
 }
 
 // rejectionHeader tells that the proxy itself was rejected, and not its client limited: a proxy passes a 401 or 403 on. Its

@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 		if got.GetAllowed() != c.allowed || got.GetRemaining() != c.left || got.GetError() != nil {
 			t.Errorf("step %d: %v", i, got)
 		}
-		if got.GetRule() != "shop/user" || got.GetLimit() != 3 || got.GetSource() != sluicev1.Source_SOURCE_HELD ||
+		if got.GetRule() != "shop/user" || got.GetLimit() != 3 || got.GetSource() != sluicev1.Source_SOURCE_OWNED ||
 			got.GetOwner() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
 			t.Errorf("step %d: %v", i, got)
 		}

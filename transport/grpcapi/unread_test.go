@@ -82,7 +82,7 @@ func TestStreamLargeRequestsTakeMorePlaces(t *testing.T) {
 		case <-ctx.Done():
 		}
 		for i := range b.Answers {
-			b.Answers[i].Source = check.Held
+			b.Answers[i].Source = check.Owned
 		}
 	}))})
 	s := openStream(t, d)

@@ -153,9 +153,9 @@ func TestEncodeResponses(t *testing.T) {
 	short := &rules.Rule{Name: "short", Response: &rules.Response{Status: 503}}
 	b := limiter.NewBatch()
 	for range 9_999 {
-		b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: long})
+		b.Results = append(b.Results, limiter.Result{Source: check.Owned, Rule: long})
 	}
-	b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: short})
+	b.Results = append(b.Results, limiter.Result{Source: check.Owned, Rule: short})
 	data := (&answer{batch: b}).EncodeWire().MaterializeToBuffer(mem.DefaultBufferPool())
 	defer data.Free()
 	if n := data.Len(); n > 4<<20 {
@@ -167,7 +167,7 @@ func TestEncodeResponses(t *testing.T) {
 	}
 	spoken := 0
 	for i, d := range got.Decisions {
-		if d.Source != sluicev1.Source_SOURCE_HELD || d.Rule == "" {
+		if d.Source != sluicev1.Source_SOURCE_OWNED || d.Rule == "" {
 			t.Fatalf("decision %d: %v", i, d)
 		}
 		if d.Response != nil {
@@ -229,7 +229,7 @@ func BenchmarkEncode(b *testing.B) {
 		for range 100 {
 			batch.Results = append(batch.Results, limiter.Result{
 				Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second},
-				Source:   check.Held, Owner: "n1", Rule: rule, Period: time.Minute,
+				Source:   check.Owned, Owner: "n1", Rule: rule, Period: time.Minute,
 			})
 		}
 		data := (&answer{batch: batch}).EncodeWire()

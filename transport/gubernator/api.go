@@ -66,38 +66,38 @@ func New(c Config) (*API, error) {
 }
 
 // Register adds pb.gubernator.V1 to g, which must have a wire.Codec and not serve yet.
-func (d *API) Register(g grpc.ServiceRegistrar) { g.RegisterService(serviceDesc(), d) }
+func (a *API) Register(g grpc.ServiceRegistrar) { g.RegisterService(serviceDesc(), a) }
 
 var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
 
 // getRateLimits serves the caller of pass, or returns why it was rejected.
-func (d *API) getRateLimits(
+func (a *API) getRateLimits(
 	ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq,
 ) (*gubernatorv1.GetRateLimitsResp, error) {
 	c := question{count: len(req.GetRequests())}
 	for _, q := range req.GetRequests() {
 		c.requests = append(c.requests, fromProto(q))
 	}
-	if err := d.decide(ctx, pass, rejected, &c); err != nil {
+	if err := a.decide(ctx, pass, rejected, &c); err != nil {
 		return nil, err
 	}
 	defer c.batch.Release()
 	res := &gubernatorv1.GetRateLimitsResp{Responses: make([]*gubernatorv1.RateLimitResp, len(c.requests))}
 	for i := range c.requests {
-		a := c.requests[i].response(c.batch, c.now)
+		r := c.requests[i].response(c.batch, c.now)
 		res.Responses[i] = &gubernatorv1.RateLimitResp{
-			Status: a.status, Limit: a.limit, Remaining: a.remaining, ResetTime: a.resetTime, Error: a.err,
+			Status: r.status, Limit: r.limit, Remaining: r.remaining, ResetTime: r.resetTime, Error: r.err,
 		}
-		if a.owner != "" {
-			res.Responses[i].Metadata = map[string]string{ownerKey: a.owner}
+		if r.owner != "" {
+			res.Responses[i].Metadata = map[string]string{ownerKey: r.owner}
 		}
 	}
 	return res, nil
 }
 
 // decide decides the requests of c for the caller of pass, or returns why it was rejected.
-func (d *API) decide(ctx context.Context, pass *access.Pass, rejected *limiter.Error, c *question) error {
-	if d.config.Leaving() {
+func (a *API) decide(ctx context.Context, pass *access.Pass, rejected *limiter.Error, c *question) error {
+	if a.config.Leaving() {
 		return errLeaving
 	}
 	if rejected != nil {
@@ -107,9 +107,9 @@ func (d *API) decide(ctx context.Context, pass *access.Pass, rejected *limiter.E
 		return status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", c.count, maxRequests)
 	}
 	b := limiter.NewBatch()
-	c.batch, c.now = b, d.config.Now()
+	c.batch, c.now = b, a.config.Now()
 	b.API = limiter.GubernatorAPI
-	if d.config.Tracing {
+	if a.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
 	add(b, c.requests, c.now)
@@ -119,7 +119,7 @@ func (d *API) decide(ctx context.Context, pass *access.Pass, rejected *limiter.E
 	}
 	if len(b.Checks) > 0 {
 		// An error of the call is in each result too.
-		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+		if err := a.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
 			b.Release()
 			return status.Error(codes.Internal, err.Error())
 		}
@@ -139,17 +139,17 @@ func rejection(e *limiter.Error) error {
 const healthy, unhealthy = "healthy", "unhealthy"
 
 // HealthCheck implements gubernatorv1.V1Server.
-func (d *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
+func (a *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
 	id := access.OfContext(ctx)
-	return d.healthCheck(ctx, d.config.Guard.Knows(&id))
+	return a.healthCheck(ctx, a.config.Guard.Knows(&id))
 }
 
 // healthCheck reports the node's status to all, for load balancers, and its peers to known callers.
-func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
-	if d.config.Leaving() {
+func (a *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
+	if a.config.Leaving() {
 		return nil, errLeaving
 	}
-	m := d.config.Limiter.Members(ctx)
+	m := a.config.Limiter.Members(ctx)
 	res := &gubernatorv1.HealthCheckResp{Status: healthy}
 	if !m.MayDecide {
 		res.Status, res.Message = unhealthy, "this node has no quorum: "+m.Reason
@@ -172,8 +172,8 @@ func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.Health
 }
 
 // LiveCheck implements gubernatorv1.V1Server.
-func (d *API) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
-	if d.config.Leaving() {
+func (a *API) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
+	if a.config.Leaving() {
 		return nil, errLeaving
 	}
 	return &gubernatorv1.LiveCheckResp{}, nil

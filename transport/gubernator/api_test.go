@@ -215,7 +215,7 @@ func TestOwner(t *testing.T) {
 	for _, c := range []struct {
 		source check.Source
 		owner  string
-	}{{check.Held, ""}, {check.Forwarded, "n2"}, {check.Share, ""}} {
+	}{{check.Owned, ""}, {check.Forwarded, "n2"}, {check.Share, ""}} {
 		d := open(t, n, deciderFunc(func(ctx context.Context, b *check.Batch) {
 			n.Decide(ctx, b)
 			b.Answers[0].Source, b.Answers[0].Owner = c.source, "n2"

@@ -10,7 +10,7 @@ import (
 )
 
 // GetRateLimits calls d as gRPC does: by the bytes of req.
-func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+func (a *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
 	data, err := proto.Marshal(req)
 	if err != nil {
 		return nil, err
@@ -19,8 +19,8 @@ func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimits
 	if err := q.DecodeWire(data); err != nil {
 		return nil, err
 	}
-	pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
-	if err := d.decide(ctx, &pass, rejected, q); err != nil {
+	pass, rejected := a.config.Guard.Call(ctx, limiter.GubernatorAPI)
+	if err := a.decide(ctx, &pass, rejected, q); err != nil {
 		return nil, err
 	}
 	buf := q.EncodeWire()

@@ -28,9 +28,9 @@ import (
 const maxBody = 4 << 20
 
 // Mount puts the calls on their paths of mux.
-func (d *API) Mount(mux *http.ServeMux) {
+func (a *API) Mount(mux *http.ServeMux) {
 	mount(mux, http.MethodPost, "/v1/GetRateLimits", func(w http.ResponseWriter, r *http.Request) {
-		pass, rejected := d.config.Guard.Request(r, limiter.GubernatorAPI)
+		pass, rejected := a.config.Guard.Request(r, limiter.GubernatorAPI)
 		if rejected != nil {
 			write(w, http.StatusOK, nil, rejection(rejected))
 			return
@@ -41,15 +41,15 @@ func (d *API) Mount(mux *http.ServeMux) {
 			return
 		}
 		ctx := r.Context()
-		if text := r.Header.Get(transport.HeaderTraceparent); d.config.Tracing && text != "" {
+		if text := r.Header.Get(transport.HeaderTraceparent); a.config.Tracing && text != "" {
 			ctx = transport.WithTraceparent(ctx, text)
 		}
-		res, err := d.getRateLimits(ctx, &pass, nil, &req)
+		res, err := a.getRateLimits(ctx, &pass, nil, &req)
 		write(w, http.StatusOK, res, err)
 	})
 	mount(mux, http.MethodGet, "/v1/HealthCheck", func(w http.ResponseWriter, r *http.Request) {
 		id := access.OfRequest(r)
-		res, err := d.healthCheck(r.Context(), d.config.Guard.Knows(&id))
+		res, err := a.healthCheck(r.Context(), a.config.Guard.Knows(&id))
 		code := http.StatusOK
 		if res.GetStatus() == unhealthy {
 			// Load balancers read no more than the status.
@@ -58,7 +58,7 @@ func (d *API) Mount(mux *http.ServeMux) {
 		write(w, code, res, err)
 	})
 	mount(mux, http.MethodGet, "/v1/LiveCheck", func(w http.ResponseWriter, r *http.Request) {
-		res, err := d.LiveCheck(r.Context(), &gubernatorv1.LiveCheckReq{})
+		res, err := a.LiveCheck(r.Context(), &gubernatorv1.LiveCheckReq{})
 		write(w, http.StatusOK, res, err)
 	})
 }

@@ -60,9 +60,9 @@ func getRateLimits(srv any, ctx context.Context, decode func(any) error, interce
 		return nil, err
 	}
 	handle := func(ctx context.Context, req any) (any, error) {
-		c, d := req.(*question), srv.(*API)
-		pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
-		return c, d.decide(ctx, &pass, rejected, c)
+		c, a := req.(*question), srv.(*API)
+		pass, rejected := a.config.Guard.Call(ctx, limiter.GubernatorAPI)
+		return c, a.decide(ctx, &pass, rejected, c)
 	}
 	if interceptor == nil {
 		return handle(ctx, c)

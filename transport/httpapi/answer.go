@@ -69,14 +69,14 @@ func responseOf(r *limiter.Result, room *int) *response {
 	return out
 }
 
-// fault is why a check among many has no decision.
+// errorJSON is why a check among many has no decision.
 type errorJSON struct {
 	Code    string `json:"code"`
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
 }
 
-// faultAt is e, which is about check i.
+// errorJSONAt is e, which is about check i.
 func errorJSONAt(e *limiter.Error, i int) *errorJSON {
 	return &errorJSON{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
 }

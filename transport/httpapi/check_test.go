@@ -25,7 +25,7 @@ import (
 func TestOneCheck(t *testing.T) {
 	const (
 		policy = `"shop/user";q=3;w=60`
-		left   = `"rule":"shop/user","policy":"shop/user","source":"held","owner":"n1"}`
+		left   = `"rule":"shop/user","policy":"shop/user","source":"owned","owner":"n1"}`
 	)
 	node := apitest.NewNode(t)
 	h := newAPI(t, newLimiter(t, node))
@@ -66,10 +66,10 @@ func TestOneCheck(t *testing.T) {
 			`{"allowed":true,"source":"unmatched"}`,
 			map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": ""}},
 		{"shadow", strings.Replace(user("x", `,"cost":5`), `"user"`, `"watched"`, 1), 200,
-			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"held","owner":"n1"}`,
+			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"owned","owner":"n1"}`,
 			map[string]string{"Retry-After": ""}},
 		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
-			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"held","owner":"n1"}`,
+			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"owned","owner":"n1"}`,
 			map[string]string{"RateLimit-Policy": `"limit";q=9, "limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
 	} {
 		w, _ := post(t, h, c.body, c.status)
@@ -287,10 +287,10 @@ func TestReset(t *testing.T) {
 	}
 	post(t, h, user("x", `,"cost":3`), 200)
 	post(t, h, user("x", ""), 429)
-	reset(user("x", ""), 200, `{"rule":"shop/user","source":"held","owner":"n1"}`)
+	reset(user("x", ""), 200, `{"rule":"shop/user","source":"owned","owner":"n1"}`)
 	post(t, h, user("x", ""), 200)
 	reset(`{"checks":[`+user("x", "")+`,{}]}`, 200,
-		`{"resets":[{"rule":"shop/user","source":"held","owner":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
+		`{"resets":[{"rule":"shop/user","source":"owned","owner":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
 	reset(`{}`, 400, `"field":"domain"`)
 	reset(`{"checks":[]}`, 400, `"field":"checks"`)
 	reset(user("x", `,"cost":1`), 400, `unknown field`)

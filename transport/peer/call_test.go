@@ -23,7 +23,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	records := []check.Record{
 		{Request: request(1, 2, tenAMinute, 1, bucket.Check)},
-		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Hold: true, ID: math.MaxUint64},
+		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Undoable: true, ID: math.MaxUint64},
 		{Request: request(0, 0, tenAMinute, 0, bucket.Read)},
 		{Request: request(3, 4, daily, 7, bucket.Refund), ID: 1},
 		{Request: request(5, 6, nil, 0, bucket.Reset)},

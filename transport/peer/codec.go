@@ -301,14 +301,14 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 
 // Names of the span of a frame part, and of its attributes.
 const (
-	spanOwner = "sluice.hold"
+	spanOwner = "sluice.decide"
 
 	noteFrom     = "sluice.peer"
 	noteRecords  = "sluice.records"
 	noteAllowed  = "sluice.allowed"
 	noteDenied   = "sluice.denied"
 	noteNotOwner = "sluice.not_owner"
-	noteLater    = "sluice.later"
+	noteNotReady = "sluice.not_ready"
 )
 
 // addTrace notes in m that record index, which is in no trace yet, was sent for at. It reports whether that took an entry of
@@ -351,13 +351,13 @@ func (x *exchange) begin() {
 // end ends those spans.
 func (x *exchange) end() {
 	for _, t := range x.traced {
-		allowed, denied, notOwner, later := 0, 0, 0, 0
+		allowed, denied, notOwner, notReady := 0, 0, 0, 0
 		for i := range t.records {
 			switch r := &x.replies[t.first+i]; {
 			case r.Status == check.NotOwner:
 				notOwner++
 			case r.Status == check.NotReady:
-				later++
+				notReady++
 			case r.Status == check.Decided && r.Allowed:
 				allowed++
 			case r.Status == check.Decided:
@@ -368,7 +368,7 @@ func (x *exchange) end() {
 		t.span.Count(noteAllowed, allowed)
 		t.span.Count(noteDenied, denied)
 		t.span.Count(noteNotOwner, notOwner)
-		t.span.Count(noteLater, later)
+		t.span.Count(noteNotReady, notReady)
 		t.span.Text(noteFrom, x.fromName)
 		t.span.End()
 	}

@@ -57,8 +57,8 @@ func TestFrameSize(t *testing.T) {
 	const n = 100
 	for range n {
 		addRecord(m, &check.Record{
-			Request: bucket.Request{Key: bucket.Key{Hi: math.MaxUint64, Lo: math.MaxUint64}, Cost: math.MaxInt64, Verb: bucket.Reset, Reserve: math.MaxInt64},
-			Hold:    true, ID: math.MaxUint64, Times: math.MaxInt64, Want: math.MaxInt64, Rate: math.MaxInt64, For: math.MaxInt64,
+			Request:  bucket.Request{Key: bucket.Key{Hi: math.MaxUint64, Lo: math.MaxUint64}, Cost: math.MaxInt64, Verb: bucket.Reset, Reserve: math.MaxInt64},
+			Undoable: true, ID: math.MaxUint64, Times: math.MaxInt64, Want: math.MaxInt64, Rate: math.MaxInt64, For: math.MaxInt64,
 		}, maxLimitIDs)
 	}
 	sealRequest(m)
@@ -94,7 +94,7 @@ func FuzzRequest(f *testing.F) {
 	server, err := NewServer((&network{}).config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
 		for i, r := range records {
 			replies[i] = check.Reply{Status: check.NotOwner, Owner: []string{"", "b", "c"}[r.Key.Lo%3]}
-			replies[i].Remaining, replies[i].Allowed, replies[i].Admitted = r.Cost, r.Hold, r.Times
+			replies[i].Remaining, replies[i].Allowed, replies[i].Admitted = r.Cost, r.Undoable, r.Times
 			replies[i].LeasedOut, replies[i].Grant, replies[i].For = r.Return, r.ID, r.For
 			if r.Times > 1 {
 				replies[i].Denial = &bucket.Decision{Index: 1, Limit: 2, Remaining: r.Times, ResetAfter: 4, RetryAfter: 5}

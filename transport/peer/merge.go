@@ -64,7 +64,7 @@ func (t *merger) slot(m *peerv1.Request, k bucket.Key) *int32 {
 
 // mergeable reports whether r may be one of several checks of a record.
 func mergeable(r *check.Record) bool {
-	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Hold && !r.GiveBack && !r.Grant && !r.Return && !r.Relay &&
+	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Undoable && !r.GiveBack && !r.Grant && !r.Return && !r.Relay &&
 		r.Limits.Repeatable()
 }
 

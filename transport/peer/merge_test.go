@@ -60,7 +60,7 @@ func TestMerge(t *testing.T) {
 		{"without delay", []check.Record{one, change(func(r *check.Record) { r.NoDelay = true })}, []int64{0, 0}},
 		{"transient", []check.Record{one, change(func(r *check.Record) { r.Transient = true })}, []int64{0, 0}},
 		{"draining", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Drain = true })}, 2), []int64{0, 0}},
-		{"held", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Hold, r.ID = true, 1 })}, 2), []int64{0, 0}},
+		{"undoable", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Undoable, r.ID = true, 1 })}, 2), []int64{0, 0}},
 		{"relayed", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Relay = true })}, 2), []int64{0, 0}},
 		{"leases", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Grant = true })}, 2), []int64{0, 0}},
 	} {

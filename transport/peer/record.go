@@ -12,7 +12,7 @@ import (
 
 // Bits of Request.flags.
 const (
-	flagHold      = 1 << 0
+	flagUndoable  = 1 << 0
 	flagGiveBack  = 1 << 1
 	flagSync      = 1 << 2
 	flagTransient = 1 << 3
@@ -51,7 +51,7 @@ func verbOf(r *check.Record) byte { return byte(r.Verb) | bit(r.Relay, verbRelay
 
 // flagsOf returns r's value in the column flags.
 func flagsOf(r *check.Record) (flags byte) {
-	return bit(r.Hold, flagHold) | bit(r.GiveBack, flagGiveBack) | bit(r.Sync, flagSync) | bit(r.Transient, flagTransient) |
+	return bit(r.Undoable, flagUndoable) | bit(r.GiveBack, flagGiveBack) | bit(r.Sync, flagSync) | bit(r.Transient, flagTransient) |
 		bit(r.Drain, flagDrain) | bit(r.NoDelay, flagNoDelay) | bit(r.Grant, flagGrant) | bit(r.Return, flagReturn)
 }
 
@@ -93,7 +93,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		verb := at(m.Verb, i)
 		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
 		flags := at(m.Flags, i)
-		r.Hold = flags&flagHold != 0
+		r.Undoable = flags&flagUndoable != 0
 		r.GiveBack = flags&flagGiveBack != 0
 		r.Sync = flags&flagSync != 0
 		r.Transient = flags&flagTransient != 0

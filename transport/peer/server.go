@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/message"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -244,4 +245,48 @@ func (x *exchange) serve() {
 	writeReply(&x.reply, x.server.cfg.Name, x.replies)
 	x.server.stats.frames.Add(1)
 	x.server.stats.records.Add(uint64(len(records)))
+}
+
+// ControlQueue takes messages from other nodes.
+type ControlQueue interface {
+	// Deliver must not block: meanwhile the sender's other messages wait. It may keep the message. Messages of one peer come
+	// one after the other, those of different peers concurrently.
+	Deliver(message.Envelope)
+}
+
+// Control serves one stream. Its goroutine delivers in order.
+func (s service) Control(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peerv1.Greeting]) error {
+	s.stats.streams.Add(1)
+	defer s.stats.streams.Add(-1)
+	hello, err := s.admit(stream)
+	if err != nil {
+		return err
+	}
+	r := s.reader(hello)
+	var post peerv1.MessageFrame
+	var got []message.Envelope
+	for {
+		if err := stream.RecvMsg(&post); err != nil {
+			return err // the peer is gone, or sent something that is not a frame
+		}
+		var skipped int
+		if got, skipped, err = r.read(&post, got[:0]); err != nil {
+			return s.malformed(hello, err)
+		}
+		s.stats.skipped.Add(uint64(skipped))
+		if s.cfg.ControlQueue != nil {
+			s.stats.delivered.Add(uint64(len(got)))
+			for _, e := range got {
+				s.cfg.ControlQueue.Deliver(e)
+			}
+		}
+		// Nothing of this frame is kept while the next one is awaited.
+		clear(got)
+		cutMessages(&post)
+	}
+}
+
+// reader returns a reader of the frames of a stream that hello began.
+func (s service) reader(hello *peerv1.Hello) controlReader {
+	return controlReader{from: message.Peer{Name: hello.Name, Boot: hello.Boot}, definitions: definitions{intern: s.intern}}
 }

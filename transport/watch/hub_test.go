@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// test cluster is a cluster of n1, which has the hub, and n2. Both admit ten and n2 denies two checks a second.
+// testCluster is a cluster of n1, which has the hub, and n2. Both admit ten and n2 denies two checks a second.
 type testCluster struct {
 	*Hub
 	began         time.Time

@@ -146,83 +146,107 @@ func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 
 // state adds the reports of nodes at this moment. Rates are over the time since the last report of each; the first of a
 // process has none.
-func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing []string) *state {
+func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, missing []string) *state {
 	out := &state{
-		At: float64(at.UnixMilli()) / 1000, Self: m.Self, Ring: m.Ring, Partitions: m.Partitions,
+		At: float64(at.UnixMilli()) / 1000, Self: members.Self, Ring: members.Ring, Partitions: members.Partitions,
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
 	}
-	if m.Set.Version > 0 {
-		out.Set = &m.Set
+	if members.Set.Version > 0 {
+		out.Set = &members.Set
 	}
-	var bounds []time.Duration
-	var calls []uint64
-	var spent time.Duration
+	var sumOfCalls calls
 	byRule := make(map[name]rates)
 	reports := make(map[string]*own, len(nodes))
 	living := make(map[string]*seen, len(nodes))
 	for i := range nodes {
-		n := &nodes[i]
-		now := &seen{at: at, node: *n, byRule: make(map[name]facts.Counts, len(n.ByRule))}
-		for _, r := range n.ByRule {
-			rule := name{r.Domain, r.Name}
-			now.byRule[rule] = r.Counts
-			if _, ok := byRule[rule]; !ok {
-				byRule[rule] = rates{}
-			}
+		node := &nodes[i]
+		now := newSeen(at, node, byRule)
+		living[node.Boot] = now
+		report := &own{MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: limiter.PartitionCounts(node.PartitionCounts)}
+		reports[node.Boot] = report
+		if node.Name == members.Self {
+			out.Rules = node.Rules
 		}
-		living[n.Boot] = now
-		o := &own{MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, PartitionCounts: limiter.PartitionCounts(n.PartitionCounts)}
-		reports[n.Boot] = o
-		if n.Name == m.Self {
-			out.Rules = n.Rules
-		}
-		before := s.last[n.Boot]
+		before := s.last[node.Boot]
 		if before == nil || !at.After(before.at) {
 			continue
 		}
-		passed := at.Sub(before.at)
-		all := n.All.Minus(before.node.All)
-		s.total.now = s.total.now.Plus(all)
-		rate := perSecond(all, passed)
+		rate := s.addRates(before, now, byRule)
 		out.Total.add(rate)
-		o.Checks = round(rate.Allowed + rate.Denied + rate.Shadowed + rate.Failed)
-		for name, c := range now.byRule {
-			b, known := before.byRule[name]
-			d := c.Minus(b)
-			if !known || d == (facts.Counts{}) {
-				continue
-			}
-			l, r := s.line(name), byRule[name]
-			l.now = l.now.Plus(d)
-			r.add(perSecond(d, passed))
-			byRule[name] = r
-		}
-		if l := n.Latency; len(l.Counts) == len(l.Bounds)+1 && len(l.Counts) == len(before.node.Latency.Counts) && (bounds == nil || slices.Equal(bounds, l.Bounds)) {
-			if bounds == nil {
-				bounds, calls = l.Bounds, make([]uint64, len(l.Counts))
-			}
-			for j, c := range l.Counts {
-				calls[j] += c - min(c, before.node.Latency.Counts[j])
-			}
-			spent += max(0, l.Sum-before.node.Latency.Sum)
-			out.Latency.Calls += float64(count(l.Counts)-min(count(l.Counts), count(before.node.Latency.Counts))) / passed.Seconds()
-		}
+		report.Checks = round(rate.Allowed + rate.Denied + rate.Shadowed + rate.Failed)
+		sumOfCalls.add(&node.Latency, &before.node.Latency, at.Sub(before.at))
 	}
-	out.Latency = latencyOf(round(out.Latency.Calls), bounds, calls, spent)
+	out.Latency = sumOfCalls.latency()
 	for boot, before := range s.last {
 		if living[boot] == nil && at.Sub(before.at) < forget {
 			living[boot] = before
 		}
 	}
 	s.last = living
-	for n, r := range byRule {
-		out.ByRule = append(out.ByRule, ruleRates{n.domain, n.rule, r})
+	for rule, rate := range byRule {
+		out.ByRule = append(out.ByRule, ruleRates{rule.domain, rule.rule, rate})
 	}
 	slices.SortFunc(out.ByRule, func(a, b ruleRates) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
-	for i := range m.Members {
-		out.Members = append(out.Members, memberOf(&m.Members[i], reports))
+	for i := range members.Members {
+		out.Members = append(out.Members, memberOf(&members.Members[i], reports))
 	}
 	return out
+}
+
+// newSeen returns the report of node, and adds its rules to byRule.
+func newSeen(at time.Time, node *facts.Node, byRule map[name]rates) *seen {
+	now := &seen{at: at, node: *node, byRule: make(map[name]facts.Counts, len(node.ByRule))}
+	for _, r := range node.ByRule {
+		rule := name{r.Domain, r.Name}
+		now.byRule[rule] = r.Counts
+		if _, ok := byRule[rule]; !ok {
+			byRule[rule] = rates{}
+		}
+	}
+	return now
+}
+
+// addRates adds the checks of a process between two of its reports to the present slot, and their rates to byRule. It returns
+// the rate of all.
+func (s *sum) addRates(before, now *seen, byRule map[name]rates) rates {
+	passed := now.at.Sub(before.at)
+	for rule, counts := range now.byRule {
+		last, known := before.byRule[rule]
+		added := counts.Minus(last)
+		if !known || added == (facts.Counts{}) {
+			continue
+		}
+		line, rate := s.line(rule), byRule[rule]
+		line.now = line.now.Plus(added)
+		rate.add(perSecond(added, passed))
+		byRule[rule] = rate
+	}
+	all := now.node.All.Minus(before.node.All)
+	s.total.now = s.total.now.Plus(all)
+	return perSecond(all, passed)
+}
+
+// calls adds up the latency histograms of nodes with equal bounds.
+type calls struct {
+	bounds []time.Duration
+	counts []uint64
+	spent  time.Duration
+	rate   float64 // calls a second
+}
+
+// add adds the calls between the histograms before and now of a node, which are the time passed apart.
+func (c *calls) add(now, before *facts.Latency, passed time.Duration) {
+	if len(now.Counts) != len(now.Bounds)+1 || len(now.Counts) != len(before.Counts) || c.bounds != nil && !slices.Equal(c.bounds, now.Bounds) {
+		return
+	}
+	if c.bounds == nil {
+		c.bounds, c.counts = now.Bounds, make([]uint64, len(now.Counts))
+	}
+	for i, n := range now.Counts {
+		c.counts[i] += n - min(n, before.Counts[i])
+	}
+	c.spent += max(0, now.Sum-before.Sum)
+	c.rate += float64(count(now.Counts)-min(count(now.Counts), count(before.Counts))) / passed.Seconds()
 }
 
 // forget is how long a process that does not respond is remembered, so that its next report has a rate.
@@ -251,23 +275,23 @@ func count(list []uint64) (n uint64) {
 	return n
 }
 
-// latencyOf returns mean and quantiles, in seconds, of a histogram. A quantile is the upper bound of its bucket, or the
+// latency returns mean and quantiles, in seconds. A quantile is the upper bound of its bucket, or the
 // lower bound of the last bucket, which has no upper one.
-func latencyOf(rate float64, bounds []time.Duration, counts []uint64, spent time.Duration) latency {
-	n := count(counts)
-	l := latency{Calls: rate}
-	if n == 0 {
+func (c *calls) latency() latency {
+	total := count(c.counts)
+	l := latency{Calls: round(c.rate)}
+	if total == 0 {
 		return l
 	}
 	quantile := func(q float64) float64 {
 		var below uint64
-		for i, c := range counts {
-			if below += c; float64(below) >= q*float64(n) {
-				return bounds[min(i, len(bounds)-1)].Seconds()
+		for i, n := range c.counts {
+			if below += n; float64(below) >= q*float64(total) {
+				return c.bounds[min(i, len(c.bounds)-1)].Seconds()
 			}
 		}
-		return bounds[len(bounds)-1].Seconds()
+		return c.bounds[len(c.bounds)-1].Seconds()
 	}
-	l.Mean, l.P50, l.P99 = spent.Seconds()/float64(n), quantile(0.5), quantile(0.99)
+	l.Mean, l.P50, l.P99 = c.spent.Seconds()/float64(total), quantile(0.5), quantile(0.99)
 	return l
 }

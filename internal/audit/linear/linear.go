@@ -51,7 +51,7 @@ func historyOf(checks []audit.Check) (history []porcupine.Operation, err error) 
 			// At the end it is equivalent to never.
 			history = append(history, porcupine.Operation{ClientId: 0, Output: unknown, Call: c.First, Return: math.MaxInt64})
 		}
-		if c.Source != "held" && c.Source != "forwarded" {
+		if c.Source != "owned" && c.Source != "forwarded" {
 			continue
 		}
 		op := porcupine.Operation{Output: denied, Call: c.Sent, Return: c.Answered}

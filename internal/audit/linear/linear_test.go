@@ -9,7 +9,7 @@ import (
 )
 
 func check(sent, answered int64, decision string) audit.Check {
-	return audit.Check{Key: "k", First: sent, Sent: sent, Answered: answered, Decision: decision, Source: "held"}
+	return audit.Check{Key: "k", First: sent, Sent: sent, Answered: answered, Decision: decision, Source: "owned"}
 }
 
 func allow(sent, answered int64) audit.Check { return check(sent, answered, "allowed") }

@@ -166,7 +166,7 @@ func countGubernator(res *gubernatorv1.GetRateLimitsResp, checks int, seen *load
 			seen.Fail(1, errors.New(r.GetError()))
 			continue
 		}
-		source := load.Held
+		source := load.Owned
 		if r.GetMetadata()["owner"] != "" {
 			source = load.Forwarded
 		}

@@ -304,8 +304,8 @@ type Source int32
 
 const (
 	Source_SOURCE_UNSPECIFIED Source = 0
-	// The node asked holds the key.
-	Source_SOURCE_HELD Source = 1
+	// The node asked owns the key, and decided.
+	Source_SOURCE_OWNED Source = 1
 	// Another node holds the key.
 	Source_SOURCE_FORWARDED Source = 2
 	// No owner answered; on_failure or on_partition decided.
@@ -327,7 +327,7 @@ const (
 var (
 	Source_name = map[int32]string{
 		0: "SOURCE_UNSPECIFIED",
-		1: "SOURCE_HELD",
+		1: "SOURCE_OWNED",
 		2: "SOURCE_FORWARDED",
 		3: "SOURCE_SHARE",
 		4: "SOURCE_CLOSED",
@@ -339,7 +339,7 @@ var (
 	}
 	Source_value = map[string]int32{
 		"SOURCE_UNSPECIFIED": 0,
-		"SOURCE_HELD":        1,
+		"SOURCE_OWNED":       1,
 		"SOURCE_FORWARDED":   2,
 		"SOURCE_SHARE":       3,
 		"SOURCE_CLOSED":      4,
@@ -3222,10 +3222,10 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tUNIT_WEEK\x10\x04\x12\x0e\n" +
 	"\n" +
 	"UNIT_MONTH\x10\x05\x12\r\n" +
-	"\tUNIT_YEAR\x10\x06*\xd1\x01\n" +
+	"\tUNIT_YEAR\x10\x06*\xd2\x01\n" +
 	"\x06Source\x12\x16\n" +
-	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n" +
-	"\vSOURCE_HELD\x10\x01\x12\x14\n" +
+	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fSOURCE_OWNED\x10\x01\x12\x14\n" +
 	"\x10SOURCE_FORWARDED\x10\x02\x12\x10\n" +
 	"\fSOURCE_SHARE\x10\x03\x12\x11\n" +
 	"\rSOURCE_CLOSED\x10\x04\x12\x0f\n" +

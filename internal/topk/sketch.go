@@ -1,6 +1,6 @@
-// Package heavy finds the most frequent keys of a stream in bounded memory. Sketch is the algorithm, Window keeps one for each part
-// of the last minute or so. Time is a parameter; no goroutine is started.
-package heavy
+// Package topk finds the most frequent keys of a stream in bounded memory: Sketch counts them, and a Window has one Sketch for
+// each part of the last minute. It takes the time as a parameter and starts no goroutine.
+package topk
 
 import (
 	"bytes"

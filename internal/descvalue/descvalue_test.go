@@ -1,4 +1,4 @@
-package shortvalue
+package descvalue
 
 import (
 	"strings"

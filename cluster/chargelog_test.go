@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// TestHeld walks through what may happen to a charge that can be given back.
-func TestHeld(t *testing.T) {
+// TestChargeLog walks through what may happen to a charge that can be given back.
+func TestChargeLog(t *testing.T) {
 	table, err := bucket.NewTable(bucket.Config{Shards: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const second = int64(time.Second)
-	h := newHeld(4)
+	l := newChargeLog(4)
 	r := &bucket.Request{Limits: hourly(5), Cost: 1}
 	steps := []struct {
 		at     int64 // seconds
@@ -45,28 +45,28 @@ func TestHeld(t *testing.T) {
 		now := s.at * second
 		c := charge{s.from, s.id}
 		if s.act == "do" {
-			if d, _, status := h.try(now, c, table, r); status != s.status || d.Allowed != (status == check.Decided) {
+			if d, _, status := l.try(now, c, table, r); status != s.status || d.Allowed != (status == check.Decided) {
 				t.Errorf("step %d: %+v with status %d, want %d", i, d, status, s.status)
 			}
 		} else {
-			h.giveBack(now, c, table)
+			l.giveBack(now, c, table)
 		}
 		if d := table.Do(now, &bucket.Request{Limits: r.Limits, Cost: 1, Verb: bucket.Read}); d.Remaining != s.left {
 			t.Errorf("step %d: %d left, want %d", i, d.Remaining, s.left)
 		}
-		if n, _ := h.count(); n != s.known {
+		if n, _ := l.count(); n != s.known {
 			t.Errorf("step %d: %d charges known, want %d", i, n, s.known)
 		}
 	}
-	if _, dropped := h.count(); dropped != 1 {
+	if _, dropped := l.count(); dropped != 1 {
 		t.Errorf("%d dropped before their time, want 1", dropped)
 	}
 	r.Cost = 99
-	known, _ := h.count()
-	if d, _, _ := h.try(19*second, charge{"x", 9}, table, r); d.Allowed {
+	known, _ := l.count()
+	if d, _, _ := l.try(19*second, charge{"x", 9}, table, r); d.Allowed {
 		t.Errorf("%+v", d)
 	}
-	if n, _ := h.count(); n != known {
+	if n, _ := l.count(); n != known {
 		t.Error("a denial is remembered")
 	}
 }

@@ -1,7 +1,6 @@
-// Package shortvalue shortens the values of descriptors that are too long, or are not UTF-8, in one way for all APIs and for the
-// SDK: whoever sends such a value must neither make its check fail, since proxies pass what fails, nor get a counter of its
-// own on each way in. It is pure.
-package shortvalue
+// Package descvalue replaces descriptor values that are too long or not UTF-8 by short ones. All APIs and the SDK call it, so that
+// such a value fails no check and has one counter. It is pure.
+package descvalue
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,4 @@
-package heavy
+package topk
 
 import (
 	"cmp"

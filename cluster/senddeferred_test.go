@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// TestSettle: what was admitted as a share is charged to the owner once, as far as it
+// TestSendDeferred: what was admitted as a share is charged to the owner once, as far as it
 // still counts.
-func TestSettle(t *testing.T) {
+func TestSendDeferred(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		limits   *bucket.Limits
@@ -44,7 +44,7 @@ func TestSettle(t *testing.T) {
 				}
 				w.decides(first(2, c.fate))
 				time.Sleep(c.wait)
-				a.settle(t.Context(), 10)
+				a.sendDeferred(t.Context(), 10)
 				if n := spent(b, r); n != c.spent {
 					t.Errorf("the owner was charged %d, want %d", n, c.spent)
 				}
@@ -52,7 +52,7 @@ func TestSettle(t *testing.T) {
 					t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
 				}
 				w.decides(nil)
-				a.settle(t.Context(), 10)
+				a.sendDeferred(t.Context(), 10)
 				if n := spent(b, r); n != c.spent+int64(3*c.deferred) {
 					t.Errorf("settled again: %d", n)
 				}
@@ -75,12 +75,12 @@ func TestDeferredWhole(t *testing.T) {
 		w.decides(away)
 		decide(t.Context(), a, r)
 		w.decides(nil)
-		a.settle(t.Context(), 10)
+		a.sendDeferred(t.Context(), 10)
 		w.decides(away)
 		decideAll(t.Context(), a, denied, r)
 		a.returning.Wait()
 		w.decides(nil)
-		a.settle(t.Context(), 10)
+		a.sendDeferred(t.Context(), 10)
 		if n := spent(w.nodes["b"], r); n != 1 {
 			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
 		}

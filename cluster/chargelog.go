@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// Bounds of what is remembered for give-backs.
+const (
+	undoableFor = 10 * time.Second
+	maxUndoable = 65_536
+)
+
+// charge names a charge that can be given back: the boot id of the process that sent it, and the id that it gave.
+type charge struct {
+	from string
+	id   uint64
+}
+
+// chargeLog remembers charges that can be given back, for undoableFor and at most max of them, the oldest dropped first. No charge is
+// undone twice, and none that was undone is made again: messages may come twice and in any order.
+type chargeLog struct {
+	max int
+	mu  struct {
+		sync.Mutex
+		charges map[charge]*receipt
+		order   []charge // as they came, which is as they expire
+		dropped uint64   // charges forgotten before their time
+	}
+}
+
+// receipt is what is known about a charge.
+type receipt struct {
+	expires  int64
+	bucket   bucket.Receipt
+	decision bucket.Decision
+	seq      uint64 // of the change that the charge was
+	undone   bool   // it was given back, or must not be made, because its give-back came first
+}
+
+func newChargeLog(max int) *chargeLog {
+	l := &chargeLog{max: max}
+	l.mu.charges = make(map[charge]*receipt)
+	return l
+}
+
+// try decides r on table and remembers the charge. A known charge, which the requester has sent again, gets the same answer.
+// seq is the number of the change, 0 if none.
+func (l *chargeLog) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked(now)
+	if known := l.mu.charges[c]; known != nil {
+		if known.undone {
+			return bucket.Decision{}, 0, check.Invalid // the requester gave up before this came
+		}
+		return known.decision, known.seq, check.Decided
+	}
+	rc := &receipt{expires: now + int64(undoableFor)}
+	d, seq, v := table.Try(now, r, &rc.bucket)
+	if v != bucket.Decided {
+		return bucket.Decision{}, 0, check.NotReady
+	}
+	if !rc.bucket.Charged() {
+		return d, 0, check.Decided
+	}
+	rc.decision, rc.seq = d, seq
+	l.addLocked(c, rc)
+	return d, seq, check.Decided
+}
+
+// giveBack undoes a charge of table. An unknown one will not be made.
+func (l *chargeLog) giveBack(now int64, c charge, table *bucket.Table) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked(now)
+	known := l.mu.charges[c]
+	if known == nil {
+		l.addLocked(c, &receipt{expires: now + int64(undoableFor), undone: true})
+		return
+	}
+	if !known.undone {
+		known.undone = true
+		table.GiveBack(now, &known.bucket)
+	}
+}
+
+func (l *chargeLog) addLocked(c charge, rc *receipt) {
+	if len(l.mu.order) >= l.max {
+		if !l.mu.charges[l.mu.order[0]].undone {
+			l.mu.dropped++
+		}
+		l.forgetLocked()
+	}
+	l.mu.charges[c] = rc
+	l.mu.order = append(l.mu.order, c)
+}
+
+func (l *chargeLog) expireLocked(now int64) {
+	for len(l.mu.order) > 0 && l.mu.charges[l.mu.order[0]].expires <= now {
+		l.forgetLocked()
+	}
+}
+
+// forgetLocked forgets the oldest charge.
+func (l *chargeLog) forgetLocked() {
+	delete(l.mu.charges, l.mu.order[0])
+	l.mu.order[0] = charge{}
+	l.mu.order = l.mu.order[1:]
+}
+
+// count returns how many are remembered, and how many were dropped.
+func (l *chargeLog) count() (receipts int, dropped uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.mu.order), l.mu.dropped
+}

@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+const (
+	// deferredPeriod is how often deferred charges are sent to owners, deferredBatch of how many keys at once.
+	deferredPeriod = 100 * time.Millisecond
+	deferredBatch  = 512
+)
+
+// sendDueDeferred sends deferred charges if this node has quorum, and reports whether there are more.
+func (n *Node) sendDueDeferred(ctx context.Context) (more bool) {
+	if n.mayDecide(n.cfg.Clock()) {
+		n.sendDeferred(ctx, deferredBatch)
+	}
+	keys, _ := n.shares.Charges.Count()
+	return keys > 0
+}
+
+// sendDeferred sends the deferred charges of the oldest keys, at most so many.
+func (n *Node) sendDeferred(ctx context.Context, most int) {
+	defer n.shares.Charges.Answered()
+	voters := n.routing.Load().voters
+	list := n.shares.Take(n.cfg.Clock(), voters, most)
+	if len(list) == 0 {
+		return
+	}
+	b := check.Batch{Requests: make([]check.Request, len(list)), Answers: make([]check.Answer, len(list))}
+	f := n.newForwarding(&b, nil)
+	f.once = true
+	for i, c := range list {
+		b.Requests[i].Request = bucket.Request{Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Transient: c.Transient}
+		f.pending = append(f.pending, pending{index: i})
+	}
+	n.finish(ctx, f)
+	for i, a := range b.Answers {
+		outcome := share.NotCharged
+		switch {
+		case a.Err == nil:
+			n.stats.deferredCharged.Add(uint64(list[i].Due))
+			outcome = share.Charged
+		case errors.Is(a.Err, check.ErrAmbiguous):
+			outcome = share.AnswerLost
+		}
+		n.shares.Ended(n.cfg.Clock(), list[i], voters, outcome)
+	}
+}

@@ -1,0 +1,75 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// Where the link between two nodes is cut, and a third node hears both, the third one relays: a node that does not hear a
+// key's owner sends the check to another node, which forwards it to the owner. A relayed record is not relayed again, so
+// there is one more hop and no loop.
+
+// mostRelay bounds how long a relayed record waits for the owner: others of its stream wait behind it.
+const mostRelay = 500 * time.Millisecond
+
+// relay returns the index of a node that must relay k because its owner is not heard here, or noNode: one that is heard,
+// another one for each try.
+func (r *routing) relay(k bucket.Key, try int) int {
+	if r.unheard == nil || !r.unheard[r.partition(k)] {
+		return noNode
+	}
+	for i := range r.nodes {
+		at := (i + try + int(k.Lo%uint64(len(r.nodes)))) % len(r.nodes)
+		if n := &r.nodes[at]; at != r.self && n.lives && n.addr != "" {
+			return at
+		}
+	}
+	return noNode
+}
+
+// relays reports whether a record of k from the process with the boot id from can be relayed: another node than the sender
+// owns the key, and is heard here.
+func (r *routing) relays(from string, k bucket.Key) bool {
+	to := r.owner(k)
+	return to != noNode && to != r.self && r.nodes[to].lives && r.nodes[to].addr != "" && r.nodes[to].boot != from
+}
+
+// relay forwards records to their owners, and fills in their replies. byOwner has the indexes of the records, by the owner's
+// index in routing.nodes.
+func (n *Node) relay(r *routing, byOwner map[int][]int, records []check.Record, replies []check.Reply) {
+	var all sync.WaitGroup
+	for to, list := range byOwner {
+		all.Go(func() { n.relayTo(r.nodes[to].addr, list, records, replies) })
+	}
+	all.Wait()
+}
+
+// relayTo forwards the records with these indexes to the node at addr.
+func (n *Node) relayTo(addr string, indexes []int, records []check.Record, replies []check.Reply) {
+	most := time.Duration(0)
+	asked, answers := make([]check.Record, len(indexes)), make([]check.Reply, len(indexes))
+	for j, i := range indexes {
+		asked[j] = records[i]
+		most = max(most, records[i].For)
+		asked[j].Relay, asked[j].For = false, 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(most, mostRelay))
+	defer cancel()
+	err := n.cfg.Peers.Call(ctx, addr, asked, answers)
+	n.stats.relayed.Add(uint64(len(indexes)))
+	for j, i := range indexes {
+		switch {
+		case answers[j].Status != 0:
+			replies[i] = answers[j]
+		case errors.Is(err, check.ErrUnsent) || errors.Is(err, check.ErrOverloaded):
+			replies[i].Status = check.NotReady
+		default:
+			replies[i] = check.Reply{} // it may have been charged
+		}
+	}
+}
