@@ -76,12 +76,10 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Table has counters in shards, each with a lock and an LRU list. It is safe for concurrent use. No operation holds two shard
-// locks.
+// Table has counters in shards, each with a lock. It is safe for concurrent use. No operation holds two shard locks.
 //
-// A counter of one token bucket or fixed window takes about 200 bytes in the table. With garbage collector overhead at GOGC=50,
-// a process has about 240 resident bytes per counter with a million in the table, and 330 while all of them are being replaced;
-// at GOGC=40, 315 (BenchmarkTableMemory).
+// A counter of one limit without a log takes LeastBytes as accounted, and about 67 bytes of the process (BenchmarkTableMemory): it is
+// a record outside Go's heap (store.go), as are the blocks of counters that take more (side.go).
 type Table struct {
 	shards     []shard
 	maxEntries int64
