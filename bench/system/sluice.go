@@ -3,6 +3,10 @@ package system
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -66,9 +70,11 @@ type Newcomer struct {
 	addr    string // gRPC
 }
 
-// Grow starts one more node of sluice, with cache room for keys, beside those of s. It does not wait. The caller ends the
-// process.
-func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, error) {
+// Stop has the node hand its counters over, and ends it.
+func (n *Newcomer) Stop() { n.Process.StopWithin(slowStop) }
+
+// Grow starts one more node of sluice, with the flags of those of s. It does not wait. The caller stops the node.
+func (s *System) Grow(ctx context.Context, b *Binaries) (*Newcomer, error) {
 	res, err := members(ctx, s.conns[0])
 	if err != nil {
 		return nil, err
@@ -84,7 +90,7 @@ func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, er
 		return nil, err
 	}
 	n := &Newcomer{name: nodeName(len(s.Processes)), addr: at[0]}
-	n.Process, err = process.Start(b.node(n.name, at, join, keys))
+	n.Process, err = process.Start(b.node(n.name, at, join, append([]string{"--handover-timeout", slowStop.String()}, s.Flags...)...))
 	return n, err
 }
 
@@ -121,6 +127,38 @@ func (s *System) Shrunk(ctx context.Context) error {
 		}
 		return inPlace(ctx, s.conns)
 	})
+}
+
+// Metrics reads the metrics of the node with its HTTP port at addr, each summed over its labels.
+func Metrics(ctx context.Context, addr string) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }() // it has been read
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		if i := strings.LastIndexByte(line, ' '); i >= 0 && line[0] != '#' {
+			name, _, _ := strings.Cut(line[:i], "{")
+			v, err := strconv.ParseFloat(strings.TrimSpace(line[i:]), 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", addr, err)
+			}
+			all[name] += v
+		}
+	}
+	if res.StatusCode != http.StatusOK || len(all) == 0 {
+		return nil, fmt.Errorf("%s: %s, %d metrics", addr, res.Status, len(all))
+	}
+	return all, nil
 }
 
 // check is a check of a key.
