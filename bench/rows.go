@@ -40,7 +40,7 @@ func rows(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if *quick {
-		t.rounds, t.warmup, t.window, t.long = 1, 50*time.Millisecond, 200*time.Millisecond, 500*time.Millisecond
+		t.rounds, t.warmup, t.window, t.long = 1, 100*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
 		t.keys = cmp.Or(t.keys, 100_000)
 	}
 	if t.keys = cmp.Or(t.keys, 10_000_000); t.keys < 10_000 || t.keys > load.MaxKeys {

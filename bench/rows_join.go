@@ -92,7 +92,7 @@ func (t *target) joinUnder(ctx context.Context, work report.Shape, c contestant)
 		j.slower = append(j.slower, g.during.Of(report.P99).High/p99)
 		j.took = append(j.took, g.took.Seconds())
 		fmt.Printf("join, %s: %s checks/s and p99 %s µs before; all in place after %v\n", work.Domain, report.Number(base), report.Number(p99), g.took.Round(10*time.Millisecond))
-		if err := c.system.Shrunk(ctx); err != nil {
+		if err := c.system.Alone(ctx); err != nil {
 			return nil, err
 		}
 	}

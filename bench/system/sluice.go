@@ -119,9 +119,9 @@ func (s *System) Settled(ctx context.Context, n *Newcomer) error {
 	})
 }
 
-// Shrunk waits until the nodes of s are the only ones again and own everything.
-func (s *System) Shrunk(ctx context.Context) error {
-	return s.until(ctx, "the other nodes own everything again", func(ctx context.Context) error {
+// Alone waits until the nodes of s are the only ones, agree, and own everything.
+func (s *System) Alone(ctx context.Context) error {
+	return s.until(ctx, "the nodes own everything", func(ctx context.Context) error {
 		if err := s.agree(ctx); err != nil {
 			return err
 		}
@@ -166,8 +166,11 @@ func check(domain, key string) *sluicev1.Check {
 	return &sluicev1.Check{Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: key}}}
 }
 
-// Owners returns the number of the node that owns each of n keys.
+// Owners returns the number of the node that owns each of n keys, once partitions no longer move.
 func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, error) {
+	if err := s.Alone(ctx); err != nil {
+		return nil, err
+	}
 	number := map[string]uint8{}
 	for i := range s.conns {
 		number[nodeName(i)] = uint8(i)
