@@ -37,7 +37,7 @@ func (t *target) joining(ctx context.Context) error {
 		}
 		t.stop()
 	}
-	t.flags = append(t.flags, fmt.Sprintf("the fourth node: also --handover-timeout, because it leaves with %d keys", t.keys))
+	t.flags = append(t.flags, "the fourth node: also --handover-timeout, for when it leaves")
 	for k, load := range []string{"half", "full"} {
 		j, without := joins[0][k], joins[1][k]
 		what := fmt.Sprintf("a fourth node joins, %s keys, %s load: ", report.Number(float64(t.keys)), load)

@@ -21,27 +21,22 @@ const (
 	Rueidis   = "rueidis"    // a Lua script through rueidis, which pipelines concurrent calls
 )
 
-// redisFlags turn off the files of redis-server.
-var redisFlags = []string{"--save", "", "--appendonly", "no"}
-
 // startRedis starts redis-server at addr, without files.
 func (s *System) startRedis(ctx context.Context, b *Binaries, addr string) error {
 	redis, err := exec.LookPath("redis-server")
 	if err != nil {
 		return ErrNoRedis
 	}
-	args := append([]string{"--bind", host, "--port", port(addr), "--dir", b.scratch}, redisFlags...)
+	s.Flags = []string{"--save", "", "--appendonly", "no"}
+	args := append([]string{"--bind", host, "--port", port(addr), "--dir", b.scratch}, s.Flags...)
 	if err := s.start(process.Spec{Name: "redis", Path: redis, Args: args}); err != nil {
 		return err
 	}
 	return s.listens(ctx, addr)
 }
 
-// The limit of all keys, as that of rules/allowed.yaml.
-const (
-	redisPeriod = time.Hour
-	redisBurst  = 1_000_000_000
-)
+// redisBurst is that of rules/allowed.yaml, as is the rate of one unit an hour.
+const redisBurst = 1_000_000_000
 
 // gcra is the generic cell rate algorithm (ITU-T I.371). ARGV has the microseconds per unit and the burst. It returns whether the
 // check is allowed, the remaining units, and the microseconds until a retry and until the counter is full.
@@ -64,10 +59,10 @@ type redisClient struct {
 	close func() error
 }
 
-func openRedis(name, addr string) (*redisClient, error) {
+func openRedis(name, addr string, burst int) (*redisClient, error) {
 	if name == RedisRate {
 		c := redis.NewClient(&redis.Options{Addr: addr})
-		limiter, limit := redis_rate.NewLimiter(c), redis_rate.Limit{Rate: 1, Period: redisPeriod, Burst: redisBurst}
+		limiter, limit := redis_rate.NewLimiter(c), redis_rate.Limit{Rate: 1, Period: time.Hour, Burst: burst}
 		return &redisClient{func(ctx context.Context, key string) (bool, error) {
 			res, err := limiter.Allow(ctx, key, limit)
 			return err == nil && res.Allowed > 0, err
@@ -77,7 +72,7 @@ func openRedis(name, addr string) (*redisClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	script, args := rueidis.NewLuaScript(gcra), []string{strconv.FormatInt(redisPeriod.Microseconds(), 10), strconv.Itoa(redisBurst)}
+	script, args := rueidis.NewLuaScript(gcra), []string{strconv.FormatInt(time.Hour.Microseconds(), 10), strconv.Itoa(burst)}
 	return &redisClient{func(ctx context.Context, key string) (bool, error) {
 		res, err := script.Exec(ctx, c, []string{"gcra:" + key}, args).AsIntSlice()
 		if err == nil && len(res) != 4 {

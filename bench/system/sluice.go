@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,10 +22,10 @@ func members(ctx context.Context, conn *grpc.ClientConn) (*sluicev1.MembersRespo
 	return sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
 }
 
-// agree is nil when all nodes see all serving, under one ring.
-func (s *System) agree(ctx context.Context) error {
+// agree is nil when the nodes of conns see each other serving, and no other node, under one ring.
+func agree(ctx context.Context, conns []*grpc.ClientConn) error {
 	ring := ""
-	for i, c := range s.conns {
+	for i, c := range conns {
 		res, err := members(ctx, c)
 		if err != nil {
 			return err
@@ -35,8 +36,8 @@ func (s *System) agree(ctx context.Context) error {
 				serving++
 			}
 		}
-		if serving != len(s.conns) || i > 0 && res.GetRing() != ring {
-			return fmt.Errorf("%s sees %d of %d serving", nodeName(i), serving, len(s.conns))
+		if serving != len(conns) || i > 0 && res.GetRing() != ring {
+			return fmt.Errorf("%s sees %d of %d serving", res.GetSelf(), serving, len(conns))
 		}
 		ring = res.GetRing()
 	}
@@ -108,24 +109,15 @@ func (s *System) Settled(ctx context.Context, n *Newcomer) error {
 			return fmt.Errorf("%s has ended; its last lines: %q", n.name, n.Process.Tail())
 		default:
 		}
-		res, err := members(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if len(res.GetMembers()) <= len(s.conns) {
-			return fmt.Errorf("%s sees %d members", n.name, len(res.GetMembers()))
-		}
-		return inPlace(ctx, all)
+		// Before the node serves, the ring assigns nothing to it.
+		return errors.Join(agree(ctx, all), inPlace(ctx, all))
 	})
 }
 
 // Alone waits until the nodes of s are the only ones, agree, and own everything.
 func (s *System) Alone(ctx context.Context) error {
 	return s.until(ctx, "the nodes own everything", func(ctx context.Context) error {
-		if err := s.agree(ctx); err != nil {
-			return err
-		}
-		return inPlace(ctx, s.conns)
+		return errors.Join(agree(ctx, s.conns), inPlace(ctx, s.conns))
 	})
 }
 

@@ -84,7 +84,7 @@ func (s *System) launch(ctx context.Context, b *Binaries, spec *Spec) (err error
 		err = s.startRateLimit(ctx, b)
 	case "redis":
 		if s.config.Addrs, err = addrs(1); err == nil {
-			s.api, s.Flags = RedisRate, redisFlags
+			s.api = RedisRate
 			err = s.startRedis(ctx, b, s.config.Addrs[0])
 		}
 	default:
@@ -165,14 +165,14 @@ func (b *Binaries) node(name string, at, join []string, flags ...string) process
 func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 
 // capacity is the size of a cache for keys: nodes do not own equally many.
-func capacity(keys int) string { return strconv.Itoa(keys + keys/5 + 1000) }
+func capacity(keys int) int { return keys + keys/5 + 1000 }
 
-// room returns the flags of a node of sluice for so many keys; none for 0.
+// room returns the flags of a node of sluice for so many keys, as docs/sizing.md has them; none for 0.
 func room(keys int) []string {
 	if keys == 0 {
 		return nil
 	}
-	return []string{"--max-entries", capacity(keys)}
+	return []string{"--memory-limit", fmt.Sprintf("%dMB", capacity(keys)*600/1_000_000+100)}
 }
 
 func (s *System) startGubernator(b *Binaries, spec *Spec) error {
@@ -181,7 +181,7 @@ func (s *System) startGubernator(b *Binaries, spec *Spec) error {
 		return err
 	}
 	s.api, s.config.Addrs = "gubernator", at[:spec.Nodes]
-	s.Flags = []string{"-cache", capacity(cmp.Or(spec.Keys, defaultKeys))}
+	s.Flags = []string{"-cache", strconv.Itoa(capacity(cmp.Or(spec.Keys, defaultKeys)))}
 	for i, a := range s.config.Addrs {
 		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.peer("gubernator"), Args: append([]string{
 			"-addr", a, "-http", at[spec.Nodes+i], "-peers", strings.Join(s.config.Addrs, ","),

@@ -100,7 +100,7 @@ func (s *System) open(w way) (target, error) {
 	case SDK:
 		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
 	case RedisRate, Rueidis:
-		return openRedis(name, c.Addrs[0])
+		return openRedis(name, c.Addrs[0], redisBurst)
 	case "gubernator":
 		// As the rules of the others: a limit that is never reached, or one that denies all but the first check.
 		c.Limits = []api.Limit{{Count: 1_000_000_000, Period: time.Hour}}
@@ -155,7 +155,7 @@ func (s *System) ready(ctx context.Context) error {
 		s.conns = append(s.conns, conn)
 	}
 	if len(s.HTTP) > 0 {
-		if err := s.until(ctx, "all nodes of sluice agree", s.agree); err != nil {
+		if err := s.until(ctx, "all nodes of sluice agree", func(ctx context.Context) error { return agree(ctx, s.conns) }); err != nil {
 			return err
 		}
 	}
