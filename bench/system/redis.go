@@ -99,7 +99,7 @@ func (r *redisClient) Call(ctx context.Context, _ int, keys []string, seen *load
 		if err != nil {
 			return err
 		}
-		all.Count(load.Held, allowed)
+		all.Count(load.Owned, allowed)
 	}
 	seen.Add(&all)
 	return nil

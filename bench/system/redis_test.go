@@ -31,7 +31,7 @@ func TestRedisLimiters(t *testing.T) {
 			if err := c.NewCaller(5).Call(t.Context(), 0, []string{key, key, key, key, key}, &seen); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if got := seen.By[load.Held]; got != (load.Decided{Allowed: 3, Denied: 2}) {
+			if got := seen.By[load.Owned]; got != (load.Decided{Allowed: 3, Denied: 2}) {
 				t.Errorf("%s: %+v of 5 checks", name, got)
 			}
 		}
