@@ -165,13 +165,13 @@ load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
 	bin/sluice bench --addr 127.0.0.1:7460,127.0.0.1:7470,127.0.0.1:7480 $(LOAD)
 
 .PHONY: bench
-bench: build ## against bare gRPC and other limiters, real processes, some twelve minutes
-	go -C bench run . rows -only '^(one-node|three-nodes|stream|sdk|keys|more-nodes)$$'
+bench: build ## against bare gRPC, Redis and other limiters, real processes
+	go -C bench run . rows -only '^(one-node|three-nodes|redis|stream|sdk|keys|more-nodes)$$'
 	go -C bench run . draw -out ../docs/img results/rows.json
 
 .PHONY: bench-more
-bench-more: build ## the cost of TLS, replication, hot keys, traces, metrics and a join, some eight minutes
-	go -C bench run . rows -peers=false -only '^(tls|replication|hot|tracing|telemetry|join)$$' -out results/more.json
+bench-more: build ## the cost of TLS, hot keys, traces, metrics, a join and snapshots of 10^7 counters
+	go -C bench run . rows -peers=false -only '^(tls|hot|tracing|telemetry|join|snapshot)$$' -out results/more.json
 
 .PHONY: bench-full
 bench-full: build ## the whole grid of callers, checks a call, keys and nodes; takes hours

@@ -1,7 +1,7 @@
 // Command bench compares sluice with the bare transport and with other limiters.
 // It runs in the folder of this module:
 //
-//	go run . rows   what sluice is to reach, in under ten minutes
+//	go run . rows   what sluice is to reach; -only takes a part
 //	go run . run    any grid of callers, checks a call, keys and nodes
 //	go run . draw   curves of saved results as SVG
 //

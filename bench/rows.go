@@ -1,24 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/bench/process"
 	"github.com/sluice-project/sluice/bench/report"
 	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluice-project/sluice/internal/load"
 )
 
 // target is the run of the rows: sluice's targets, relative to the echo in the same rounds, and the other limiters.
 type target struct {
 	session
 	peers bool
-	scale []int         // the numbers of keys for memory and for the curve over keys
+	keys  int           // of the rows keys, join and snapshot
 	long  time.Duration // the window of coarse figures
 }
 
@@ -26,18 +29,22 @@ type target struct {
 const usual = 100_000
 
 func rows(ctx context.Context, args []string) (err error) {
-	t := target{scale: []int{10_000, 100_000, 1_000_000, 10_000_000}, long: 15 * time.Second}
+	t := target{long: 15 * time.Second}
 	f := flag.NewFlagSet("rows", flag.ContinueOnError)
 	t.register(f)
 	only := f.String("only", "", "`pattern` of the groups to run")
 	quick := f.Bool("quick", false, "one short round of everything, to see that it runs")
 	f.BoolVar(&t.peers, "peers", true, "run the other limiters too")
+	f.IntVar(&t.keys, "keys", 0, "`number` of keys of the groups keys, join and snapshot (default 10000000, or 100000 with -quick)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	if *quick {
-		t.rounds, t.warmup, t.window, t.long = 1, 50*time.Millisecond, 200*time.Millisecond, 500*time.Millisecond
-		t.scale = []int{1_000, 3_000, 10_000, 30_000}
+		t.rounds, t.warmup, t.window, t.long = 1, 100*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
+		t.keys = cmp.Or(t.keys, 100_000)
+	}
+	if t.keys = cmp.Or(t.keys, 10_000_000); t.keys < 10_000 || t.keys > load.MaxKeys {
+		return fmt.Errorf("-keys %d is not a number from 10000 to %d", t.keys, load.MaxKeys)
 	}
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
@@ -47,43 +54,52 @@ func rows(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
+	var tables strings.Builder
+	defer func() { fmt.Print(tables.String()) }() // also those before an error
 	for _, group := range []struct {
 		name string
 		run  func(context.Context) error
 	}{
 		{"one-node", t.oneNode},
 		{"three-nodes", t.threeNodes},
+		{"redis", t.redis},
 		{"tls", t.tls},
 		{"stream", t.stream},
 		{"sdk", t.sdk},
 		{"keys", t.manyKeys},
 		{"more-nodes", t.moreNodes},
-		{"replication", t.replication},
 		{"hot", t.hot},
 		{"tracing", t.tracing},
 		{"telemetry", t.telemetry},
 		{"join", t.joining},
+		{"snapshot", t.snapshot},
 	} {
 		if !pattern.MatchString(group.name) {
 			continue
 		}
+		before := len(t.file.Rows)
+		t.flags = nil
 		err := group.run(ctx)
 		t.stop()
+		if errors.Is(err, system.ErrNoRedis) {
+			fmt.Fprintf(&tables, "\n%s: left out: %v\n", group.name, err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", group.name, err)
 		}
-	}
-	fmt.Println()
-	if err := report.WriteRows(os.Stdout, t.file.Rows); err != nil {
-		return err
+		fmt.Fprintf(&tables, "\n%s. Flags, beside names, addresses and rules: %s\n\n", group.name, strings.Join(t.flags, "; "))
+		if err := report.WriteRows(&tables, t.file.Rows[before:]); err != nil {
+			return err
+		}
 	}
 	return report.Save(t.out, &t.file)
 }
 
 func (t *target) add(r report.Row) { t.file.Rows = append(t.file.Rows, r) }
 
-// lineup starts systems, fills them with the usual keys, and returns them for unary calls. It leaves ratelimit out without
-// Redis.
+// lineup starts systems, fills them with the usual keys, and returns them for unary calls. A cluster of sluice is followed by
+// itself with rules without replicas. It leaves ratelimit out without Redis.
 func (t *target) lineup(ctx context.Context, specs ...system.Spec) (cs []contestant, err error) {
 	for _, spec := range specs {
 		c, err := t.filled(ctx, spec, "allowed", usual, 100)
@@ -95,6 +111,12 @@ func (t *target) lineup(ctx context.Context, specs ...system.Spec) (cs []contest
 			return nil, err
 		}
 		cs = append(cs, c)
+		if spec.System == "sluice" && spec.Nodes > 1 {
+			cs = append(cs, c.unreplicated())
+			if err := t.fill(ctx, c.unreplicated(), usual, 100); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return cs, nil
 }
@@ -128,7 +150,12 @@ func (t *target) oneNode(ctx context.Context) error {
 	if err := system.SameSize(ctx, cs[0].system, cs[1].system); err != nil {
 		return err
 	}
-	_, err = t.byChecks(ctx, 1, "1 node", [3]float64{0.90, 0.75, 0.75}, cs)
+	c := cs[1].by("gubernator", "")
+	c.name = "sluice by gubernator's API"
+	if err := t.fill(ctx, c, usual, 100); err != nil {
+		return err
+	}
+	_, err = t.byChecks(ctx, 1, "1 node", [3]float64{0.90, 0.75, 0.75}, slices.Insert(cs, 2, c))
 	return err
 }
 
@@ -147,19 +174,26 @@ func (t *target) byChecks(ctx context.Context, nodes int, work string, bounds [3
 	return single, nil
 }
 
-// versusEcho compares cs, the echo and sluice first, and adds sluice's ratio to the echo, and the others' in a note.
+// versusEcho compares cs, the echo and sluice first, and adds sluice's ratio to the echo, with and without replicas if it is a
+// cluster, and the others' in a note.
 func (t *target) versusEcho(ctx context.Context, shape report.Shape, work string, bound float64, cs []contestant) (*report.Cell, error) {
 	cell, err := t.compare(ctx, shape, cs...)
 	if err != nil {
 		return nil, err
 	}
-	r := report.AtLeast(work, bound, cell.Ratio(1, 0, report.Checks))
+	r, others := report.AtLeast(work, bound, cell.Ratio(1, 0, report.Checks)), 2
+	if shape.Nodes > 1 {
+		r, others = r.Beside(cell.Ratio(2, 0, report.Checks)), 3
+	}
 	r.Note = "echo " + report.Number(cell.Series[0].Of(report.Checks).Median) + " checks/s"
-	for i := 2; i < len(cell.Series); i++ {
-		s := &cell.Series[i]
-		r.Note += fmt.Sprintf("; %s %s", s.Name, report.Number(s.Ratio(&cell.Series[0], report.Checks).Median))
+	for i := range cell.Series[others:] {
+		other := cell.Ratio(others+i, 0, report.Checks)
+		r.Note += fmt.Sprintf("; %s %.2f (%.2f to %.2f)", cell.Series[others+i].Name, other.Median, other.Low, other.High)
 	}
 	t.add(r)
+	if shape.Nodes > 1 {
+		t.add(report.AtLeast(work+", ÷ without replicas", 0.90, cell.Ratio(1, 2, report.Checks)))
+	}
 	return cell, nil
 }
 
@@ -172,27 +206,30 @@ func (t *target) threeNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Ratio(1, 0, report.P99), ""))
+	t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Ratio(1, 0, report.P99), "").
+		Beside(cell.Ratio(2, 0, report.P99)))
 	return t.oneCaller(ctx, cs)
 }
 
 // oneCaller measures the latency of a check without others.
 func (t *target) oneCaller(ctx context.Context, cs []contestant) error {
-	first := cs[1]
-	first.asked = []int{0}
-	owners, err := first.system.Owners(ctx, "allowed", usual)
-	if err != nil {
-		return err
+	list := cs[:1:1]
+	for _, c := range cs[1:3] {
+		owners, err := c.system.Owners(ctx, c.domain, usual)
+		if err != nil {
+			return err
+		}
+		c.asked = []int{0}
+		list = append(list, c.only(owners, true, "owned"), c.only(owners, false, "forwarded"))
 	}
-	cs = append([]contestant{cs[0], first.only(owners, true, "owned"), first.only(owners, false, "forwarded")}, cs[2:]...)
 	alone := shape(3, 1, 1)
 	alone.Note = "sluice's first node is asked"
-	cell, err := t.compare(ctx, alone, cs...)
+	cell, err := t.compare(ctx, alone, append(list, cs[3:]...)...)
 	if err != nil {
 		return err
 	}
-	t.add(report.AtMost("1 caller, decided locally: p50 ÷ echo's", 1.15, cell.Ratio(1, 0, report.P50), ""))
-	t.add(report.AtMost("1 caller, forwarded: p50 ÷ echo's", 2.2, cell.Ratio(2, 0, report.P50), ""))
+	t.add(report.AtMost("1 caller, decided locally: p50 ÷ echo's", 1.15, cell.Ratio(1, 0, report.P50), "").Beside(cell.Ratio(3, 0, report.P50)))
+	t.add(report.AtMost("1 caller, forwarded: p50 ÷ echo's", 2.2, cell.Ratio(2, 0, report.P50), "").Beside(cell.Ratio(4, 0, report.P50)))
 	return nil
 }
 
@@ -236,39 +273,60 @@ func (t *target) sdk(ctx context.Context) error {
 		}
 		work := shape(nodes, 64, 1)
 		work.Note = "by the Go client where it says SDK"
-		cell, err := t.compare(ctx, work, cs[0], cs[1].by(system.SDK, "SDK"))
+		for i := range cs[1:] {
+			cs[1+i] = cs[1+i].by(system.SDK, "SDK")
+		}
+		cell, err := t.compare(ctx, work, cs...)
 		if err != nil {
 			return err
 		}
 		what := fmt.Sprintf("Go client, single checks of 64 goroutines, %s, ÷ the unary echo's calls/s", report.Count(nodes, "node"))
-		t.add(report.AtLeast(what, 5, cell.Ratio(1, 0, report.Checks)))
+		r := report.AtLeast(what, 5, cell.Ratio(1, 0, report.Checks))
+		if nodes > 1 {
+			r = r.Beside(cell.Ratio(2, 0, report.Checks))
+		}
+		t.add(r)
 		t.stop()
 	}
 	return nil
 }
 
-// replication compares, on one cluster of three, checks of a rule with asynchronous replication with those of one without.
-func (t *target) replication(ctx context.Context) error {
-	s, err := t.start(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * usual})
+// redis compares single checks by the Go client and the gRPC API of one node with limiters on a Redis.
+func (t *target) redis(ctx context.Context) error {
+	cs, err := t.lineup(ctx, echo, sluice(1))
 	if err != nil {
 		return err
 	}
-	var cs []contestant
-	for _, domain := range []string{"allowed", "replicated"} {
-		if err := t.fill(ctx, s, domain, usual, 100); err != nil {
-			return err
-		}
-		cs = append(cs, contestant{name: domain, system: s, domain: domain})
+	store, err := t.filled(ctx, system.Spec{System: "redis"}, "allowed", usual, 100)
+	if err != nil {
+		return err
 	}
-	for _, checks := range []int{1, 100} {
-		work := shape(3, 64, checks)
-		work.Note = "rules without and with asynchronous replication"
+	lua := store.by(system.Rueidis, "Lua by rueidis")
+	if err := t.fill(ctx, lua, usual, 100); err != nil {
+		return err
+	}
+	store.name += ", redis_rate"
+	cs = append(cs, cs[1].by(system.SDK, "Go client"), store, lua)
+	cs[1].name += ", gRPC API"
+	for _, callers := range []int{1, 64} {
+		work := shape(1, callers, 1)
+		work.Note = "APIs and clients as the name says"
 		cell, err := t.compare(ctx, work, cs...)
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, async ÷ no replication", checks)
-		t.add(report.AtLeast(what, 0.90, cell.Ratio(1, 0, report.Checks)))
+		for of := 1; of < 3; of++ {
+			for base := 3; base < 5; base++ {
+				what := fmt.Sprintf("%s ÷ %s, checks/s", cell.Series[of].Name, cell.Series[base].Name)
+				r := report.Told(fmt.Sprintf("%s, %s", report.Count(callers, "caller"), what), cell.Ratio(of, base, report.Checks), "")
+				p50, p99 := cell.Ratio(of, base, report.P50), cell.Ratio(of, base, report.P99)
+				r.Note = fmt.Sprintf("p50 %.2f (%.2f to %.2f), p99 %.2f (%.2f to %.2f)", p50.Median, p50.Low, p50.High, p99.Median, p99.Low, p99.High)
+				t.add(r)
+			}
+		}
+		for i := range cell.Series[1:] {
+			t.add(report.Told(fmt.Sprintf("%s, %s ÷ the echo, checks/s", report.Count(callers, "caller"), cell.Series[1+i].Name), cell.Ratio(1+i, 0, report.Checks), ""))
+		}
 	}
 	return nil
 }
@@ -279,79 +337,107 @@ func (t *target) hot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bare, many, one := cs[0], cs[1], cs[1]
-	owners, err := many.system.Owners(ctx, "allowed", usual)
+	busy, alone := cs[:1:1], cs[:1:1]
+	for _, many := range cs[1:] {
+		owners, err := many.system.Owners(ctx, many.domain, usual)
+		if err != nil {
+			return err
+		}
+		one := many
+		one.keys, one.name = 1, one.name+", one key"
+		busy = append(busy, many, one)
+		one.name += ", not owned"
+		one.asked = []int{(int(owners[0]) + 1) % 3}
+		many.asked = one.asked
+		alone = append(alone, many.only(owners, false, "forwarded"), one)
+	}
+	cell, err := t.compare(ctx, shape(3, 64, 1), busy...)
 	if err != nil {
 		return err
 	}
-	one.keys, one.name = 1, one.name+", one key"
-	cell, err := t.compare(ctx, shape(3, 64, 1), bare, many, one)
-	if err != nil {
-		return err
-	}
-	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Ratio(2, 1, report.Checks)))
+	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Ratio(2, 1, report.Checks)).Beside(cell.Ratio(4, 3, report.Checks)))
+	t.add(report.Told("3 nodes, 64 callers: one hot key ÷ the echo", cell.Ratio(2, 0, report.Checks), "").Beside(cell.Ratio(4, 0, report.Checks)))
 
-	one.name += ", not owned"
-	one.asked = []int{(int(owners[0]) + 1) % 3}
-	many.asked = one.asked
-	alone := shape(3, 1, 1)
-	alone.Note = "one node is asked that does not hold the key"
-	cell, err = t.compare(ctx, alone, bare, many.only(owners, false, "forwarded"), one)
+	work := shape(3, 1, 1)
+	work.Note = "one node is asked that does not own the key"
+	cell, err = t.compare(ctx, work, alone...)
 	if err != nil {
 		return err
 	}
-	t.add(report.AtMost("1 caller, a hot key that another node holds: p50 ÷ echo's", 1.2, cell.Ratio(2, 0, report.P50), ""))
+	t.add(report.AtMost("1 caller, a hot key that another node holds: p50 ÷ echo's", 1.2, cell.Ratio(2, 0, report.P50), "").Beside(cell.Ratio(4, 0, report.P50)))
 	return nil
 }
 
 // manyKeys runs a node for each number of keys side by side: memory, the garbage collector's share and the fall of
 // throughput.
 func (t *target) manyKeys(ctx context.Context) error {
+	scale := []int{t.keys / 1000, t.keys / 100, t.keys / 10, t.keys}
 	var cs []contestant
-	for _, n := range t.scale {
-		name := fmt.Sprintf("sluice, %s keys", report.Number(float64(n)))
-		c, err := t.filled(ctx, system.Spec{System: "sluice", Name: name, Keys: n}, "allowed", n, 1000)
+	var empty []int64
+	for _, n := range scale {
+		s, err := t.start(ctx, system.Spec{System: "sluice", Name: fmt.Sprintf("sluice, %s keys", report.Number(float64(n))), Keys: n})
 		if err != nil {
 			return err
 		}
-		c.keys = n
-		cs = append(cs, c)
+		u, err := process.Total(s.Processes)
+		if err != nil {
+			return err
+		}
+		c := unary(s)
+		c.keys, c.domain = n, "allowed"
+		cs, empty = append(cs, c), append(empty, u.Resident)
+		if err := t.fill(ctx, c, n, 1000); err != nil {
+			return err
+		}
 	}
-	largest := t.scale[len(t.scale)-1]
 	var work report.Shape
 	for _, checks := range []int{1, 100} { // the last one is used below
 		work = shape(1, 64, checks)
-		work.Keys, work.Note = largest, "keys as the name says"
-		list := cs
-		if checks == 1 {
-			list = []contestant{cs[0], cs[len(cs)-1]}
-		}
-		cell, err := t.compare(ctx, work, list...)
+		work.Keys, work.Note = t.keys, "keys as the name says"
+		cell, err := t.compare(ctx, work, cs...)
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("%s → %s keys, checks/s that are left, checks a call: %d", report.Number(float64(t.scale[0])), report.Number(float64(largest)), checks)
-		t.add(report.AtLeast(what, 0.65, cell.Ratio(len(cell.Series)-1, 0, report.Checks)))
+		for i := range scale {
+			what := fmt.Sprintf("%s keys, checks a call: %d, ", report.Number(float64(scale[i])), checks)
+			t.add(report.Told(what+"checks/s", cell.Series[i].Of(report.Checks), ""))
+			if i == 0 {
+				continue
+			}
+			r := report.Told(what+"÷ "+report.Number(float64(scale[0]))+" keys", cell.Ratio(i, 0, report.Checks), "")
+			if i == len(scale)-1 {
+				r = report.AtLeast(r.Work, 0.65, r.Got)
+			}
+			t.add(r)
+		}
 	}
 
-	// A cycle of the garbage collector is longer than a round.
-	long, err := t.measure(ctx, work, cs[len(cs)-1], t.long)
-	if err != nil {
-		return err
-	}
-	what := fmt.Sprintf("the collector's share of CPU at %s keys under load", report.Number(float64(largest)))
-	t.add(report.Told(what, report.SpreadOf([]float64{100 * long.GCShare}), "%"))
-	for i, n := range t.scale {
-		if n < t.scale[len(t.scale)-2] {
-			continue
+	for i, n := range scale[2:] {
+		i += 2
+		// A cycle of the garbage collector is longer than a round.
+		long, err := t.measure(ctx, work, cs[i], t.long)
+		if err != nil {
+			return err
 		}
+		what := report.Number(float64(n)) + " keys, under load: "
+		t.add(report.Told(what+"the garbage collector's share of the node's CPU", report.SpreadOf([]float64{100 * long.GCShare}), "%"))
 		// After the load, when the heap has grown to the garbage collector's goal.
 		u, err := process.Total(cs[i].system.Processes)
 		if err != nil {
 			return err
 		}
-		t.add(report.AtMost(fmt.Sprintf("resident memory per key at %s keys, after load", report.Number(float64(n))), 320,
-			report.SpreadOf([]float64{float64(u.Resident) / float64(n)}), "bytes"))
+		m, err := system.Metrics(ctx, cs[i].system.HTTP[0])
+		if err != nil {
+			return err
+		}
+		if m["sluice_counters"] < float64(n) || m["sluice_counters_evicted_live_total"] > 0 {
+			return fmt.Errorf("%v counters for %d keys, %v evicted", m["sluice_counters"], n, m["sluice_counters_evicted_live_total"])
+		}
+		each := func(bytes int64) report.Spread { return report.SpreadOf([]float64{float64(bytes) / float64(n)}) }
+		r := report.AtMost(what+"resident memory of the whole process per key", 320, each(u.Resident), "bytes")
+		r.Note = fmt.Sprintf("%.0f counters, none evicted", m["sluice_counters"])
+		t.add(r)
+		t.add(report.Told(what+"the same less that of the node without keys", each(u.Resident-empty[i]), "bytes"))
 	}
 	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
@@ -34,18 +32,27 @@ func (t *target) moreNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var cs []contestant
+	var cs, without []contestant
 	for _, s := range []*system.System{three, nine} {
-		if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
-			return err
+		c := unary(s)
+		c.domain, c.nodes = "allowed", s.Nodes()
+		for _, c := range []contestant{c, c.unreplicated()} {
+			if err := t.fill(ctx, c, usual, 100); err != nil {
+				return err
+			}
+			owners, err := s.Owners(ctx, c.domain, usual)
+			if err != nil {
+				return err
+			}
+			name := c.name
+			c = c.only(owners, false, "")
+			c.name = name
+			if c.domain == "allowed" {
+				cs = append(cs, c)
+			} else {
+				without = append(without, c)
+			}
 		}
-		owners, err := s.Owners(ctx, "allowed", usual)
-		if err != nil {
-			return err
-		}
-		c := unary(s).only(owners, false, "forwarded")
-		c.name, c.nodes = s.Name, s.Nodes()
-		cs = append(cs, c)
 	}
 	for _, n := range []int{3, 9} {
 		s, err := t.start(ctx, system.Spec{System: "echo", Nodes: n})
@@ -54,6 +61,7 @@ func (t *target) moreNodes(ctx context.Context) error {
 		}
 		cs = append(cs, contestant{name: s.Name, system: s, nodes: n})
 	}
+	cs = append(cs, without...)
 	for _, checks := range []int{1, 100} {
 		work := shape(3, 64, checks)
 		work.Note = "nodes as the name says, all checks forwarded"
@@ -62,15 +70,17 @@ func (t *target) moreNodes(ctx context.Context) error {
 			return err
 		}
 		r := report.AtMost(fmt.Sprintf("CPU seconds per million forwarded checks, %d a call, 9 nodes ÷ 3 nodes", checks), 1.25,
-			cell.Ratio(1, 0, report.ServerCPU), "")
+			cell.Ratio(1, 0, report.ServerCPU), "").Beside(cell.Ratio(5, 4, report.ServerCPU))
 		r.Note = fmt.Sprintf("%s and %s s", report.Number(cell.Series[0].Of(report.ServerCPU).Median), report.Number(cell.Series[1].Of(report.ServerCPU).Median))
 		t.add(r)
-		ours, bare := cell.Series[1].Over(&cell.Series[0], report.ServerCPU), cell.Series[3].Over(&cell.Series[2], report.ServerCPU)
-		for i := range ours {
+		over := func(of int) []float64 { return cell.Series[of+1].Over(&cell.Series[of], report.ServerCPU) }
+		ours, bare, alone := over(0), over(2), over(4)
+		for i := range bare {
 			ours[i] /= bare[i]
+			alone[i] /= bare[i]
 		}
 		t.add(report.Told(fmt.Sprintf("the echo's, %d a call, 9 processes ÷ 3 processes", checks), report.SpreadOf(bare), ""))
-		t.add(report.Told("the one ÷ the other", report.SpreadOf(ours), ""))
+		t.add(report.Told("the one ÷ the other", report.SpreadOf(ours), "").Beside(report.SpreadOf(alone)))
 	}
 	return nil
 }
@@ -119,22 +129,22 @@ func (t *target) tracing(ctx context.Context) (err error) {
 // telemetry compares a cluster with the default log level and a Prometheus that scrapes it with one that logs only errors and
 // is not scraped.
 func (t *target) telemetry(ctx context.Context) error {
-	return t.watched(ctx, "log and metrics at their defaults ÷ off", true, "--log-level", "info")
+	return t.watched(ctx, "log and metrics at their defaults ÷ off", true)
 }
 
-// watched compares three nodes with flags, scraped or not, with three without. Rounds are long, so that periodic work falls
-// into each.
+// watched compares three nodes with flags, scraped or not, with three without, and both with the echo. Rounds are long, so
+// that periodic work falls into each.
 func (t *target) watched(ctx context.Context, what string, scraped bool, flags ...string) error {
 	defer func(w time.Duration) { t.window = w }(t.window)
 	t.window = max(t.window, t.long)
-	cs, err := t.lineup(ctx,
-		system.Spec{System: "sluice", Name: "not watched", Nodes: 3, Flags: []string{"--log-level", "error"}},
-		system.Spec{System: "sluice", Name: "watched", Nodes: 3, Flags: flags})
+	cs, err := t.lineup(ctx, echo,
+		system.Spec{System: "sluice", Name: "sluice ×3, not watched", Nodes: 3, Flags: []string{"--log-level", "error"}},
+		system.Spec{System: "sluice", Name: "sluice ×3, watched", Nodes: 3, Flags: flags})
 	if err != nil {
 		return err
 	}
 	if scraped {
-		stop, err := scrape(ctx, cs[1].system.HTTP)
+		stop, err := scrape(ctx, cs[3].system.HTTP)
 		if err != nil {
 			return err
 		}
@@ -146,7 +156,8 @@ func (t *target) watched(ctx context.Context, what string, scraped bool, flags .
 	if err != nil {
 		return err
 	}
-	t.add(report.AtLeast("3 nodes, 64 callers: "+what, 0.97, cell.Ratio(1, 0, report.Checks)))
+	t.add(report.AtLeast("3 nodes, 64 callers: "+what, 0.97, cell.Ratio(3, 1, report.Checks)).Beside(cell.Ratio(4, 2, report.Checks)))
+	t.add(report.Told("the first ÷ the echo", cell.Ratio(3, 0, report.Checks), "").Beside(cell.Ratio(4, 0, report.Checks)))
 	return nil
 }
 
@@ -173,20 +184,8 @@ func scrape(ctx context.Context, addrs []string) (stop func(), err error) {
 
 func scrapeOnce(ctx context.Context, addrs []string) error {
 	for _, a := range addrs {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a+"/metrics", nil)
-		if err != nil {
+		if _, err := system.Metrics(ctx, a); err != nil {
 			return err
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		n, err := io.Copy(io.Discard, res.Body)
-		if err := errors.Join(err, res.Body.Close()); err != nil {
-			return err
-		}
-		if res.StatusCode != http.StatusOK || n == 0 {
-			return fmt.Errorf("%s: %s, %d bytes", a, res.Status, n)
 		}
 	}
 	return nil

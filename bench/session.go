@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type session struct {
 	file    report.File
 	seed    uint64
 	running []*system.System
+	flags   []string // of the started systems
 	pickers map[drawing]*load.Pickers
 }
 
@@ -71,12 +73,19 @@ func (s *session) close() error {
 	return s.bin.Close()
 }
 
-// start starts a system, which runs until stop, by default with one node and room for the usual keys.
+// start starts a system, which runs until stop, by default with one node.
 func (s *session) start(ctx context.Context, spec system.Spec) (*system.System, error) {
-	spec.Nodes, spec.Keys = cmp.Or(spec.Nodes, 1), cmp.Or(spec.Keys, usual)
+	spec.Nodes = cmp.Or(spec.Nodes, 1)
 	sys, err := s.bin.Start(ctx, spec)
 	if err == nil {
 		s.running = append(s.running, sys)
+		line := sys.Name + ": none"
+		if len(sys.Flags) > 0 {
+			line = fmt.Sprintf("%s: %q", sys.Name, sys.Flags)
+		}
+		if !slices.Contains(s.flags, line) {
+			s.flags = append(s.flags, line)
+		}
 	}
 	return sys, err
 }
@@ -84,13 +93,15 @@ func (s *session) start(ctx context.Context, spec system.Spec) (*system.System, 
 // filled starts a system, sends a check of each of n keys of domain, unless it is the echo, and returns it for unary calls.
 func (s *session) filled(ctx context.Context, spec system.Spec, domain string, n, batch int) (contestant, error) {
 	sys, err := s.start(ctx, spec)
-	if err == nil && spec.System != "echo" {
-		err = s.fill(ctx, sys, domain, n, batch)
-	}
 	if err != nil {
 		return contestant{}, err
 	}
-	return unary(sys), nil
+	c := unary(sys)
+	c.domain = domain
+	if spec.System != "echo" {
+		err = s.fill(ctx, c, n, batch)
+	}
+	return c, err
 }
 
 // stop ends all running systems.
@@ -136,6 +147,12 @@ func unary(sys *system.System) contestant { return contestant{name: sys.Name, sy
 // by is c with another API, and name for it.
 func (c contestant) by(api, name string) contestant {
 	c.api, c.name = api, c.name+", "+name
+	return c
+}
+
+// unreplicated is a cluster of sluice with checks of a rule without replicas.
+func (c contestant) unreplicated() contestant {
+	c.domain, c.name = "unreplicated", strings.Replace(c.name, "sluice", "sluice without replicas", 1)
 	return c
 }
 
@@ -283,15 +300,15 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fill makes counters of n keys in sys, and prints how many checks failed: some systems are overloaded.
-func (s *session) fill(ctx context.Context, sys *system.System, domain string, n, batch int) error {
-	target, err := sys.Target("", domain)
+// fill makes counters of n keys in c, and prints how many checks failed: some systems are overloaded.
+func (s *session) fill(ctx context.Context, c contestant, n, batch int) error {
+	target, err := c.system.Target(c.api, c.domain)
 	if err != nil {
 		return err
 	}
 	failed, err := fill(ctx, target, n, 8, batch)
 	if failed > 0 {
-		fmt.Printf("filling %s: %d of %d checks failed\n", sys.Name, failed, n)
+		fmt.Printf("filling %s: %d of %d checks failed\n", c.name, failed, n)
 	}
 	return err
 }

@@ -135,5 +135,5 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// silence is how long a new member has time to be heard before it counts as lost: as long as one that was heard may be silent.
-func (c Config) silence() time.Duration { return c.QuorumTimeout + quorum.DefaultHeartbeat }
+// leastSilence is how long a new member has time to be heard before it counts as lost: as long as one that was heard may be silent.
+func (c Config) leastSilence() time.Duration { return c.QuorumTimeout + quorum.DefaultHeartbeat }

@@ -130,7 +130,7 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 		return true
 	}
 	at, ok := r.first[p.Boot]
-	return ok && now < at+int64(r.node.cfg.silence())
+	return ok && now < at+int64(r.node.cfg.leastSilence())
 }
 
 // takeAssignment puts a in force. If no ring could be built, the last one stays.

@@ -93,7 +93,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	n.eventual = newEventualMode(n)
 	n.quorumUntil.Store(math.MinInt64)
-	n.shares.When.Start(n.cfg.Clock(), n.cfg.silence(), n.cfg.CheckTimeout)
+	n.shares.When.Start(n.cfg.Clock(), n.cfg.leastSilence(), n.cfg.CheckTimeout)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}

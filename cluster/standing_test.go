@@ -130,7 +130,7 @@ func TestNewcomer(t *testing.T) {
 		f.loses(func(_, to string, _ message.Envelope) bool { return to == "x" })
 		x := f.start("x")
 		f.eventually(100*time.Millisecond, "the others are seen", func() bool { return len(x.Ring().Members()) == 2 })
-		dead := x.cfg.silence()
+		dead := x.cfg.leastSilence()
 		time.Sleep(dead / 2)
 		if got := x.Ring().Members(); len(got) != 2 {
 			t.Errorf("the ring of %v", got)

@@ -43,8 +43,8 @@ func TestBuildRejectsBadInput(t *testing.T) {
 	}{
 		{"negative partitions", Config{Partitions: -1}, pods("pod", 3), []string{"Partitions", "-1"}},
 		{"too many partitions", Config{Partitions: MaxPartitions + 1}, pods("pod", 3), []string{"Partitions", "1048577"}},
-		{"negative replication", Config{Replication: -5}, pods("pod", 3), []string{"Replication", "-5"}},
-		{"too much replication", Config{Replication: MaxReplication + 1}, nil, []string{"Replication", "10001"}},
+		{"negative replication", Config{Points: -5}, pods("pod", 3), []string{"Points", "-5"}},
+		{"too much replication", Config{Points: MaxPoints + 1}, nil, []string{"Points", "10001"}},
 		{"load without room", Config{Load: 0.99}, pods("pod", 3), []string{"Load", "0.99"}},
 		{"negative load", Config{Load: -1}, pods("pod", 3), []string{"Load", "-1"}},
 		{"load not a number", Config{Load: math.NaN()}, pods("pod", 3), []string{"Load", "NaN"}},
@@ -84,7 +84,7 @@ func TestBuildWithoutMembers(t *testing.T) {
 }
 
 func TestBuildOneMember(t *testing.T) {
-	for _, c := range []Config{{}, {Partitions: 1, Replication: 1, Load: 1}} {
+	for _, c := range []Config{{}, {Partitions: 1, Points: 1, Load: 1}} {
 		table, err := Build(c, []string{"only"})
 		if err != nil {
 			t.Fatal(err)
@@ -186,9 +186,9 @@ func TestPointsDoNotCollide(t *testing.T) {
 	}
 	seen := recorder{points: map[string]int{}}
 	consistent.New(members, consistent.Config{
-		Hasher: seen, PartitionCount: 7, ReplicationFactor: DefaultReplication, Load: DefaultLoad,
+		Hasher: seen, PartitionCount: 7, ReplicationFactor: DefaultPoints, Load: DefaultLoad,
 	})
-	if want := len(names) * DefaultReplication; len(seen.points) != want {
+	if want := len(names) * DefaultPoints; len(seen.points) != want {
 		t.Errorf("%d different points, want %d", len(seen.points), want)
 	}
 	hashes := map[uint64]string{}

@@ -13,9 +13,9 @@ func names(t *rapid.T, label string, least int) []string {
 
 func config(t *rapid.T) Config {
 	return Config{
-		Partitions:  rapid.IntRange(1, 300).Draw(t, "partitions"),
-		Replication: rapid.IntRange(1, 40).Draw(t, "replication"),
-		Load:        rapid.Float64Range(1, 3).Draw(t, "load"),
+		Partitions: rapid.IntRange(1, 300).Draw(t, "partitions"),
+		Points:     rapid.IntRange(1, 40).Draw(t, "replication"),
+		Load:       rapid.Float64Range(1, 3).Draw(t, "load"),
 	}
 }
 

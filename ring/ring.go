@@ -91,16 +91,16 @@ const Placement = 1
 // of the average, rounded up. The emptiest depends on the names: at 7 members it
 // mostly owns 0.85 to 0.95, now and then 0.75.
 const (
-	DefaultPartitions  = 1021
-	DefaultReplication = 400
-	DefaultLoad        = 1.10
+	DefaultPartitions = 1021
+	DefaultPoints     = 400
+	DefaultLoad       = 1.10
 )
 
 // Bounds of Config.
 const (
-	MaxPartitions  = 1 << 20
-	MaxReplication = 10_000
-	MaxLoad        = 10.0
+	MaxPartitions = 1 << 20
+	MaxPoints     = 10_000
+	MaxLoad       = 10.0
 	// MaxMembers is what a table can hold: owners are stored in 16 bits.
 	MaxMembers = math.MaxUint16
 )
@@ -111,10 +111,10 @@ type Config struct {
 	// Partitions is the number of slices of the key space, 1 to MaxPartitions.
 	// Zero means DefaultPartitions. A prime spreads best.
 	Partitions int
-	// Replication is the number of points each member has on the ring, 1 to
-	// MaxReplication. Zero means DefaultReplication. More points spread more
+	// Points is the number of points each member has on the ring, 1 to
+	// MaxPoints. Zero means DefaultPoints. More points spread more
 	// evenly and take longer to build.
-	Replication int
+	Points int
 	// Load is the most that one member may own, as a ratio of the average,
 	// 1 to MaxLoad. Zero means DefaultLoad. It is rounded up to whole partitions.
 	Load float64
@@ -125,8 +125,8 @@ func (c Config) WithDefaults() Config {
 	if c.Partitions == 0 {
 		c.Partitions = DefaultPartitions
 	}
-	if c.Replication == 0 {
-		c.Replication = DefaultReplication
+	if c.Points == 0 {
+		c.Points = DefaultPoints
 	}
 	if c.Load == 0 {
 		c.Load = DefaultLoad
@@ -143,8 +143,8 @@ func (c Config) Validate() error {
 	if c.Partitions < 1 || c.Partitions > MaxPartitions {
 		errs = append(errs, fmt.Errorf("ring: Partitions is %d: want 1 to %d", c.Partitions, MaxPartitions))
 	}
-	if c.Replication < 1 || c.Replication > MaxReplication {
-		errs = append(errs, fmt.Errorf("ring: Replication is %d: want 1 to %d points per member", c.Replication, MaxReplication))
+	if c.Points < 1 || c.Points > MaxPoints {
+		errs = append(errs, fmt.Errorf("ring: Points is %d: want 1 to %d points per member", c.Points, MaxPoints))
 	}
 	// Written so that NaN fails too.
 	if !(c.Load >= 1 && c.Load <= MaxLoad) {
@@ -202,7 +202,7 @@ func place(c Config, t *Table) {
 	ring := consistent.New(points, consistent.Config{
 		Hasher:            hasher{},
 		PartitionCount:    c.Partitions,
-		ReplicationFactor: c.Replication,
+		ReplicationFactor: c.Points,
 		Load:              c.Load,
 	})
 	for p := range t.owners {

@@ -78,11 +78,11 @@ func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 		d.Allowed = true
 		d.Limit = 1_000_000_000
 		d.Remaining = 999_999_990
-		d.ResetAfterNs = 315_360_000_000_000
+		d.ResetAfterNs = 36_000_000_000_000
 		d.Rule = "allowed/user"
 		d.Source = sluicev1.Source_SOURCE_OWNED
 		d.Owner = "n1"
-		d.PeriodNs = 31_536_000_000_000_000
+		d.PeriodNs = 3_600_000_000_000
 		out[i] = d
 	}
 	return &sluicev1.CheckResponse{Id: req.GetId(), Decisions: out}

@@ -22,7 +22,7 @@ import (
 
 // Process is a running server. Make it with Start, end it with Stop.
 type Process struct {
-	Name string
+	Spec
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended and its output is read
 
@@ -43,7 +43,7 @@ type Spec struct {
 
 // Start starts s with the garbage collector's trace. The process is killed when the harness ends without stopping it.
 func Start(s Spec) (*Process, error) {
-	p := &Process{Name: s.Name, cmd: exec.Command(s.Path, s.Args...), done: make(chan struct{})}
+	p := &Process{Spec: s, cmd: exec.Command(s.Path, s.Args...), done: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), "GODEBUG=gctrace=1"), s.Env...)
 	dieWithParent(p.cmd)
 	errs, err := p.cmd.StderrPipe()
@@ -87,12 +87,15 @@ func (p *Process) Tail() []string {
 }
 
 // Stop ends the process in order, by force after five seconds.
-func (p *Process) Stop() {
+func (p *Process) Stop() { p.StopWithin(5 * time.Second) }
+
+// StopWithin ends the process in order, by force after d.
+func (p *Process) StopWithin(d time.Duration) {
 	// An error means that it has ended already.
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(d):
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	}

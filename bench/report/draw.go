@@ -241,7 +241,15 @@ type Row struct {
 	Got  Spread `json:"got"`
 	Unit string `json:"unit,omitempty"` // of the figures; empty for ratios
 	Met  bool   `json:"met"`
-	Note string `json:"note,omitempty"`
+	// WithoutReplicas is the same with `replication: none`; nil where replicas play no part.
+	WithoutReplicas *Spread `json:"without_replicas,omitempty"`
+	Note            string  `json:"note,omitempty"`
+}
+
+// Beside is r with the same figure without replicas.
+func (r Row) Beside(without Spread) Row {
+	r.WithoutReplicas = &without
+	return r
 }
 
 // AtLeast is a row with a lower bound.
@@ -261,17 +269,20 @@ func Told(work string, got Spread, unit string) Row {
 
 // WriteRows writes rows as a Markdown table.
 func WriteRows(w io.Writer, rows []Row) error {
-	lines := [][]string{{"work", "wanted", "median", "lowest to highest", "", ""}}
+	lines := [][]string{{"work", "wanted", "median", "lowest to highest", "", "without replicas", ""}}
 	for _, r := range rows {
 		with := func(figure string) string { return strings.TrimSpace(figure + " " + r.Unit) }
-		want, verdict := "", ""
+		want, verdict, without := "", "", ""
+		if w := r.WithoutReplicas; w != nil {
+			without = fmt.Sprintf("%s (%s to %s)", with(Number(w.Median)), Number(w.Low), Number(w.High))
+		}
 		if r.Want != "" {
 			want, verdict = with(r.Want), "reached"
 			if !r.Met {
 				verdict = "**not reached**"
 			}
 		}
-		lines = append(lines, []string{r.Work, want, with(Number(r.Got.Median)), Number(r.Got.Low) + " to " + Number(r.Got.High), verdict, r.Note})
+		lines = append(lines, []string{r.Work, want, with(Number(r.Got.Median)), Number(r.Got.Low) + " to " + Number(r.Got.High), verdict, without, r.Note})
 	}
 	return writeTable(w, lines)
 }

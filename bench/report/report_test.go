@@ -47,7 +47,7 @@ func TestRatio(t *testing.T) {
 func TestRows(t *testing.T) {
 	var b strings.Builder
 	err := WriteRows(&b, []Row{
-		AtLeast("a", 0.9, Spread{0.91, 0.8, 1}),
+		AtLeast("a", 0.9, Spread{0.91, 0.8, 1}).Beside(Spread{2, 1, 3}),
 		AtLeast("b", 0.9, Spread{0.89, 0.8, 1}),
 		AtMost("c", 320, Spread{320, 320, 320}, "bytes"),
 		AtMost("d", 1.6, Spread{math.NaN(), 0, 0}, ""),
@@ -56,11 +56,11 @@ func TestRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `| a | ≥ 0.90 | 0.91 | 0.80 to 1.00 | reached |  |
-| b | ≥ 0.90 | 0.89 | 0.80 to 1.00 | **not reached** |  |
-| c | ≤ 320 bytes | 320 bytes | 320 to 320 | reached |  |
-| d | ≤ 1.60 | NaN | 0.00 to 0.00 | **not reached** |  |
-| e |  | 12,345,678 % | 12.3 to 123 |  |  |
+	want := `| a | ≥ 0.90 | 0.91 | 0.80 to 1.00 | reached | 2.00 (1.00 to 3.00) |  |
+| b | ≥ 0.90 | 0.89 | 0.80 to 1.00 | **not reached** |  |  |
+| c | ≤ 320 bytes | 320 bytes | 320 to 320 | reached |  |  |
+| d | ≤ 1.60 | NaN | 0.00 to 0.00 | **not reached** |  |  |
+| e |  | 12,345,678 % | 12.3 to 123 |  |  |  |
 `
 	if _, got, _ := strings.Cut(b.String(), "---|\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

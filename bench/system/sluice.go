@@ -2,7 +2,12 @@ package system
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,10 +22,10 @@ func members(ctx context.Context, conn *grpc.ClientConn) (*sluicev1.MembersRespo
 	return sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
 }
 
-// agree is nil when all nodes see all serving, under one ring.
-func (s *System) agree(ctx context.Context) error {
+// agree is nil when the nodes of conns see each other serving, and no other node, under one ring.
+func agree(ctx context.Context, conns []*grpc.ClientConn) error {
 	ring := ""
-	for i, c := range s.conns {
+	for i, c := range conns {
 		res, err := members(ctx, c)
 		if err != nil {
 			return err
@@ -31,8 +36,8 @@ func (s *System) agree(ctx context.Context) error {
 				serving++
 			}
 		}
-		if serving != len(s.conns) || i > 0 && res.GetRing() != ring {
-			return fmt.Errorf("%s sees %d of %d serving", nodeName(i), serving, len(s.conns))
+		if serving != len(conns) || i > 0 && res.GetRing() != ring {
+			return fmt.Errorf("%s sees %d of %d serving", res.GetSelf(), serving, len(conns))
 		}
 		ring = res.GetRing()
 	}
@@ -66,9 +71,11 @@ type Newcomer struct {
 	addr    string // gRPC
 }
 
-// Grow starts one more node of sluice, with cache room for keys, beside those of s. It does not wait. The caller ends the
-// process.
-func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, error) {
+// Stop has the node hand its counters over, and ends it.
+func (n *Newcomer) Stop() { n.Process.StopWithin(slowStop) }
+
+// Grow starts one more node of sluice, with the flags of those of s. It does not wait. The caller stops the node.
+func (s *System) Grow(ctx context.Context, b *Binaries) (*Newcomer, error) {
 	res, err := members(ctx, s.conns[0])
 	if err != nil {
 		return nil, err
@@ -84,7 +91,7 @@ func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, er
 		return nil, err
 	}
 	n := &Newcomer{name: nodeName(len(s.Processes)), addr: at[0]}
-	n.Process, err = process.Start(b.node(n.name, at, join, keys))
+	n.Process, err = process.Start(b.node(n.name, at, join, append([]string{"--handover-timeout", slowStop.String()}, s.Flags...)...))
 	return n, err
 }
 
@@ -102,25 +109,48 @@ func (s *System) Settled(ctx context.Context, n *Newcomer) error {
 			return fmt.Errorf("%s has ended; its last lines: %q", n.name, n.Process.Tail())
 		default:
 		}
-		res, err := members(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if len(res.GetMembers()) <= len(s.conns) {
-			return fmt.Errorf("%s sees %d members", n.name, len(res.GetMembers()))
-		}
-		return inPlace(ctx, all)
+		// Before the node serves, the ring assigns nothing to it.
+		return errors.Join(agree(ctx, all), inPlace(ctx, all))
 	})
 }
 
-// Shrunk waits until the nodes of s are the only ones again and own everything.
-func (s *System) Shrunk(ctx context.Context) error {
-	return s.until(ctx, "the other nodes own everything again", func(ctx context.Context) error {
-		if err := s.agree(ctx); err != nil {
-			return err
-		}
-		return inPlace(ctx, s.conns)
+// Alone waits until the nodes of s are the only ones, agree, and own everything.
+func (s *System) Alone(ctx context.Context) error {
+	return s.until(ctx, "the nodes own everything", func(ctx context.Context) error {
+		return errors.Join(agree(ctx, s.conns), inPlace(ctx, s.conns))
 	})
+}
+
+// Metrics reads the metrics of the node with its HTTP port at addr, each summed over its labels.
+func Metrics(ctx context.Context, addr string) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }() // it has been read
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		if i := strings.LastIndexByte(line, ' '); i >= 0 && line[0] != '#' {
+			name, _, _ := strings.Cut(line[:i], "{")
+			v, err := strconv.ParseFloat(strings.TrimSpace(line[i:]), 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", addr, err)
+			}
+			all[name] += v
+		}
+	}
+	if res.StatusCode != http.StatusOK || len(all) == 0 {
+		return nil, fmt.Errorf("%s: %s, %d metrics", addr, res.Status, len(all))
+	}
+	return all, nil
 }
 
 // check is a check of a key.
@@ -128,8 +158,11 @@ func check(domain, key string) *sluicev1.Check {
 	return &sluicev1.Check{Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: key}}}
 }
 
-// Owners returns the number of the node that owns each of n keys.
+// Owners returns the number of the node that owns each of n keys, once partitions no longer move.
 func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, error) {
+	if err := s.Alone(ctx); err != nil {
+		return nil, err
+	}
 	number := map[string]uint8{}
 	for i := range s.conns {
 		number[nodeName(i)] = uint8(i)

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -22,15 +23,15 @@ import (
 
 // Spec is a system to start.
 type Spec struct {
-	System string   // echo, sluice, gubernator or ratelimit
+	System string   // echo, sluice, gubernator, ratelimit or redis
 	Name   string   // in tables; empty: made of the rest
-	Nodes  int      // ratelimit has one; those of the echo are independent
-	Keys   int      // the capacity of the caches of sluice and gubernator
+	Nodes  int      // ratelimit and redis have one; those of the echo are independent
+	Keys   int      // the capacity of the caches of sluice and gubernator; 0: sluice's default
 	TLS    bool     // the echo or one node of sluice, over TLS 1.3
 	Flags  []string // further flags of sluice's nodes
 }
 
-// ErrNoRedis means that redis-server, which ratelimit needs, is not installed.
+// ErrNoRedis means that redis-server, which redis and ratelimit need, is not installed.
 var ErrNoRedis = errors.New("redis-server is not installed")
 
 // Start starts a system and waits until its nodes decide checks, and agree with each other.
@@ -52,6 +53,7 @@ func (s *Spec) name() string {
 	switch {
 	case s.System == "ratelimit":
 		name += "+redis"
+	case s.System == "redis":
 	case s.Nodes > 1 || s.System != "echo":
 		name += fmt.Sprintf(" ×%d", s.Nodes)
 	}
@@ -80,8 +82,13 @@ func (s *System) launch(ctx context.Context, b *Binaries, spec *Spec) (err error
 		err = s.startGubernator(b, spec)
 	case "ratelimit":
 		err = s.startRateLimit(ctx, b)
+	case "redis":
+		if s.config.Addrs, err = addrs(1); err == nil {
+			s.api = RedisRate
+			err = s.startRedis(ctx, b, s.config.Addrs[0])
+		}
 	default:
-		err = fmt.Errorf("%q is none of echo, sluice, gubernator, ratelimit", spec.System)
+		err = fmt.Errorf("%q is none of echo, sluice, gubernator, ratelimit, redis", spec.System)
 	}
 	if err != nil {
 		return err
@@ -134,17 +141,18 @@ func (s *System) startSluice(b *Binaries, spec *Spec) error {
 			join = append(join, at[4*i+3])
 		}
 	}
+	s.Flags = append(room(spec.Keys), spec.Flags...)
 	for i := range spec.Nodes {
-		if err := s.start(b.node(nodeName(i), at[4*i:4*i+4], join, spec.Keys, spec.Flags...)); err != nil {
+		if err := s.start(b.node(nodeName(i), at[4*i:4*i+4], join, s.Flags...)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// node returns the process of a node of sluice with its four addresses (gRPC, HTTP, peer, gossip) and cache room for keys.
-func (b *Binaries) node(name string, at, join []string, keys int, flags ...string) process.Spec {
-	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn", "--max-entries", room(keys)}
+// node returns the process of a node of sluice with its four addresses (gRPC, HTTP, peer, gossip).
+func (b *Binaries) node(name string, at, join []string, flags ...string) process.Spec {
+	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules}
 	for i, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
 		args = append(args, flag, port(at[i]))
 	}
@@ -156,8 +164,16 @@ func (b *Binaries) node(name string, at, join []string, keys int, flags ...strin
 
 func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 
-// room is the size of a cache for keys: nodes do not own equally many.
-func room(keys int) string { return strconv.Itoa(keys + keys/5 + 1000) }
+// capacity is the size of a cache for keys: nodes do not own equally many.
+func capacity(keys int) int { return keys + keys/5 + 1000 }
+
+// room returns the flags of a node of sluice for so many keys, as docs/sizing.md has them; none for 0.
+func room(keys int) []string {
+	if keys == 0 {
+		return nil
+	}
+	return []string{"--memory-limit", fmt.Sprintf("%dMB", capacity(keys)*600/1_000_000+100)}
+}
 
 func (s *System) startGubernator(b *Binaries, spec *Spec) error {
 	at, err := addrs(2 * spec.Nodes)
@@ -165,33 +181,28 @@ func (s *System) startGubernator(b *Binaries, spec *Spec) error {
 		return err
 	}
 	s.api, s.config.Addrs = "gubernator", at[:spec.Nodes]
+	s.Flags = []string{"-cache", strconv.Itoa(capacity(cmp.Or(spec.Keys, defaultKeys)))}
 	for i, a := range s.config.Addrs {
-		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.peer("gubernator"), Args: []string{
-			"-addr", a, "-http", at[spec.Nodes+i], "-peers", strings.Join(s.config.Addrs, ","), "-cache", room(spec.Keys),
-		}}); err != nil {
+		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.peer("gubernator"), Args: append([]string{
+			"-addr", a, "-http", at[spec.Nodes+i], "-peers", strings.Join(s.config.Addrs, ","),
+		}, s.Flags...)}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startRateLimit starts one envoyproxy/ratelimit and its Redis, which writes nothing to disk.
+// defaultKeys is the capacity of gubernator's cache without Spec.Keys.
+const defaultKeys = 200_000
+
+// startRateLimit starts one envoyproxy/ratelimit and its Redis.
 func (s *System) startRateLimit(ctx context.Context, b *Binaries) error {
-	redis, err := exec.LookPath("redis-server")
-	if err != nil {
-		return ErrNoRedis
-	}
 	// Redis, gRPC, HTTP, debug.
 	at, err := addrs(4)
 	if err != nil {
 		return err
 	}
-	if err := s.start(process.Spec{Name: "redis", Path: redis, Args: []string{
-		"--bind", host, "--port", port(at[0]), "--save", "", "--appendonly", "no", "--dir", b.scratch,
-	}}); err != nil {
-		return err
-	}
-	if err := s.listens(ctx, at[0]); err != nil {
+	if err := s.startRedis(ctx, b, at[0]); err != nil {
 		return err
 	}
 	root, err := b.rateLimitRules()
@@ -215,7 +226,7 @@ func (b *Binaries) rateLimitRules() (string, error) {
 		return "", err
 	}
 	for domain, count := range map[string]string{"allowed": "1000000000", "denied": "1"} {
-		text := "domain: " + domain + "\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: " + count + "}\n"
+		text := "domain: " + domain + "\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: " + count + "}\n"
 		if err := os.WriteFile(filepath.Join(config, domain+".yaml"), []byte(text), 0o644); err != nil {
 			return "", err
 		}

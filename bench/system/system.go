@@ -26,6 +26,7 @@ type System struct {
 	Name      string             // for example "sluice ×3"
 	Processes []*process.Process // nodes and stores
 	HTTP      []string           // the addresses of sluice's HTTP ports
+	Flags     []string           // of each node, beside its name, addresses and rules
 
 	api     string // of unary calls
 	config  api.Config
@@ -98,9 +99,11 @@ func (s *System) open(w way) (target, error) {
 		return &frames{streams, single}, err
 	case SDK:
 		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
+	case RedisRate, Rueidis:
+		return openRedis(name, c.Addrs[0], redisBurst)
 	case "gubernator":
 		// As the rules of the others: a limit that is never reached, or one that denies all but the first check.
-		c.Limits = []api.Limit{{Count: 1_000_000_000, Period: 365 * 24 * time.Hour}}
+		c.Limits = []api.Limit{{Count: 1_000_000_000, Period: time.Hour}}
 		if w.domain == "denied" {
 			c.Limits[0].Count = 1
 		}
@@ -152,10 +155,15 @@ func (s *System) ready(ctx context.Context) error {
 		s.conns = append(s.conns, conn)
 	}
 	if len(s.HTTP) > 0 {
-		if err := s.until(ctx, "all nodes of sluice agree", s.agree); err != nil {
+		if err := s.until(ctx, "all nodes of sluice agree", func(ctx context.Context) error { return agree(ctx, s.conns) }); err != nil {
 			return err
 		}
 	}
+	return s.Answers(ctx)
+}
+
+// Answers waits until each node decides a check.
+func (s *System) Answers(ctx context.Context) error {
 	target, err := s.Target("", "allowed")
 	if err != nil {
 		return err
@@ -175,8 +183,24 @@ func (s *System) ready(ctx context.Context) error {
 	return nil
 }
 
-// startTimeout is how long nodes may take until they answer and agree.
-const startTimeout = 30 * time.Second
+// Restart stops the only node in order, by which it writes a snapshot, and starts it again. It returns when that began and does
+// not wait until the node answers.
+func (s *System) Restart() (began time.Time, err error) {
+	s.Processes[0].StopWithin(slowStop)
+	began = time.Now()
+	p, err := process.Start(s.Processes[0].Spec)
+	if err == nil {
+		s.Processes[0] = p
+	}
+	return began, err
+}
+
+// slowStop is how long a node with many counters may take to write a snapshot or to hand its counters over.
+const slowStop = 5 * time.Minute
+
+// startTimeout is how long nodes may take until they answer and agree, have restored their snapshot or have handed partitions
+// over.
+const startTimeout = 5 * time.Minute
 
 // until calls try every 20 ms until it succeeds, a process of s has ended or
 // startTimeout has passed.

@@ -180,7 +180,7 @@ func (w *simulation) agreeAmong(within time.Duration, labels ...string) time.Dur
 	})
 	tables := map[uint64]bool{}
 	for _, label := range labels {
-		table, err := ring.Build(ring.Config{Replication: 20}, serving(w.nodes[label].View()))
+		table, err := ring.Build(ring.Config{Points: 20}, serving(w.nodes[label].View()))
 		if err != nil {
 			w.Fatal(err)
 		}

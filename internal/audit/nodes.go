@@ -144,13 +144,17 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var cause error
 	for {
 		err := d.refresh(limited)
 		if err == nil {
 			break
 		}
+		if cause == nil || limited.Err() == nil { // an attempt that the time cut off has no cause of its own
+			cause = err
+		}
 		if !pause.For(limited, refreshAtMost) {
-			return nil, fmt.Errorf("%w: %w", ErrNoNode, err)
+			return nil, fmt.Errorf("%w: %w", ErrNoNode, cause)
 		}
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -11,19 +11,19 @@ import (
 // families are the metrics of a node with their samples. Labels are bounded: by results, error codes and rules.
 func (s *snapshot) families() []family {
 	var m scrape
-	m.serving(s)
-	m.deciding(s)
-	m.answering(s)
-	m.waiting(s)
-	m.holding(s)
-	m.knowing(s)
-	m.moving(s)
-	m.keeping(s)
+	m.nodeMetrics(s)
+	m.checkMetrics(s)
+	m.sourceMetrics(s)
+	m.queueMetrics(s)
+	m.counterMetrics(s)
+	m.membershipMetrics(s)
+	m.handoffMetrics(s)
+	m.snapshotMetrics(s)
 	return m.list
 }
 
-// serving adds readiness, rules and followed files.
-func (m *scrape) serving(s *snapshot) {
+// nodeMetrics adds readiness, rules and followed files.
+func (m *scrape) nodeMetrics(s *snapshot) {
 	m.gauges("sluice_build_info", "Always 1; the label is the version of the node.", "version")
 	m.sample(1, s.version)
 	m.gauge("sluice_ready", "1 while this node is ready for traffic.", flag(s.ready))
@@ -60,8 +60,8 @@ func (m *scrape) serving(s *snapshot) {
 	}
 }
 
-// deciding adds decisions of the APIs.
-func (m *scrape) deciding(s *snapshot) {
+// checkMetrics adds decisions of the APIs.
+func (m *scrape) checkMetrics(s *snapshot) {
 	m.counter("sluice_calls_total", "Calls of Check and Reset through any API.", s.service.Calls)
 	m.durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by API.", "api")
 	for _, d := range s.service.APIs {
@@ -97,8 +97,8 @@ func (m *scrape) deciding(s *snapshot) {
 	}
 }
 
-// answering adds sources of decisions and forwarding.
-func (m *scrape) answering(s *snapshot) {
+// sourceMetrics adds sources of decisions and forwarding.
+func (m *scrape) sourceMetrics(s *snapshot) {
 	c := &s.cluster
 	m.counters("sluice_decisions_total", "Checks of this node's APIs by the source of the decision: this node as owner, "+
 		"another owner, that owner's denial or lease remembered here, or a rule's on_failure because no owner was reached in time.", "source")
@@ -148,8 +148,8 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_refunds_lost_total", "Charges of failed atomic batches that could not be refunded.", c.RefundsLost+c.ChargesDropped)
 }
 
-// waiting adds connections, queues and overload.
-func (m *scrape) waiting(s *snapshot) {
+// queueMetrics adds connections, queues and overload.
+func (m *scrape) queueMetrics(s *snapshot) {
 	m.gauge("sluice_peer_connections", "Peers that this node is connected to.", float64(s.pool.Peers))
 	m.gauge("sluice_peer_queue_records", "Checks that wait to be sent to peers.", float64(s.pool.Waiting))
 	m.counter("sluice_peer_frames_total", "Frames sent to peers.", s.pool.Frames)
@@ -196,8 +196,8 @@ func (m *scrape) waiting(s *snapshot) {
 	m.gauge("sluice_console_watchers", "Clients of the console's live stream on this node.", float64(s.watchers))
 }
 
-// holding adds counters.
-func (m *scrape) holding(s *snapshot) {
+// counterMetrics adds counters.
+func (m *scrape) counterMetrics(s *snapshot) {
 	m.gauge("sluice_counters", "Counters held.", float64(s.table.Entries))
 	m.gauge("sluice_counter_bytes", "Approximate memory of counters and their limits.", float64(s.table.Bytes))
 	m.counter("sluice_counters_inserted_total", "Counters created.", s.table.Inserted)
@@ -218,8 +218,8 @@ func (m *scrape) holding(s *snapshot) {
 		float64(s.table.Sets))
 }
 
-// knowing adds members and voters.
-func (m *scrape) knowing(s *snapshot) {
+// membershipMetrics adds members and voters.
+func (m *scrape) membershipMetrics(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_members", "Members in this node's view, itself included.", float64(s.gossip.Members))
 	m.gauge("sluice_members_lost", "Members lost without leaving, which this node still tries to reach.", float64(s.gossip.Lost))
@@ -251,8 +251,8 @@ func (m *scrape) knowing(s *snapshot) {
 	m.counter("sluice_voter_sets_dissolved_total", "Voter sets that this node gave up for that of another cluster.", c.Dissolved)
 }
 
-// moving adds partitions, handoffs and takeovers.
-func (m *scrape) moving(s *snapshot) {
+// handoffMetrics adds partitions, handoffs and takeovers.
+func (m *scrape) handoffMetrics(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
 	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Owned))
@@ -288,8 +288,8 @@ func (m *scrape) moving(s *snapshot) {
 	m.counter("sluice_transferred_bytes_total", "Bytes of the counters sent to other nodes in replication and handoffs.", p.Bytes)
 }
 
-// keeping adds snapshots, traces, clocks and the ring.
-func (m *scrape) keeping(s *snapshot) {
+// snapshotMetrics adds snapshots, traces, clocks and the ring.
+func (m *scrape) snapshotMetrics(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_snapshot_timestamp_seconds", "Start of the last snapshot in --data-dir, in Unix time; 0 if there is none since this node's start.",
 		unix(s.keeper.at))
