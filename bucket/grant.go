@@ -169,9 +169,7 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 	if c.grant(at, l, id, g) {
 		o.did = changed
 	}
-	sh.saveLocked(c)
-	o.counter, o.grown = c, c.bytes()-before
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, o.did)
 	g.seenFrom(now, at)
 	return o
 }
@@ -198,9 +196,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 		}
 		o.did = changed
 	}
-	sh.saveLocked(c)
-	o.counter, o.grown = c, c.bytes()-before
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, o.did)
 	return back, o
 }
 

@@ -97,9 +97,7 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	sh.exit(c, before)
 	c = sh.replaceLocked(c, x)
 	sh.enter(c, before)
-	sh.saveLocked(c)
-	o.counter, o.grown = c, c.bytes()-before
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, o.did)
 	return o
 }
 

@@ -45,9 +45,7 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		o.did = changed
 	}
 	sh.enter(c, before)
-	sh.saveLocked(c)
-	o.counter, o.grown = c, c.bytes()-before
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, o.did)
 	return o
 }
 

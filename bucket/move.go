@@ -34,11 +34,9 @@ func (sh *shard) correct(ahead int64) {
 		c := sh.lookLocked(slot)
 		before := c.bytes()
 		c.move(inRange(addSat(c.now, by)))
-		sh.saveLocked(c)
-		grown := c.bytes() - before
-		sh.mu.bytes += grown
-		sh.table.bytes.Add(grown)
-		sh.table.account(c.set).domain.bytes.Add(grown)
+		o := sh.keepLocked(c, before, 0)
+		sh.table.bytes.Add(o.grown)
+		sh.table.account(c.set).domain.bytes.Add(o.grown)
 	}
 }
 

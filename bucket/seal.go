@@ -184,9 +184,7 @@ func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) 
 	if c := sh.getLocked(r.Key); c != nil {
 		before := c.bytes()
 		c, o.did = sh.underLocked(c, r.Limits, now, before)
-		sh.saveLocked(c)
-		o.counter, o.grown = c, c.bytes()-before
-		sh.mu.bytes += o.grown
+		o = sh.keepLocked(c, before, o.did)
 	}
 	unknown := spentCounter(r.Limits, since)
 	unknown.settle(now)

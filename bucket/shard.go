@@ -53,6 +53,14 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 // saveLocked keeps c, a counter of the shard, as it is.
 func (sh *shard) saveLocked(c *counter) { sh.mu.store.save(c) }
 
+// keepLocked saves c, which took before bytes, and returns the outcome.
+func (sh *shard) keepLocked(c *counter, before int64, did effects) outcome {
+	sh.mu.store.save(c)
+	grown := c.bytes() - before
+	sh.mu.bytes += grown
+	return outcome{did, c, grown}
+}
+
 // bornLocked returns the number of a counter that is made now.
 func (sh *shard) bornLocked() uint16 {
 	sh.mu.births++
@@ -131,9 +139,7 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 	made.setGrants(list)
 	c = sh.replaceLocked(c, &made)
 	sh.enter(c, before)
-	sh.saveLocked(c)
-	o = outcome{did: changed, counter: c, grown: c.bytes() - before}
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, changed)
 	c.status(c.now, d)
 	d.seenFrom(now, c.now)
 	return o
@@ -196,10 +202,7 @@ func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	*made = *c
 	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
-	sh.saveLocked(made)
-	o := outcome{did: inserted, counter: made, grown: made.bytes()}
-	sh.mu.bytes += o.grown
-	return o
+	return sh.keepLocked(made, 0, inserted)
 }
 
 // readLocked answers from c without changing it.
@@ -252,9 +255,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if rc != nil && o.has(charged) {
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
-	sh.saveLocked(c)
-	o.counter, o.grown = c, c.bytes()-before
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, o.did)
 	d.seenFrom(now, at)
 	return o
 }
@@ -291,9 +292,7 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	}
 	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	sh.saveLocked(c)
-	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a lease may have ended
-	sh.mu.bytes += o.grown
+	o = sh.keepLocked(c, before, changed) // a lease may have ended
 	return o
 }
 
