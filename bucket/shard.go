@@ -90,6 +90,15 @@ const (
 // has reports whether o has all of d.
 func (o outcome) has(d effects) bool { return o.did&d == d }
 
+// and combines the outcomes o and then p for one key.
+func (o outcome) and(p outcome) outcome {
+	counter := p.counter
+	if counter == nil && p.did == 0 {
+		counter = o.counter
+	}
+	return outcome{did: o.did | p.did, counter: counter, grown: o.grown + p.grown}
+}
+
 // decideLocked answers r, with verb and cost in normal form, in d, which is zero. It fills rc, if not nil, when it charged.
 func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if r.DenyLost && sh.mu.lost.since != 0 {

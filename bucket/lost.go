@@ -1,0 +1,116 @@
+package bucket
+
+import (
+	"math"
+	"time"
+)
+
+// A shard's counters may be lost while another, unreachable node still has them. Unknown consumption must not count as zero:
+// requests with DenyLost are decided as if every limit of their key had been fully spent at the moment of the loss, or by the
+// key's counter if that is stricter. No lost counter within its limits can have been stricter, and the two are equal once every
+// window open then has ended and every level has drained.
+
+// lost is a loss of a shard's counters; zero means none.
+type lost struct {
+	// since is when (Unix ns, callers' clock) they were lost, until when that stops counting.
+	since, until int64
+}
+
+// MaxLostRetry is the longest RetryAfter of a denial by a loss: the old state may be back at any moment.
+const MaxLostRetry = 10 * time.Second
+
+// SetLost declares the shard's counters of before since (Unix ns) as lost, which counts until the given time; math.MaxInt64
+// means forever. A since of 0 ends it.
+func (t *Table) SetLost(shard int, since, until int64) {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.mu.lost = lost{since, until}
+}
+
+// SpentUntil returns when (Unix ns) a counter whose limits were fully spent at the given time is free again.
+func (l *Limits) SpentUntil(at int64) int64 {
+	if l.stateless {
+		return at
+	}
+	c := spentCounter(l, inRange(at))
+	end := c.now
+	for i := range l.plans {
+		if p := &l.plans[i]; !p.stateless() {
+			end = max(end, addSat(c.now, c.at(i).free(p, c.now)))
+		}
+	}
+	return end
+}
+
+// spentCounter returns a counter whose limits were fully spent at a time, soft margins included.
+func spentCounter(l *Limits, at int64) counter {
+	c := newCounter(l, at, new(more))
+	for i := range l.plans {
+		p, s := &l.plans[i], c.at(i)
+		if p.stateless() {
+			continue
+		}
+		s.charge(p, at, p.capacity)
+		s.admit(p, at)
+	}
+	return c
+}
+
+// decideLostLocked answers r in d, which is zero, if the loss decides it, and reports whether it did. A Check that is admitted
+// despite the loss first gets a counter that includes the loss, and is left for that to decide.
+func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, d *Decision) (o outcome, answered bool) {
+	since := sh.atLocked(sh.mu.lost.since)
+	if now >= sh.atLocked(sh.mu.lost.until) || verb != Check && verb != Read || r.Limits.stateless {
+		return o, false
+	}
+	unknown := spentCounter(r.Limits, since)
+	c := sh.getLocked(r.Key)
+	seen := newCounter(r.Limits, now, new(more))
+	if c != nil {
+		if seen = c.copyTo(new(more)); c.limits != r.Limits && !c.limits.Equal(r.Limits) {
+			seen = *seen.withLimits(r.Limits, now)
+		}
+	}
+	at := seen.settle(now)
+	if unknown.free(at) {
+		return o, false
+	}
+	var known Decision
+	seen.readFor(r, at, cost, &known)
+	if !known.Allowed || !seen.merge(&unknown, at) {
+		return o, false // the counter is as strict
+	}
+	seen.readFor(r, at, cost, d)
+	if d.Allowed && verb == Check {
+		*d = Decision{}
+		return sh.joinLostLocked(now, r, since), false
+	}
+	d.seenFrom(now, at)
+	if !d.Allowed {
+		d.Lost = true
+		d.RetryAfter = min(d.RetryAfter, MaxLostRetry, time.Duration(subSat(sh.atLocked(sh.mu.lost.until), now)))
+	}
+	return o, true
+}
+
+// joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
+func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
+	if c := sh.getLocked(r.Key); c != nil {
+		before := c.bytes()
+		c, o.did = sh.underLocked(c, r.Limits, now, before)
+		o = sh.keepLocked(c, before, o.did)
+	}
+	unknown := spentCounter(r.Limits, since)
+	unknown.settle(now)
+	return o.and(sh.joinLocked(now, r.Key, &unknown))
+}
+
+// mayGrantAfterLoss reports whether l may be granted despite a loss: units that may have been spent are not granted.
+func (sh *shard) mayGrantAfterLoss(now int64, l *LeaseRequest) bool {
+	if sh.mu.lost.since == 0 || !l.DenyLost || now >= sh.atLocked(sh.mu.lost.until) || l.Limits.stateless {
+		return true
+	}
+	unknown := spentCounter(l.Limits, sh.atLocked(sh.mu.lost.since))
+	return unknown.free(max(now, unknown.now))
+}

@@ -1,0 +1,86 @@
+package bucket
+
+// A node's table has one shard per partition. A shard is open while the node owns the partition, otherwise sealed. A sealed
+// shard has a replica: only Import writes it and only Export reads it; nothing is decided there.
+
+// Verdict says whether Try decided.
+type Verdict uint8
+
+const (
+	// Decided: the decision counts.
+	Decided Verdict = iota
+	// Sealed: the shard is sealed. Nothing was read or charged.
+	Sealed
+	// Behind: the oldest unconfirmed change of the shard's journal is too old. Nothing was charged.
+	Behind
+)
+
+// Seal closes the shard: until Open, Try decides nothing there and receipts give nothing back. When Seal returns, no decision
+// is in progress. New tables are open.
+func (t *Table) Seal(shard int) {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.mu.sealed = true
+}
+
+// Open ends Seal. The shard's changes are numbered from seq.
+func (t *Table) Open(shard int, seq uint64) {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.mu.sealed, sh.mu.seq = false, seq
+}
+
+// Try is Do, and DoHeld if rc is not nil, unless the shard is sealed or its journal is behind; then d is zero and rc is empty.
+// Limits that can neither deny nor count are never behind. seq is the number of the shard's last change, r's included. now is
+// Unix time in ns.
+//
+// Do and DoHeld ignore seal and gate, but their changes are counted and recorded.
+func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
+	if rc != nil {
+		rc.charged = false
+	}
+	seq, v = t.try(now, r, rc, &d)
+	return d, seq, v
+}
+
+// try is Try with its result in d, which is zero; rc is empty or nil.
+func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64, v Verdict) {
+	verb, cost := r.normal()
+	now = inRange(now)
+	own := r.Key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	idle := r.Limits.unlimited && verb != Reset
+	sh.mu.Lock()
+	if v = sh.verdictLocked(now, r.Transient || idle); v != Decided || idle {
+		seq = sh.mu.seq
+		sh.mu.Unlock()
+		if v == Decided {
+			*d = unlimitedDecision()
+		}
+		return seq, v
+	}
+	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
+	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
+	seq = sh.mu.seq
+	sh.mu.Unlock()
+	if d.Lost {
+		t.deniedLost.Add(1)
+	}
+	if o.grown > 0 && t.over() != nothing {
+		t.evictElsewhere(now, own)
+	}
+	return seq, Decided
+}
+
+// verdictLocked reports whether the shard may decide at now. ungated requests ignore the gate.
+func (sh *shard) verdictLocked(now int64, ungated bool) Verdict {
+	switch {
+	case sh.mu.sealed:
+		return Sealed
+	case !ungated && sh.mu.journal.behind(now):
+		return Behind
+	}
+	return Decided
+}
