@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"math"
 	"time"
 )
 
