@@ -100,7 +100,7 @@ func TestNoAllocationRecorded(t *testing.T) {
 	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 1<<20, time.Minute))
 	table.Record(0, bucket.RecordLasting, time.Hour)
 	ks, rc := keys(30), bucket.Receipt{}
-	var drained []bucket.Key
+	var drained []bucket.KeyAt
 	now := day
 	use := func() {
 		for range 3 {
@@ -130,6 +130,7 @@ func TestNoAllocationCopied(t *testing.T) {
 		mustLimits(t, per(bucket.FixedWindow, 1<<40, time.Minute), per(bucket.SlidingCounter, 1<<40, time.Hour)),
 	} {
 		table, copied, ks := smallTable(t), smallTable(t), keys(30)
+		at := bucket.At(ks...)
 		var im bucket.Image
 		now := day
 		follow := func() {
@@ -138,7 +139,7 @@ func TestNoAllocationCopied(t *testing.T) {
 				now += 1e6
 			}
 			im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
-			table.Export(now, 0, ks, &im)
+			table.Export(now, 0, at, &im)
 			if err := copied.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
 				t.Fatal(err)
 			}

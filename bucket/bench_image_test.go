@@ -30,7 +30,7 @@ func BenchmarkTry(b *testing.B) {
 				for _, r.Key = range list {
 					table.Do(now, &r)
 				}
-				var drained []bucket.Key
+				var drained []bucket.KeyAt
 				drain := func(s int) {
 					drained, _, _ = table.Drain(s, drained[:0])
 					table.Confirm(s, math.MaxInt64)
@@ -63,12 +63,13 @@ func BenchmarkTry(b *testing.B) {
 func BenchmarkImage(b *testing.B) {
 	for _, c := range algorithms {
 		from, to := mustTable(b, bucket.Config{Shards: 1}), mustTable(b, bucket.Config{Shards: 1})
-		limits, list := benchLimits(b, c.algorithm), benchKeys(20*512)
+		limits, ks := benchLimits(b, c.algorithm), benchKeys(20*512)
 		now := int64(1_700_000_000_123_456_789)
-		for i := range 5 * len(list) {
-			from.Do(now, &bucket.Request{Key: list[i%len(list)], Limits: limits, Cost: 1})
+		for i := range 5 * len(ks) {
+			from.Do(now, &bucket.Request{Key: ks[i%len(ks)], Limits: limits, Cost: 1})
 			now += 97_001
 		}
+		list := from.Keys(0, nil)
 		var images []*bucket.Image
 		size := 0
 		for at := 0; at < len(list); at += 512 {

@@ -66,8 +66,8 @@ func FuzzImport(f *testing.F) {
 		if next := exported(again, now, 0); !bytes.Equal(next.Data, out.Data) {
 			t.Fatalf("exported %x, then %x", out.Data, next.Data)
 		}
-		for _, key := range table.Keys(0, nil) {
-			useImported(t, &b, key, now, []*bucket.Limits{limits, former}, table, again)
+		for _, k := range table.Keys(0, nil) {
+			useImported(t, &b, k.Key, now, []*bucket.Limits{limits, former}, table, again)
 		}
 	})
 }

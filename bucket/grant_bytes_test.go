@@ -32,7 +32,7 @@ func TestGrantedBytes(t *testing.T) {
 	do := func(verb Verb, limits *Limits) { table.Do(now, &Request{Limits: limits, Cost: 1, Verb: verb}) }
 	move := func(merge bool) {
 		var im Image
-		table.Export(now, 0, []Key{{}}, &im)
+		table.Export(now, 0, At(Key{}), &im)
 		if err := other.Import(now, 0, &im, im.Data, im.Counters, merge); err != nil {
 			t.Fatal(err)
 		}

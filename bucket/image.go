@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -23,14 +24,25 @@ type Image struct {
 // imageChunk is the number of counters exported or imported per lock.
 const imageChunk = 64
 
-// Keys appends the keys of the shard's counters to keys, least recently used first. Importing in this order preserves the order
-// of eviction.
-func (t *Table) Keys(shard int, keys []Key) []Key {
+// KeyAt is a key of a shard, with the slot that its counter was in: Export looks there first. Any slot is valid.
+type KeyAt struct {
+	Key  Key
+	slot uint32
+}
+
+// Compare orders by slot, then by key.
+func (k KeyAt) Compare(x KeyAt) int {
+	return cmp.Or(cmp.Compare(k.slot, x.slot), cmp.Compare(k.Key.Hi, x.Key.Hi), cmp.Compare(k.Key.Lo, x.Key.Lo))
+}
+
+// Keys appends the keys of the shard's counters to keys, in the order of their slots.
+func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	keys = slices.Grow(keys, int(sh.mu.store.n))
 	for slot := range sh.mu.store.n {
-		keys = append(keys, sh.mu.store.at(slot).key)
+		keys = append(keys, KeyAt{sh.mu.store.at(slot).key, slot})
 	}
 	return keys
 }
@@ -38,7 +50,7 @@ func (t *Table) Keys(shard int, keys []Key) []Key {
 // Export appends the counters of keys, which must belong to the shard, as of now (Unix ns), to im. A key without a counter is
 // exported as such, and importing it removes the counter. The table is unchanged. The lock is held for a few keys at a time:
 // each counter is as of some moment during the call.
-func (t *Table) Export(now int64, shard int, keys []Key, im *Image) {
+func (t *Table) Export(now int64, shard int, keys []KeyAt, im *Image) {
 	t.ExportSome(now, shard, keys, im, ImageBounds{})
 }
 
@@ -65,7 +77,7 @@ func (r *ImageBounds) Fits(im *Image) bool {
 
 // ExportSome is Export for the first n of keys that fit into im. large is the number of counters that were too large and were
 // exported as missing.
-func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room ImageBounds) (n, large int) {
+func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room ImageBounds) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
 	for n < len(keys) && room.Fits(im) {
@@ -73,18 +85,40 @@ func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Ima
 		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
 		for ; n < stretch && room.Fits(im); n++ {
-			c := sh.getLocked(keys[n])
 			data, sets := len(im.Data), len(im.Limits)
-			im.add(sh.atLocked(now), keys[n], c)
+			sh.exportLocked(sh.atLocked(now), keys[n], im)
 			if room.Counter > 0 && len(im.Data)-data > room.Counter {
 				im.Data, im.Limits, im.Counters = im.Data[:data], im.Limits[:sets], im.Counters-1
-				im.add(now, keys[n], nil)
+				im.add(now, keys[n].Key, nil)
 				large++
 			}
 		}
 		sh.mu.Unlock()
 	}
 	return n, large
+}
+
+// exportLocked appends the counter of k as of now to im.
+func (sh *shard) exportLocked(now int64, k KeyAt, im *Image) {
+	s := &sh.mu.store
+	slot, ok := k.slot, k.slot < s.n && s.at(k.slot).key == k.Key
+	if !ok {
+		slot, ok = s.find(k.Key)
+	}
+	if !ok {
+		im.add(now, k.Key, nil)
+		return
+	}
+	r := s.at(slot)
+	if r.flags()&flagSide != 0 {
+		s.load(sh.table, slot, &sh.mu.work, &sh.mu.workSide)
+		im.add(now, k.Key, &sh.mu.work)
+		return
+	}
+	limits := sh.table.account(r.set()).limits
+	b, start := im.begin(now, k.Key, limits, r.now)
+	only := state{spent: r.spent, aux: r.aux, last: never}
+	im.Data = putLength(only.append(append(b, 0), &limits.plans[0], r.now), start)
 }
 
 // usualBytes is the size of most counters in an image, at most.
@@ -132,19 +166,25 @@ const headLedger = 64
 
 // add appends key's counter c, or the mark of a missing one.
 func (im *Image) add(now int64, key Key, c *counter) {
-	im.Counters++
-	b := binary.LittleEndian.AppendUint64(im.Data, key.Hi)
-	b = binary.LittleEndian.AppendUint64(b, key.Lo)
 	if c == nil {
-		im.Data = append(b, 0)
+		im.Counters++
+		im.Data = append(key.append(im.Data), 0)
 		return
 	}
-	b = binary.AppendUvarint(b, im.place(c.limits)+1)
-	start := len(b)
-	b = append(b, 0)
-	b = binary.AppendVarint(b, subSat(now, c.now))
-	b = im.appendBody(b, c)
-	im.Data = putLength(b, start)
+	b, start := im.begin(now, key, c.limits, c.now)
+	im.Data = putLength(im.appendBody(b, c), start)
+}
+
+// begin returns Data followed by what a counter of the limits l, used at at, begins with. Its length belongs at start.
+func (im *Image) begin(now int64, key Key, l *Limits, at int64) (b []byte, start int) {
+	im.Counters++
+	b = binary.AppendUvarint(key.append(im.Data), im.place(l)+1)
+	start = len(b)
+	return binary.AppendVarint(append(b, 0), subSat(now, at)), start
+}
+
+func (k Key) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, k.Hi), k.Lo)
 }
 
 // appendBody appends everything after the age of c.

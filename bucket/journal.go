@@ -148,10 +148,10 @@ func (t *Table) Changed(yield func(shard int)) {
 	}
 }
 
-// Drain appends the keys whose counters have changed since the last Drain to keys, each once and in no order, and empties the
+// Drain appends the keys whose counters have changed since the last Drain to keys, each once, and empties the
 // journal. seq is the number of the shard's last change, recorded or not. since is the time (Unix ns) of the first drained
 // change, math.MaxInt64 if none; it counts as unconfirmed until Confirm, unless an older one does already.
-func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) {
+func (t *Table) Drain(shard int, keys []KeyAt) (_ []KeyAt, seq uint64, since int64) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -159,9 +159,11 @@ func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) 
 	sh.compactLocked()
 	keys, since = slices.Grow(keys, j.dirty+len(j.gone)), j.first
 	for slot := range sh.mu.store.eachDirty {
-		keys = append(keys, sh.mu.store.at(slot).key)
+		keys = append(keys, KeyAt{sh.mu.store.at(slot).key, slot})
 	}
-	keys = append(keys, j.gone...)
+	for _, k := range j.gone {
+		keys = append(keys, KeyAt{Key: k})
+	}
 	j.unconfirmed = min(j.unconfirmed, since)
 	t.emptyLocked(sh, shard)
 	return keys, sh.mu.seq, since

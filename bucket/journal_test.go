@@ -114,13 +114,13 @@ func TestDrainHasEachKeyOnce(t *testing.T) {
 	}
 	table.Do(day, &bucket.Request{Key: ks[3], Limits: limits, Verb: bucket.Reset})
 	table.Do(day, &bucket.Request{Key: ks[3], Limits: limits, Verb: bucket.Reset})
-	var gone bucket.Key
-	list, seq, _ := table.Drain(0, []bucket.Key{gone})
+	var gone bucket.KeyAt
+	list, seq, _ := table.Drain(0, []bucket.KeyAt{gone})
 	if list[0] != gone || len(list) != 21 || seq != 142 {
 		t.Errorf("%d keys up to %d, want the one given and 20 more, up to 142", len(list), seq)
 	}
 	for _, k := range ks {
-		if !slices.Contains(list, k) {
+		if !slices.ContainsFunc(list, func(x bucket.KeyAt) bool { return x.Key == k }) {
 			t.Errorf("key %v is missing", k)
 		}
 	}

@@ -23,7 +23,7 @@ func TestTooLargeIsLeftOutAlone(t *testing.T) {
 	}
 	to.Do(5000, &Request{Key: keys[1], Limits: limits, Cost: 1}) // an older copy
 	var im Image
-	if n, large := from.ExportSome(5000, 0, keys, &im, ImageBounds{Counter: 4096}); n != 3 || large != 1 {
+	if n, large := from.ExportSome(5000, 0, At(keys...), &im, ImageBounds{Counter: 4096}); n != 3 || large != 1 {
 		t.Fatalf("%d exported, %d of them too large", n, large)
 	}
 	if err := to.Import(5000, 0, &im, im.Data, im.Counters, false); err != nil {

@@ -299,6 +299,9 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead {
 		return o
 	}
+	if len(rc.rest) != len(c.limits.plans)-1 {
+		return o // births wrap: the receipt is of an earlier counter
+	}
 	before := c.bytes()
 	c.undo(rc, c.settle(now))
 	o = sh.keepLocked(c, before, changed) // a lease may have ended

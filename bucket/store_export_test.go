@@ -14,10 +14,19 @@ func (t *Table) counterOf(key Key) *counter {
 	return &made
 }
 
+// At returns keys for Export, which has to find their counters.
+func At(keys ...Key) []KeyAt {
+	list := make([]KeyAt, len(keys))
+	for i, k := range keys {
+		list[i].Key = k
+	}
+	return list
+}
+
 // countersOf returns copies of the counters of a shard.
 func (t *Table) countersOf(shard int) (list []*counter) {
-	for _, key := range t.Keys(shard, nil) {
-		list = append(list, t.counterOf(key))
+	for _, k := range t.Keys(shard, nil) {
+		list = append(list, t.counterOf(k.Key))
 	}
 	return list
 }

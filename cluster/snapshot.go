@@ -95,7 +95,7 @@ type copier struct {
 	clock    func() int64
 	state    func(ctx context.Context, p int) (handoff.State, bool, error)
 	replicas bool // are wanted
-	keys     []bucket.Key
+	keys     []bucket.KeyAt
 	images   []bucket.Image // of the partition; room for later ones behind them
 }
 

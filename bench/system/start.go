@@ -172,7 +172,7 @@ func room(keys int) []string {
 	if keys == 0 {
 		return nil
 	}
-	return []string{"--memory-limit", fmt.Sprintf("%dMB", capacity(keys)*600/1_000_000+100)}
+	return []string{"--memory-limit", fmt.Sprintf("%dMB", capacity(keys)*120/1_000_000+100)}
 }
 
 func (s *System) startGubernator(b *Binaries, spec *Spec) error {

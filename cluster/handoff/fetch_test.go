@@ -76,9 +76,9 @@ func spent(t *testing.T, table *bucket.Table, key uint64) int64 {
 func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, keys ...uint64) {
 	s.t.Helper()
 	b := &message.TransferBatch{N: s.sent[peer] + 1}
-	var list []bucket.Key
+	var list []bucket.KeyAt
 	for _, k := range keys {
-		list = append(list, bucket.Key{Hi: k, Lo: k})
+		list = append(list, bucket.KeyAt{Key: bucket.Key{Hi: k, Lo: k}})
 	}
 	table.Export(1, 0, list, &b.Image)
 	part.Counters, part.Bytes = len(keys), len(b.Image.Data)
@@ -169,6 +169,6 @@ func TestFetchBreaksOff(t *testing.T) {
 // sum is the checksum of an initial sync of one portion with keys, and an empty one.
 func (s *solo) sum(table *bucket.Table, key uint64) uint64 {
 	var im bucket.Image
-	table.Export(1, 0, []bucket.Key{{Hi: key, Lo: key}}, &im)
+	table.Export(1, 0, []bucket.KeyAt{{Key: bucket.Key{Hi: key, Lo: key}}}, &im)
 	return add(add(0, im.Data), nil)
 }

@@ -131,20 +131,6 @@ func (k *packing) change(t *target, n int, room bucket.ImageBounds) {
 	k.put(t, part)
 }
 
-func compareKeys(a, b bucket.Key) int {
-	switch {
-	case a.Hi < b.Hi:
-		return -1
-	case a.Hi > b.Hi:
-		return 1
-	case a.Lo < b.Lo:
-		return -1
-	case a.Lo > b.Lo:
-		return 1
-	}
-	return 0
-}
-
 // initialSyncs packs counters of active targets, and activates waiting ones up to the limit.
 func (k *packing) initialSyncs() {
 	ch, m := k.ch, k.m
@@ -195,8 +181,8 @@ func (k *packing) portion(t *target, part *message.Part) {
 	}
 }
 
-// distinct sorts keys and removes duplicates.
+// distinct sorts keys and removes duplicates, except of keys whose counter has moved to another slot.
 func distinct(keys []key) []key {
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, key.Compare)
 	return slices.Compact(keys)
 }

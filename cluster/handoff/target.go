@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-type key = bucket.Key
+type key = bucket.KeyAt
 
 // stage is the progress of a target.
 type stage uint8

@@ -136,7 +136,7 @@ func TestWindowOfAnOwnerAhead(t *testing.T) {
 			owners := table(t)
 			owners.Leave(now+30*ms, r.Key, r.Limits, []int64{6})
 			var im bucket.Image
-			owners.Export(now+30*ms, 0, []bucket.Key{r.Key}, &im)
+			owners.Export(now+30*ms, 0, []bucket.KeyAt{{Key: r.Key}}, &im)
 			if err := counters.Import(now, 0, &im, im.Data, 1, false); err != nil {
 				t.Fatal(err)
 			}

@@ -74,7 +74,7 @@ func (w *leaseSimCluster) confirm() {
 // copyTo copies the owner's counter to p as of the given time.
 func (w *leaseSimCluster) copyTo(p *leaseNode, at int64) {
 	var im bucket.Image
-	w.owner.table.Export(w.now+w.owner.ahead, 0, []bucket.Key{{}}, &im)
+	w.owner.table.Export(w.now+w.owner.ahead, 0, []bucket.KeyAt{{}}, &im)
 	w.take(p, &im, at)
 }
 
@@ -161,7 +161,7 @@ func (w *leaseSimCluster) handOff() {
 	}
 	from.table.Seal(0)
 	var im bucket.Image
-	from.table.Export(w.now+from.ahead, 0, []bucket.Key{{}}, &im)
+	from.table.Export(w.now+from.ahead, 0, []bucket.KeyAt{{}}, &im)
 	frozen := w.now
 	from.needed = true
 	w.owner, w.replica = nil, nil

@@ -80,7 +80,7 @@ func saveTable(t *testing.T, d *Dir, table *bucket.Table, partitions int, now ti
 	w, err := d.Create(Header{Name: "n", Begun: now, Partitions: partitions})
 	do(t, err)
 	defer w.Abort()
-	var keys []bucket.Key
+	var keys []bucket.KeyAt
 	var im bucket.Image
 	for p := range partitions {
 		do(t, w.Section(Section{Partition: p, Owned: true, Complete: true, At: now}))
