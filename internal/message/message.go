@@ -268,7 +268,7 @@ type Fetch struct {
 // order and exactly once, and resent until their Receipt arrives.
 type TransferBatch struct {
 	N     uint64 `cbor:"1,keyasint,omitempty"`
-	Parts []Part `cbor:"2,keyasint,omitempty"`
+	Parts Parts  `cbor:"2,keyasint"`
 	// Age is the time (ns, 0 or more) since the counters of Image were exported; a batch may be resent for a while.
 	Age int64 `cbor:"3,keyasint,omitempty"`
 	// Image has the counters of all parts in order, with at most MaxSets sets of limits.
@@ -280,30 +280,30 @@ const MaxSets = 4096
 
 // Part is the content of a transfer batch for one partition.
 type Part struct {
-	Partition int  `cbor:"1,keyasint,omitempty"`
-	Kind      Kind `cbor:"2,keyasint,omitempty"`
+	Partition int
+	Kind      Kind
 	// Epoch is the sender's epoch of the state. For a Merge, it is the epoch that the owner no longer lacks once it has all
 	// of it, and zero where another process may have made decisions since.
-	Epoch Epoch `cbor:"3,keyasint,omitzero"`
+	Epoch Epoch
 	// InitialSync numbers the sender's initial syncs to the receiver, so that parts of an earlier one are recognized. 0
 	// continues the state of the last handoff.
-	InitialSync uint64 `cbor:"4,keyasint,omitempty"`
+	InitialSync uint64
 	// Seq: with this part the receiver has the sender's changes up to Seq.
-	Seq uint64 `cbor:"5,keyasint,omitempty"`
+	Seq uint64
 	// Start is the mark that Epoch began with (Begin), to recognize divergent copies.
-	Start Mark `cbor:"6,keyasint,omitzero"`
+	Start Mark
 	// Next is the epoch at which the receiver becomes owner (Close).
-	Next Epoch `cbor:"7,keyasint,omitzero"`
+	Next Epoch
 	// Counters and Bytes are the size of this part's portion of the Image.
-	Counters int `cbor:"8,keyasint,omitempty"`
-	Bytes    int `cbor:"9,keyasint,omitempty"`
+	Counters int
+	Bytes    int
 	// Sum is the checksum over all portions of this initial sync including this one (End and Close).
-	Sum uint64 `cbor:"10,keyasint,omitempty"`
+	Sum uint64
 	// Loss is the loss of the state.
-	Loss Loss `cbor:"11,keyasint,omitzero"`
+	Loss Loss
 	// Begin: an initial sync begins, replacing the receiver's copy. End: it is complete.
-	Begin bool `cbor:"12,keyasint,omitempty"`
-	End   bool `cbor:"13,keyasint,omitempty"`
+	Begin bool
+	End   bool
 }
 
 // Kind says what a Part is for.

@@ -19,7 +19,7 @@ import (
 // Version of the protocol. Nodes of equal majors and of minors at most one apart can communicate; the higher minor then does
 // without its additions.
 const (
-	Major = 1
+	Major = 3
 	Minor = 0
 )
 

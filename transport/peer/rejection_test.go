@@ -66,9 +66,9 @@ func TestWelcome(t *testing.T) {
 	}{
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
-		{"two minors ahead", Major, Minor + 2, "speaks 1.2, this one 1.0"},
-		{"next major", Major + 1, Minor, "speaks 2.0, this one 1.0"},
-		{"previous major", Major - 1, Minor, "speaks 0.0, this one 1.0"},
+		{"two minors ahead", Major, Minor + 2, "speaks 3.2, this one 3.0"},
+		{"next major", Major + 1, Minor, "speaks 4.0, this one 3.0"},
+		{"previous major", Major - 1, Minor, "speaks 2.0, this one 3.0"},
 		{"far ahead", Major, 1<<32 - 1, "4294967295"},
 	} {
 		h := x.hello()
