@@ -12,7 +12,7 @@ type Key struct {
 	Lo uint64 `cbor:"2,keyasint"`
 }
 
-// Shard returns the shard of k, in [0, shards). A cluster uses one shard per partition, so that lock, LRU list and unit of
+// Shard returns the shard of k, in [0, shards). A cluster uses one shard per partition, so that lock, eviction and unit of
 // ownership coincide. shards must be positive.
 func (k Key) Shard(shards int) int { return int(k.Lo % uint64(shards)) }
 

@@ -2,17 +2,16 @@ package bucket
 
 import "math"
 
-// Counters leave the table in three ways: Sweep removes free ones; an insert drops a few free ones at the old end of its list;
+// Counters leave the table in three ways: Sweep removes free ones; an insert drops free ones from the next few slots;
 // and above a cap others are evicted, free or not. Only the last can lose spent units. Eviction chooses
 //
 //   - a counter of the domain that has the most, or at least three quarters of that, so that no domain can displace a much
 //     smaller one; or of a domain above its own cap;
-//   - among a few of these, from the old end of the list, the first that is less than half spent and was not used again;
+//   - among a few of these, in the order of their slots, the first that is less than half spent and was not used again;
 //     otherwise, of those not fully spent, the least recently used one. So half-spent keys follow keys that were used once,
 //     and denied keys come last: on a replica node they get no checks.
 //
-// Spared counters move to the young end of the list. So a list is a clock, like that of S3-FIFO or 2Q, with one bit per
-// counter.
+// A spared counter loses the bit that says that it was used again, so the slots are a clock, as in S3-FIFO or 2Q.
 
 const (
 	// glances is the number of counters that an insert checks for free ones.

@@ -13,13 +13,13 @@ func TestGate(t *testing.T) {
 	table := smallTable(t)
 	limits := mustLimits(t, per(bucket.TokenBucket, 1000, time.Hour))
 	at := func(ms int64) int64 { return day + ms*int64(time.Millisecond) }
-	try := func(ms int64, transient bool, want bucket.Verdict) {
+	try := func(ms int64, unreplicated bool, want bucket.Verdict) {
 		t.Helper()
-		r := &bucket.Request{Limits: limits, Cost: 1, Transient: transient}
+		r := &bucket.Request{Limits: limits, Cost: 1, Unreplicated: unreplicated}
 		before := left(table, at(ms), r)
 		_, _, v := table.Try(at(ms), r, nil)
 		if v != want {
-			t.Errorf("at %d ms, transient %v: verdict %d, want %d", ms, transient, v, want)
+			t.Errorf("at %d ms, unreplicated %v: verdict %d, want %d", ms, unreplicated, v, want)
 		}
 		if charged := left(table, at(ms), r) != before; charged != (want == bucket.Decided) {
 			t.Errorf("at %d ms: charged is %v", ms, charged)
@@ -36,7 +36,7 @@ func TestGate(t *testing.T) {
 		}
 	}
 	table.Record(0, bucket.RecordLasting, 50*time.Millisecond)
-	try(0, true, bucket.Decided) // transient changes do not count
+	try(0, true, bucket.Decided) // unreplicated changes do not count
 	try(200, false, bucket.Decided)
 	try(210, false, bucket.Decided)
 	try(250, false, bucket.Decided) // exactly 50 ms

@@ -19,8 +19,8 @@ type LeaseRequest struct {
 	Reserve int64
 	// For is the requested lifetime, LeastLease to MostLease; see Limits.Grantable.
 	For time.Duration
-	// Transient is as in Request.
-	Transient bool
+	// Unreplicated is as in Request.
+	Unreplicated bool
 	// DenyLost is as in Request.
 	DenyLost bool
 }
@@ -59,7 +59,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 	own := l.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	if v = sh.verdictLocked(now, l.Transient); v != Decided {
+	if v = sh.verdictLocked(now, l.Unreplicated); v != Decided {
 		seq = sh.mu.seq
 		sh.mu.Unlock()
 		return g, seq, v
@@ -77,7 +77,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
 		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
 	}
-	t.followLocked(sh, own, now, l.Key, o, l.Transient)
+	t.followLocked(sh, own, now, l.Key, o, l.Unreplicated)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
 	if o.grown > 0 && t.over() != nothing {

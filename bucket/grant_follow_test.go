@@ -23,10 +23,10 @@ func TestGrantIsAChange(t *testing.T) {
 		}
 		table.Confirm(0, math.MaxInt64)
 	}
-	transient := leaseRequest(limits, 1, time.Minute)
-	transient.Transient = true
-	if g, seq, v := table.Grant(day, transient); g.Units != 1 || seq != 1 || v != bucket.Decided {
-		t.Fatalf("transient: %+v, change %d, verdict %d", g, seq, v)
+	unreplicated := leaseRequest(limits, 1, time.Minute)
+	unreplicated.Unreplicated = true
+	if g, seq, v := table.Grant(day, unreplicated); g.Units != 1 || seq != 1 || v != bucket.Decided {
+		t.Fatalf("unreplicated: %+v, change %d, verdict %d", g, seq, v)
 	}
 	drained(0)
 	g, seq, _ := table.Grant(day, leaseRequest(limits, 3, time.Minute))
@@ -36,8 +36,8 @@ func TestGrantIsAChange(t *testing.T) {
 	if _, seq, v := table.Grant(day+51*ms, leaseRequest(limits, 1, time.Minute)); seq != 2 || v != bucket.Behind {
 		t.Errorf("unconfirmed: change %d, verdict %d", seq, v)
 	}
-	if _, seq, v := table.Grant(day+51*ms, transient); seq != 3 || v != bucket.Decided {
-		t.Errorf("transient, unconfirmed: change %d, verdict %d", seq, v)
+	if _, seq, v := table.Grant(day+51*ms, unreplicated); seq != 3 || v != bucket.Decided {
+		t.Errorf("unreplicated, unconfirmed: change %d, verdict %d", seq, v)
 	}
 	drained(1)
 	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 2); back != 2 || seq != 4 || v != bucket.Decided {

@@ -14,7 +14,7 @@ type Recording uint8
 const (
 	// RecordNothing disables the journal.
 	RecordNothing Recording = iota
-	// RecordLasting omits charges and refunds of transient requests.
+	// RecordLasting omits charges and refunds of unreplicated requests.
 	RecordLasting
 	// RecordAll records every change.
 	RecordAll
@@ -43,8 +43,8 @@ const none int64 = math.MaxInt64
 func newJournal() journal { return journal{first: none, unconfirmed: none, oldest: none} }
 
 // takes reports whether a change is recorded.
-func (j *journal) takes(transient bool) bool {
-	return j.what == RecordAll || j.what == RecordLasting && !transient
+func (j *journal) takes(unreplicated bool) bool {
+	return j.what == RecordAll || j.what == RecordLasting && !unreplicated
 }
 
 // behind reports whether a change has been unconfirmed for longer than the gate allows.
@@ -121,7 +121,7 @@ func (t *Table) emptyLocked(sh *shard, own int) {
 }
 
 // Record sets what the shard's journal records. While a recorded change has been unconfirmed for longer than gate, Try answers
-// Behind to requests that are not transient; 0 or less means no gate. RecordNothing empties the journal and opens the gate;
+// Behind to requests that are not unreplicated; 0 or less means no gate. RecordNothing empties the journal and opens the gate;
 // other values keep the journal's content. New tables record nothing.
 func (t *Table) Record(shard int, what Recording, gate time.Duration) {
 	sh := &t.shards[shard]

@@ -33,7 +33,7 @@ func TestWhatIsAChange(t *testing.T) {
 		verb                   bucket.Verb
 		cost                   int64
 		fresh                  bool // no counter before
-		counted, lasting, also bool // recorded of lasting requests, and of transient ones
+		counted, lasting, also bool // recorded of lasting requests, and of unreplicated ones
 	}{
 		{"check", ten, bucket.Check, 1, false, true, true, false},
 		{"first check", ten, bucket.Check, 1, true, true, true, false},
@@ -58,7 +58,7 @@ func TestWhatIsAChange(t *testing.T) {
 	} {
 		for _, what := range []bucket.Recording{bucket.RecordNothing, bucket.RecordLasting, bucket.RecordAll} {
 			for i := range 4 {
-				transient, do := i&1 != 0, i&2 != 0
+				unreplicated, do := i&1 != 0, i&2 != 0
 				table := smallTable(t)
 				r := &bucket.Request{Limits: c.limits, Cost: 1, Verb: bucket.Charge}
 				if !c.fresh {
@@ -69,7 +69,7 @@ func TestWhatIsAChange(t *testing.T) {
 				}
 				table.Record(0, what, 0)
 				_, _, _ = table.Drain(0, nil)
-				r.Limits, r.Verb, r.Cost, r.Transient = c.limits, c.verb, c.cost, transient
+				r.Limits, r.Verb, r.Cost, r.Unreplicated = c.limits, c.verb, c.cost, unreplicated
 				_, before, _ := table.Try(day, &bucket.Request{Limits: ten, Verb: bucket.Read}, nil)
 				if do {
 					table.Do(day, r)
@@ -79,13 +79,13 @@ func TestWhatIsAChange(t *testing.T) {
 				if counted := seq != before; v != bucket.Decided || counted != c.counted || counted && seq != before+1 {
 					t.Errorf("%s: change %d after %d (%d), counted should be %v", c.name, seq, before, v, c.counted)
 				}
-				want := c.counted && (what == bucket.RecordAll || what == bucket.RecordLasting && c.lasting && (!transient || c.also))
+				want := c.counted && (what == bucket.RecordAll || what == bucket.RecordLasting && c.lasting && (!unreplicated || c.also))
 				if got := len(changedShards(table)) == 1; got != want {
-					t.Errorf("%s, transient %v, recording %d: changed is %v", c.name, transient, what, got)
+					t.Errorf("%s, unreplicated %v, recording %d: changed is %v", c.name, unreplicated, what, got)
 				}
 				keys, last, since := table.Drain(0, nil)
 				if got := len(keys) == 1 && since == day; got != want || last != seq {
-					t.Errorf("%s, transient %v, recording %d: drained %d keys up to %d since %d", c.name, transient, what, len(keys), last, since)
+					t.Errorf("%s, unreplicated %v, recording %d: drained %d keys up to %d since %d", c.name, unreplicated, what, len(keys), last, since)
 				}
 				if len(changedShards(table)) != 0 {
 					t.Errorf("%s: changed after it was drained", c.name)

@@ -183,10 +183,10 @@ type Receipt struct {
 	ahead int64
 	// admissions and cuts are the counter's, just after the charge.
 	admissions, cuts uint32
-	// transient is the request's.
-	transient bool
-	first     mark
-	rest      []mark
+	// unreplicated is the request's.
+	unreplicated bool
+	first        mark
+	rest         []mark
 }
 
 // Charged reports whether rc remembers a charge.
@@ -223,7 +223,7 @@ func (rc *Receipt) before(c *counter, now int64) {
 // after completes the receipt after the charge to c, which is now in the table.
 func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
 	c.cuts |= flagHeld
-	rc.key, rc.birth, rc.charged, rc.transient = r.Key, c.birth, true, r.Transient
+	rc.key, rc.birth, rc.charged, rc.unreplicated = r.Key, c.birth, true, r.Unreplicated
 	rc.at, rc.cost, rc.ahead = c.now, cost, ahead
 	rc.admissions, rc.cuts = c.admissions, c.cuts
 }

@@ -131,7 +131,7 @@ func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	if v = sh.verdictLocked(now, r.Transient); v != Decided {
+	if v = sh.verdictLocked(now, r.Unreplicated); v != Decided {
 		sh.mu.Unlock()
 		return x, v
 	}
@@ -160,13 +160,13 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 		return false
 	}
 	o := sh.decideLocked(at, r, Charge, x.Added, nil, &x.Decision)
-	t.followLocked(sh, own, now, r.Key, o, r.Transient)
+	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
 	x.Over = min(x.Added, max(0, o.counter.at(0).spent-r.Limits.plans[0].limit))
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
 	p.counter.first.aux = end // it may be that of another clock
 	sh.saveLocked(p.counter)
-	t.followLocked(sh, own, now, sum.Key, p, r.Transient)
+	t.followLocked(sh, own, now, sum.Key, p, r.Unreplicated)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
 }

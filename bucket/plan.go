@@ -305,7 +305,7 @@ func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged 
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	v = sh.verdictLocked(now, r.Transient || r.Limits.unlimited)
+	v = sh.verdictLocked(now, r.Unreplicated || r.Limits.unlimited)
 	if v == Decided {
 		charged = t.timesLocked(sh, own, now, r, min(times, MaxTimes), &s)
 	}
@@ -326,7 +326,7 @@ func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int
 	for s.Granted < times {
 		var d Decision
 		o := sh.decideLocked(sh.atLocked(now), r, Check, r.Cost, nil, &d)
-		t.followLocked(sh, own, now, r.Key, o, r.Transient)
+		t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
 		spent = spent || o.has(charged)
 		if !d.Allowed {
 			if s.Denial = d; d.Lost {

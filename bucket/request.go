@@ -31,8 +31,9 @@ type Request struct {
 	Limits *Limits
 	Cost   int64
 	Verb   Verb
-	// Transient: losing this charge in a crash is accepted, so it is recorded only by RecordAll, and ignores the gate.
-	Transient bool
+	// Unreplicated: losing this charge in a crash is accepted (replication: none), so it is recorded only by RecordAll, and ignores the
+	// gate.
+	Unreplicated bool
 	// Drain: a denied Check charges all that is left, soft margin included, to every limit that has too little for it, except a
 	// LeakyQueue, whose level is awaited.
 	Drain bool

@@ -22,7 +22,7 @@ func TestSeal(t *testing.T) {
 	table.Seal(0)
 	before := exported(table, day, 0)
 	for _, r := range []bucket.Request{
-		{Limits: limits, Cost: 1}, {Limits: limits, Cost: 1, Transient: true}, {Limits: free, Cost: 1}, {Limits: limits, Verb: bucket.Read},
+		{Limits: limits, Cost: 1}, {Limits: limits, Cost: 1, Unreplicated: true}, {Limits: free, Cost: 1}, {Limits: limits, Verb: bucket.Read},
 		{Limits: limits, Cost: 1, Verb: bucket.Charge}, {Limits: limits, Cost: 1, Verb: bucket.Refund}, {Limits: limits, Verb: bucket.Reset},
 	} {
 		var other bucket.Receipt
@@ -90,17 +90,17 @@ func TestReceiptAcrossImport(t *testing.T) {
 
 // TestGiveBackIsRecorded: as the charge was.
 func TestGiveBackIsRecorded(t *testing.T) {
-	for _, transient := range []bool{false, true} {
+	for _, unreplicated := range []bool{false, true} {
 		table := smallTable(t)
-		r := &bucket.Request{Limits: mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), Cost: 1, Transient: transient}
+		r := &bucket.Request{Limits: mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), Cost: 1, Unreplicated: unreplicated}
 		table.Record(0, bucket.RecordLasting, 0)
 		var rc bucket.Receipt
 		table.Try(day, r, &rc)
 		table.Drain(0, nil)
 		table.GiveBack(day+1, &rc)
 		keys, seq, _ := table.Drain(0, nil)
-		if seq != 2 || (len(keys) == 1) == transient {
-			t.Errorf("transient %v: %d keys, change %d", transient, len(keys), seq)
+		if seq != 2 || (len(keys) == 1) == unreplicated {
+			t.Errorf("unreplicated %v: %d keys, change %d", unreplicated, len(keys), seq)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	sh := &t.shards[own]
 	sh.mu.Lock()
 	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
-	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
+	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated && verb != Reset)
 	sh.mu.Unlock()
 	if d.Lost {
 		t.deniedLost.Add(1)
@@ -200,10 +200,10 @@ func unlimitedDecision() Decision {
 }
 
 // followLocked records and accounts for the outcome o for key in sh, which is shard own.
-func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, transient bool) {
+func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, unreplicated bool) {
 	if o.has(changed) {
 		sh.mu.seq++
-		if sh.mu.journal.takes(transient) {
+		if sh.mu.journal.takes(unreplicated) {
 			t.recordLocked(sh, own, now, key, o.counter)
 		}
 	}
@@ -222,7 +222,7 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 	own := rc.key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	t.followLocked(sh, own, now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.transient)
+	t.followLocked(sh, own, now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.unreplicated)
 	sh.mu.Unlock()
 	rc.charged = false
 }

@@ -53,7 +53,7 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 	sh := &t.shards[own]
 	idle := r.Limits.unlimited && verb != Reset
 	sh.mu.Lock()
-	if v = sh.verdictLocked(now, r.Transient || idle); v != Decided || idle {
+	if v = sh.verdictLocked(now, r.Unreplicated || idle); v != Decided || idle {
 		seq = sh.mu.seq
 		sh.mu.Unlock()
 		if v == Decided {
@@ -62,7 +62,7 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 		return seq, v
 	}
 	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
-	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
+	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated && verb != Reset)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
 	if d.Lost {

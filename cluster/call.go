@@ -109,7 +109,7 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		if invalidates(req.Verb) {
 			n.denials.Forget(n.cfg.Clock(), req.Key)
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
-			n.learn(f.sent, &req.Request, req.Fresh, reply)
+			n.learn(f.sent, &req.Request, req.NoDenialCache, reply)
 		}
 		if f.undo.mayUndo(req.Verb) && reply.Allowed {
 			f.undo.sent(to.addr, p.index)

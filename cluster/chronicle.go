@@ -110,8 +110,8 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 	s, logged := &m.Partitions, &c.logged
 	if s.Takeovers != logged.Takeovers && s.Takeovers == c.last.Partitions.Takeovers && s.TakingOver == 0 {
-		log.Info("partitions taken over", "count", s.Takeovers-logged.Takeovers, "without_state", s.Fresh-logged.Fresh, "owned", s.Owned)
-		logged.Takeovers, logged.Fresh = s.Takeovers, s.Fresh
+		log.Info("partitions taken over", "count", s.Takeovers-logged.Takeovers, "without_state", s.WithoutState-logged.WithoutState, "owned", s.Owned)
+		logged.Takeovers, logged.WithoutState = s.Takeovers, s.WithoutState
 	}
 	if s.Losses != logged.Losses && s.Losses == c.last.Partitions.Losses && s.TakingOver == 0 {
 		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny "+

@@ -37,7 +37,7 @@ func (n *Node) sendDeferred(ctx context.Context, most int) {
 	f := n.newForwarding(&b, nil)
 	f.once = true
 	for i, c := range list {
-		b.Requests[i].Request = bucket.Request{Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Transient: c.Transient}
+		b.Requests[i].Request = bucket.Request{Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Unreplicated: c.Unreplicated}
 		f.pending = append(f.pending, pending{index: i})
 	}
 	n.finish(ctx, f)

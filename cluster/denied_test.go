@@ -34,7 +34,7 @@ func TestRemembered(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		small, fresh, read, drain, other := r, r, r, r, r
-		small.Cost, fresh.Fresh, read.Verb, drain.Drain, other.Limits = 3, true, bucket.Read, true, hourly(11)
+		small.Cost, fresh.NoDenialCache, read.Verb, drain.Drain, other.Limits = 3, true, bucket.Read, true, hourly(11)
 		for name, q := range map[string]check.Request{"a lower cost": small, "others make room": fresh, "a read": read, "draining": drain, "other limits": other} {
 			before := len(w.callsSoFar())
 			decide(t.Context(), a, q)

@@ -155,7 +155,7 @@ func (f *fleet) wantLeft(keys []check.Request, want int64) {
 				f.t.Errorf("asked at %s, key %d: %+v, want %d remaining", name, i, a, want)
 			}
 		}
-		if s := n.Stats().Partitions; s.Fresh != 0 || s.Divergent != 0 {
+		if s := n.Stats().Partitions; s.WithoutState != 0 || s.Divergent != 0 {
 			f.t.Errorf("%s: %+v", name, s)
 		}
 	}

@@ -259,7 +259,7 @@ func TestLeaseElsewhere(t *testing.T) {
 		w, a, r := hotTestCluster(t, hourly(100_000))
 		read, charge, refund, reset, drain, fresh, other := r, r, r, r, r, r, r
 		read.Verb, charge.Verb, refund.Verb, reset.Verb = bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset
-		drain.Drain, fresh.Fresh = true, true
+		drain.Drain, fresh.NoDenialCache = true, true
 		for name, q := range map[string]check.Request{"read": read, "charge": charge, "refund": refund, "drain": drain, "fresh": fresh} {
 			before := len(w.callsSoFar())
 			wantAnswer(t, name, decide(t.Context(), a, q)[0], true, check.Forwarded, "b")
@@ -304,15 +304,15 @@ func TestLeaseDenied(t *testing.T) {
 // lost.
 func TestLeaseSync(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for _, transient := range []bool{false, true} {
+		for _, unreplicated := range []bool{false, true} {
 			w := newTestCluster(t, "b")
 			a := w.add("a", hot)
 			w.agree(2)
 			r := request(a, "b", 1, hourly(1000))
-			r.Transient = transient
+			r.Unreplicated = unreplicated
 			warm(t, a, r)
 			for _, c := range w.callsSoFar() {
-				if rec := &c.records[0]; rec.Grant && (rec.Sync == transient || rec.Transient != transient) {
+				if rec := &c.records[0]; rec.Grant && (rec.Sync == unreplicated || rec.Unreplicated != unreplicated) {
 					t.Errorf("%+v", rec)
 				}
 			}

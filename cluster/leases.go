@@ -18,7 +18,7 @@ const leasePeriod = 20 * time.Millisecond
 
 // leases reports whether a lease may answer req: it is a plain check, and the answer does not depend on the counter alone.
 func leases(req *check.Request) bool {
-	return req.Verb == bucket.Check && req.Cost > 0 && !req.Fresh && !req.Drain && !req.NoDelay
+	return req.Verb == bucket.Check && req.Cost > 0 && !req.NoDenialCache && !req.Drain && !req.NoDelay
 }
 
 // recalled answers check i of b, if another node owns its key, from the denial cache or a lease, if it can.
@@ -62,8 +62,8 @@ func (n *Node) lease(ask lease.Request) {
 		n.book.Failed(sent, &ask)
 		return
 	}
-	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
-	rec.Key, rec.Limits, rec.Transient, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Transient, ask.Reserve, ask.DenyLost
+	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Unreplicated}
+	rec.Key, rec.Limits, rec.Unreplicated, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Unreplicated, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
 	// An answer that takes longer than the lease lasts is of no use.
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
@@ -124,7 +124,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	g, seq, v := n.grantTo(now, from, &lease.Request{LeaseRequest: bucket.LeaseRequest{
 		Key: rec.Key, Limits: rec.Limits, Want: rec.Want, Reserve: max(0, rec.Reserve), For: rec.For,
-		Transient: rec.Transient, DenyLost: rec.DenyLost,
+		Unreplicated: rec.Unreplicated, DenyLost: rec.DenyLost,
 	}, Rate: rec.Rate, Done: rec.ID})
 	if v != bucket.Decided {
 		reply.Status = check.NotReady
@@ -190,7 +190,7 @@ func (n *Node) leaseOwn(now int64, ask *lease.Request) {
 // at once if it goes through this node, else by a control message of the owner.
 func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	req := &b.Requests[i]
-	if req.Verb != bucket.Check || req.Fresh || req.Drain || req.NoDelay {
+	if req.Verb != bucket.Check || req.NoDenialCache || req.Drain || req.NoDelay {
 		return false
 	}
 	d, owner, age, ok := n.denials.Answer(now, &req.Request)

@@ -71,7 +71,7 @@ func TestOrderBehind(t *testing.T) {
 			time.Sleep(60 * time.Millisecond)
 			reset, next := full, full
 			reset.Verb = bucket.Reset
-			next.Transient = true // the gate would let it through
+			next.Unreplicated = true // the gate would let it through
 			answers := make(chan []check.Answer)
 			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
 			time.Sleep(70 * time.Millisecond)

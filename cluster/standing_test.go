@@ -55,7 +55,7 @@ func TestLiveTraffic(t *testing.T) {
 		}
 		for name, n := range f.nodes {
 			s := n.Stats()
-			if s.Share+s.MinorityShare+s.Ambiguous+s.Unanswered != 0 || s.Partitions.Takeovers != s.Partitions.Fresh || s.Partitions.SteppedDown != 0 {
+			if s.Share+s.MinorityShare+s.Ambiguous+s.Unanswered != 0 || s.Partitions.Takeovers != s.Partitions.WithoutState || s.Partitions.SteppedDown != 0 {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}

@@ -77,12 +77,12 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	if rule := r.Rule; rule != nil {
 		replication = rule.Replication
 		q.OnFailure, q.OnPartition, q.UnknownShare = rule.OnFailure, rule.OnPartition, rule.UnknownShare
-		q.Shadow, q.Fresh, q.DenyLost = rule.Shadow, rule.Refunds, rule.OnLostState == rules.LostDeny
+		q.Shadow, q.NoDenialCache, q.DenyLost = rule.Shadow, rule.Refunds, rule.OnLostState == rules.LostDeny
 		q.Eventual = rule.Consistency == rules.Eventual && r.Limits.Windowed()
 	} else { // the other defaults are zeros
 		replication = rules.DefaultReplication(r.Limits)
 	}
-	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
+	q.Sync, q.Unreplicated = replication == rules.ReplicateSync, replication == rules.ReplicateNone
 	q.Key = l.counterKey(b, c, r.Rule)
 	b.ask(i, q)
 }

@@ -40,10 +40,10 @@ descriptors:
 		return bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: period}
 	}
 	for _, c := range []struct {
-		name            string
-		ask             ask
-		sync, transient bool
-		partition, fail rules.OnFailure
+		name               string
+		ask                ask
+		sync, unreplicated bool
+		partition, fail    rules.OnFailure
 	}{
 		{"a short period", entry("short", "x"), false, true, rules.FailShare, rules.FailShare},
 		{"a long period", entry("long", "x"), false, false, rules.FailShare, rules.FailShare},
@@ -65,8 +65,8 @@ descriptors:
 				t.Fatalf("%s, %v: %v, %d requests", c.name, v, err, len(got))
 			}
 			q := got[0]
-			if q.Verb != v || q.Sync != c.sync || q.Transient != c.transient || q.OnPartition != c.partition || q.OnFailure != c.fail {
-				t.Errorf("%s, %v: sync %v, transient %v, on_partition %v, on_failure %v", c.name, v, q.Sync, q.Transient, q.OnPartition, q.OnFailure)
+			if q.Verb != v || q.Sync != c.sync || q.Unreplicated != c.unreplicated || q.OnPartition != c.partition || q.OnFailure != c.fail {
+				t.Errorf("%s, %v: sync %v, unreplicated %v, on_partition %v, on_failure %v", c.name, v, q.Sync, q.Unreplicated, q.OnPartition, q.OnFailure)
 			}
 		}
 	}

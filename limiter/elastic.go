@@ -72,9 +72,9 @@ func (l *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 	q := check.Request{
 		Request: bucket.Request{
 			Limits: pool.Limits(step), Cost: c.Cost, Verb: verb,
-			Reserve:   pool.Reserve(rule.Elastic.Priority(c.Descriptor), step),
-			Transient: pool.Replication == rules.ReplicateNone,
-			DenyLost:  true,
+			Reserve:      pool.Reserve(rule.Elastic.Priority(c.Descriptor), step),
+			Unreplicated: pool.Replication == rules.ReplicateNone,
+			DenyLost:     true,
 		},
 		OnFailure: rules.FailClosed, OnPartition: rules.FailClosed,
 		Sync: pool.Replication == rules.ReplicateSync,

@@ -28,10 +28,10 @@ func NewBook(max int) *Book { return &Book{max: max, entries: make(map[bucket.Ke
 
 // entry is one key.
 type entry struct {
-	limits    *bucket.Limits
-	transient bool
-	asked     int64 // time of the last check
-	changed   bool  // a check came since the last report
+	limits       *bucket.Limits
+	unreplicated bool
+	asked        int64 // time of the last check
+	changed      bool  // a check came since the last report
 
 	born        int64 // when this entry was made: answers to earlier reports are not for it
 	sum         int64 // all that was admitted here in the current window
@@ -53,7 +53,7 @@ func (b *Book) Decide(now int64, r *bucket.Request) (d bucket.Decision, age time
 	if e == nil {
 		return d, 0, false
 	}
-	e.asked, e.changed, e.transient = now, true, r.Transient
+	e.asked, e.changed, e.unreplicated = now, true, r.Unreplicated
 	if !e.knows(now) {
 		return d, 0, false
 	}
@@ -172,7 +172,7 @@ func (b *Book) Report(now int64, add func(message.Line)) {
 		if e.waiting == never {
 			e.waiting = now
 		}
-		add(message.Line{Key: key, Limits: e.limits, Ends: e.ends, Sum: e.sum, Transient: e.transient})
+		add(message.Line{Key: key, Limits: e.limits, Ends: e.ends, Sum: e.sum, Unreplicated: e.unreplicated})
 	}
 }
 

@@ -35,7 +35,7 @@ func (h *Owner) Count(now int64, boot string, l *message.Line, voters int) (s me
 	if l.Limits == nil || !l.Limits.Windowed() || l.Sum < 0 || l.Sum > MaxSum {
 		return s, c, false
 	}
-	r := bucket.Request{Key: l.Key, Limits: l.Limits, Cost: l.Sum, Transient: l.Transient}
+	r := bucket.Request{Key: l.Key, Limits: l.Limits, Cost: l.Sum, Unreplicated: l.Unreplicated}
 	// Of a window that is over, or has not begun here yet, nothing is charged: it will be reported again.
 	c, v := h.table.Counts(now, &r, tag(boot), l.Ends)
 	if v != bucket.Decided {

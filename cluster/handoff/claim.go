@@ -375,7 +375,7 @@ func (m *Machine) win(p *partition, has message.Completeness) {
 	p.state.loss = m.missing(p, c, has)
 	switch has {
 	case message.None:
-		m.stats.Fresh++
+		m.stats.WithoutState++
 		m.c.Table.DropShard(p.number)
 	case message.Partial:
 		// A returning owner or replica may have the missing counters; they are merged then.

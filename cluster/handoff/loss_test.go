@@ -177,7 +177,7 @@ func TestFirstOwnerLacksNothing(t *testing.T) {
 		}
 	}
 	s.pass(2 * time.Second)
-	if !s.Owns(0) || s.lacks() || s.Stats().Fresh != 1 {
+	if !s.Owns(0) || s.lacks() || s.Stats().WithoutState != 1 {
 		t.Errorf("%+v", s.Stats())
 	}
 }

@@ -10,8 +10,8 @@ import (
 type Stats struct {
 	// Handoffs completed as old owner, as next owner, and rejected by the next owner.
 	HandedOff, Received, HandoffsRejected uint64
-	// Takeovers completed; Fresh are those without any state.
-	Takeovers, Fresh uint64
+	// Takeovers completed; WithoutState are those without any state.
+	Takeovers, WithoutState uint64
 	// Losses are claims won without the latest state; LossesBack are losses that ended because it came back.
 	Losses, LossesBack uint64
 	// SteppedDown are partitions given up for a higher epoch; Merged are own divergent states that their owners have

@@ -102,7 +102,7 @@ func (m *Machine) start(t *target) {
 	t.packed, t.acked = t.drained, t.drained
 }
 
-// makeNextOwner makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
+// makeNextOwner makes t the next owner. A replica may lack changes of unreplicated requests, which are not journaled, so every
 // counter is sent again.
 func (m *Machine) makeNextOwner(t *target) {
 	t.nextOwner = true

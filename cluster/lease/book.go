@@ -150,7 +150,7 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 	if asks = l.due(now, life, v == Ask); asks {
 		l.asking, l.want = true, max(l.target(life)-l.left, r.Cost)
 		ask.LeaseRequest = bucket.LeaseRequest{
-			Key: r.Key, Limits: r.Limits, Want: l.want, Reserve: k.reserve, For: life, Transient: r.Transient, DenyLost: r.DenyLost,
+			Key: r.Key, Limits: r.Limits, Want: l.want, Reserve: k.reserve, For: life, Unreplicated: r.Unreplicated, DenyLost: r.DenyLost,
 		}
 		ask.Rate, ask.Done = l.rate, l.takeDone()
 	}

@@ -25,12 +25,12 @@ type Deferred struct {
 
 // Charge is a charge to the owner of one key.
 type Charge struct {
-	Key       bucket.Key
-	Limits    *bucket.Limits
-	Cost      int64
-	Transient bool
-	Due       int64 // how much of Cost still counts, and must be charged
-	at        int64 // in a charge of an earlier run: when it had this cost
+	Key          bucket.Key
+	Limits       *bucket.Limits
+	Cost         int64
+	Unreplicated bool
+	Due          int64 // how much of Cost still counts, and must be charged
+	at           int64 // in a charge of an earlier run: when it had this cost
 }
 
 func (o *Deferred) init(max int, changed func()) {

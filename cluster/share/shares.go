@@ -114,7 +114,7 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 	rc.Key, rc.cost = r.Key, max(1, r.Cost)
 	part.Verb = bucket.Charge
 	s.admitted.DoHeld(now, &part, &rc.admitted)
-	s.Charges.put(Charge{Key: r.Key, Limits: r.Limits, Cost: rc.cost, Transient: r.Transient})
+	s.Charges.put(Charge{Key: r.Key, Limits: r.Limits, Cost: rc.cost, Unreplicated: r.Unreplicated})
 	return d, true
 }
 

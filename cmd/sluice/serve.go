@@ -83,7 +83,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.IntVar(&s.Bounds.MaxCalls, "max-calls", s.Bounds.MaxCalls, "maximum number of calls with checks in progress, a call counting one for each 64 of its checks; calls above it are rejected")
 	f.DurationVar(&s.Bounds.MaxWait, "max-wait", s.Bounds.MaxWait, "how long work may wait for a processor before calls with checks are rejected; 0 for no bound")
 	f.IntVar(&s.Bounds.MaxInlineEntries, "max-inline-log-entries", s.Bounds.MaxInlineEntries, "maximum number of log entries and sub-windows that the inline limits of one check may keep")
-	f.StringVar(&s.Bounds.MemoryLimit, "memory-limit", s.Bounds.MemoryLimit, "maximum memory of the process, for example 256MiB, at least 64MiB; counters use at most half of it (default: half of the control group's limit, without one a quarter of the machine's memory)")
+	f.StringVar(&s.Bounds.MemoryLimit, "memory-limit", s.Bounds.MemoryLimit, "maximum memory of the process, for example 256MiB, at least 64MiB; counters use at most three quarters of what exceeds 44 MiB (default: half of the control group's limit, without one a quarter of the machine's memory)")
 	f.StringVar(&s.Traces.Endpoint, "otlp-endpoint", s.Traces.Endpoint, "`URL` of an OpenTelemetry collector to send traces to over gRPC, for example http://127.0.0.1:4317, or https:// for TLS; "+
 		"without it, OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces")
 	f.Float64Var(&s.Traces.Share, "trace-sample", s.Traces.Share, "share of calls to trace, 0 to 1, of calls without a trace context")

@@ -59,10 +59,10 @@ type Request struct {
 	OnFailure, OnPartition rules.OnFailure
 	// UnknownShare is the share if this node remembers no answer of the key's owner.
 	UnknownShare rules.UnknownShare
-	// Sync: the answer waits until a replica has the charge. Never with Transient.
+	// Sync: the answer waits until a replica has the charge. Never with Unreplicated.
 	Sync bool
-	// Fresh: its denials must not be cached, because other clients give units back all the time.
-	Fresh bool
+	// NoDenialCache: its denials must not be cached, because other clients give units back all the time.
+	NoDenialCache bool
 	// Eventual: this node decides by itself where it can, and reports to the owner afterwards. Never with Sync.
 	Eventual bool
 	// Shadow: the rule only observes. Its denial does not fail an atomic batch.

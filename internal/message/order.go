@@ -142,8 +142,8 @@ type Line struct {
 	Ends int64 `cbor:"2,keyasint,omitempty"`
 	// Sum is everything the sender has admitted in that window, at least 0. It never decreases.
 	Sum int64 `cbor:"3,keyasint,omitempty"`
-	// Transient is as in bucket.Request.
-	Transient bool `cbor:"4,keyasint,omitempty"`
+	// Unreplicated is as in bucket.Request.
+	Unreplicated bool `cbor:"4,keyasint,omitempty"`
 }
 
 // Account answers a Report for the keys that its sender owns.

@@ -268,7 +268,7 @@ func (m *scrape) handoffMetrics(s *snapshot) {
 	m.by("given", p.HandedOff, "taken", p.Received)
 	m.counter("sluice_handoffs_rejected_total", "Handoffs that the next owner rejected; the partition stayed here.", p.HandoffsRejected)
 	m.counter("sluice_takeovers_total", "Partitions taken over because they had no living owner.", p.Takeovers)
-	m.counter("sluice_takeovers_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.Fresh)
+	m.counter("sluice_takeovers_fresh_total", "Partitions taken over without state at any node, as at the first start: their counters began at zero.", p.WithoutState)
 	m.counter("sluice_takeovers_lost_state_total", "Partitions taken over without their known state: their counters are lost until the state is back.",
 		p.Losses)
 	m.gauge("sluice_partitions_lost_state", "Partitions owned here whose counters are lost: rules with on_lost_state: deny deny units that may have been spent.",

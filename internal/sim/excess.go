@@ -19,7 +19,7 @@ import (
 //     judge separately. So nothing is lost during a term.
 //   - Planned change, wrong views, lost messages, cuts between two nodes: nothing.
 //   - One loss (crash, pause, isolation): for async keys the most that the lost owner admitted within the gate, by its own
-//     clock, since shortly before; for sync keys nothing. Transient keys may lose everything, and so may async keys of
+//     clock, since shortly before; for sync keys nothing. Unreplicated keys may lose everything, and so may async keys of
 //     partitions without another complete copy, and sync keys that needed none. The same per loss, if they come one by one (shrink).
 //   - Cuts into two groups and chaos can take an owner together with its replica: for async keys only the first bound; for
 //     sync keys, which deny what may have been spent, nothing, unless an owner continues from a replaced replica.
@@ -96,7 +96,7 @@ func (w *simCluster) mayExceed(k *key, a *account) int64 {
 	case w.bound == lossy:
 		return -1
 	}
-	if k.request.Transient {
+	if k.request.Unreplicated {
 		return -1
 	}
 	sum := int64(0)
@@ -289,7 +289,7 @@ func (w *simCluster) judgeMerged(owner *process, part int, t *term) {
 		return
 	}
 	for i, k := range w.keysOf[part] {
-		if spent := w.spent(owner, k); !k.request.Transient && spent < t.now(i) {
+		if spent := w.spent(owner, k); !k.request.Unreplicated && spent < t.now(i) {
 			w.fail("merge", part, "%s holds %s with %d spent; %s, which still runs, had come to %d at %s", owner, k.name, spent,
 				t.process, t.now(i), tellEpoch(t.state.Mark.Epoch))
 		}

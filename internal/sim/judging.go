@@ -88,7 +88,7 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 	}
 	t.spent[k.place] = append(t.spent[k.place], point{seq, spent})
 	t.last = max(t.last, seq)
-	if !k.request.Transient {
+	if !k.request.Unreplicated {
 		t.unconfirmed = append(t.unconfirmed, change{seq, now})
 	}
 	if !k.sync {
@@ -99,7 +99,7 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 
 // judgeGate requires that no decision is made while a change is unconfirmed for too long.
 func (w *simCluster) judgeGate(p *process, t *term, k *key, now int64) {
-	if k.request.Transient {
+	if k.request.Unreplicated {
 		return
 	}
 	t.confirm(p.handoff.Confirmed(k.partition))
@@ -344,7 +344,7 @@ func (w *simCluster) notePortions(p *process, e message.Envelope) {
 }
 
 // copies counts the complete copies of part at other processes that stay. level requires them to have all counts of the owner,
-// except transient ones.
+// except unreplicated ones.
 func (w *simCluster) copies(owner *process, part int, level bool) (n int) {
 	for _, q := range w.procs {
 		if q != nil && q != owner && q.state != member.Leaving && w.hasCopy(q, owner, part, level) {
@@ -361,7 +361,7 @@ func (w *simCluster) hasCopy(q, owner *process, part int, level bool) bool {
 		return false
 	}
 	return !level || !slices.ContainsFunc(w.keysOf[part], func(k *key) bool {
-		return !k.request.Transient && w.spent(q, k) < w.spent(owner, k)
+		return !k.request.Unreplicated && w.spent(q, k) < w.spent(owner, k)
 	})
 }
 

@@ -86,7 +86,7 @@ func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 			case 0, 1:
 				k.sync, k.request.DenyLost, kind = true, true, "sync"
 			case 2:
-				k.request.Transient, kind = true, "transient"
+				k.request.Unreplicated, kind = true, "unreplicated"
 			}
 			k.name = fmt.Sprintf("p%d.%d %s", p, i, kind)
 			keys = append(keys, k)

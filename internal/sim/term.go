@@ -180,7 +180,7 @@ func (w *simCluster) judgeContent(part int, t *term) {
 		if from != nil {
 			want = from.asOf(i, start.Seq)
 		}
-		if k.request.Transient && !afterHandoff {
+		if k.request.Unreplicated && !afterHandoff {
 			continue // replicas do not have these
 		}
 		if t.before[i] < want {

@@ -107,7 +107,7 @@ func bodies() []message.Body {
 		&message.DenialInvalidation{},
 		&message.DenialInvalidation{Keys: []bucket.Key{{}, {Hi: huge, Lo: 1}, {Lo: huge}}},
 		&message.Report{},
-		&message.Report{Sent: math.MinInt64, Lines: []message.Line{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred, Ends: math.MinInt64, Sum: math.MaxInt64, Transient: true}}},
+		&message.Report{Sent: math.MinInt64, Lines: []message.Line{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred, Ends: math.MinInt64, Sum: math.MaxInt64, Unreplicated: true}}},
 		&message.Account{},
 		&message.Account{Sent: math.MinInt64, Clock: math.MaxInt64, Lines: []message.Standing{{}, {Key: bucket.Key{Lo: huge}, Ends: math.MinInt64, Known: math.MaxInt64, Remaining: math.MaxInt64, Reporters: last}}},
 		&message.TopRequest{},

@@ -58,7 +58,7 @@ func TestMerge(t *testing.T) {
 		{"reserve", []check.Record{one, change(func(r *check.Record) { r.Reserve = 1 })}, []int64{0, 0}},
 		{"lost state", []check.Record{one, change(func(r *check.Record) { r.DenyLost = true })}, []int64{0, 0}},
 		{"without delay", []check.Record{one, change(func(r *check.Record) { r.NoDelay = true })}, []int64{0, 0}},
-		{"transient", []check.Record{one, change(func(r *check.Record) { r.Transient = true })}, []int64{0, 0}},
+		{"unreplicated", []check.Record{one, change(func(r *check.Record) { r.Unreplicated = true })}, []int64{0, 0}},
 		{"draining", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Drain = true })}, 2), []int64{0, 0}},
 		{"undoable", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Undoable, r.ID = true, 1 })}, 2), []int64{0, 0}},
 		{"relayed", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Relay = true })}, 2), []int64{0, 0}},

@@ -12,14 +12,14 @@ import (
 
 // Bits of Request.flags.
 const (
-	flagUndoable  = 1 << 0
-	flagGiveBack  = 1 << 1
-	flagSync      = 1 << 2
-	flagTransient = 1 << 3
-	flagDrain     = 1 << 4
-	flagNoDelay   = 1 << 5
-	flagGrant     = 1 << 6
-	flagReturn    = 1 << 7
+	flagUndoable     = 1 << 0
+	flagGiveBack     = 1 << 1
+	flagSync         = 1 << 2
+	flagUnreplicated = 1 << 3
+	flagDrain        = 1 << 4
+	flagNoDelay      = 1 << 5
+	flagGrant        = 1 << 6
+	flagReturn       = 1 << 7
 )
 
 // verbRelay is the bit of a verb for a record that is to be relayed; the column flags has no bit left. A node that does not
@@ -51,7 +51,7 @@ func verbOf(r *check.Record) byte { return byte(r.Verb) | bit(r.Relay, verbRelay
 
 // flagsOf returns r's value in the column flags.
 func flagsOf(r *check.Record) (flags byte) {
-	return bit(r.Undoable, flagUndoable) | bit(r.GiveBack, flagGiveBack) | bit(r.Sync, flagSync) | bit(r.Transient, flagTransient) |
+	return bit(r.Undoable, flagUndoable) | bit(r.GiveBack, flagGiveBack) | bit(r.Sync, flagSync) | bit(r.Unreplicated, flagUnreplicated) |
 		bit(r.Drain, flagDrain) | bit(r.NoDelay, flagNoDelay) | bit(r.Grant, flagGrant) | bit(r.Return, flagReturn)
 }
 
@@ -96,7 +96,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Undoable = flags&flagUndoable != 0
 		r.GiveBack = flags&flagGiveBack != 0
 		r.Sync = flags&flagSync != 0
-		r.Transient = flags&flagTransient != 0
+		r.Unreplicated = flags&flagUnreplicated != 0
 		r.Drain = flags&flagDrain != 0
 		r.NoDelay = flags&flagNoDelay != 0
 		r.Grant = flags&flagGrant != 0

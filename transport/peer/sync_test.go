@@ -34,7 +34,7 @@ func TestFlags(t *testing.T) {
 	}))
 	pool := open(t, network.config("a"))
 	for _, records := range [][]check.Record{costing(1, 2, 3), syncing(4, 5, 6)} {
-		records[1].Transient = true
+		records[1].Unreplicated = true
 		records[2].Undoable = true
 		records[0].Drain, records[2].NoDelay = true, true
 		records[1].Relay, records[2].Verb = true, bucket.Read
@@ -44,7 +44,7 @@ func TestFlags(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, r := range records {
-			if g := got[i]; g.Sync != r.Sync || g.Transient != r.Transient || g.Undoable != r.Undoable || g.GiveBack ||
+			if g := got[i]; g.Sync != r.Sync || g.Unreplicated != r.Unreplicated || g.Undoable != r.Undoable || g.GiveBack ||
 				g.Drain != r.Drain || g.Relay != r.Relay || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
 				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
 			}

@@ -299,7 +299,7 @@ type Request struct {
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
 	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
-	// Bit 0 undoable, bit 1 give back, bit 2 sync, bit 3 transient,
+	// Bit 0 undoable, bit 1 give back, bit 2 sync, bit 3 unreplicated,
 	// bit 4 drain, bit 5 no delay, bit 6 grant, bit 7 return.
 	Flags []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
 	Id    []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
