@@ -83,17 +83,6 @@ func (a *account) leave() bool {
 	return false
 }
 
-// accountOf returns the account of l, nil if no counter refers to l.
-func (t *Table) accountOf(l *Limits) *account {
-	// The first table in the process that uses the limits finds its account without a lock.
-	if a := l.account.Load(); a != nil && a.table == t {
-		return a
-	}
-	t.accounts.Lock()
-	defer t.accounts.Unlock()
-	return t.accounts.bySet[l]
-}
-
 // account returns the account with a number that a record has.
 func (t *Table) account(number uint32) *account { return (*t.numbers.Load())[number] }
 
@@ -106,13 +95,16 @@ func (t *Table) numberLocked(a *account) {
 		list[a.number] = a // nobody reads this place: no record has the number
 		return
 	}
-	a.number = uint32(len(list))
+	if a.number = uint32(len(list)); a.number > maxSetNumber {
+		panic("bucket: more sets of limits than their cap allows by far")
+	}
 	list = append(list, a)
 	t.numbers.Store(&list)
 }
 
 // refer adds a reference to l, and returns its account.
 func (t *Table) refer(l *Limits) *account {
+	// The first table in the process that uses the limits finds its account without a lock.
 	if a := l.account.Load(); a != nil && a.table == t && a.join() {
 		return a
 	}
@@ -136,9 +128,10 @@ func (t *Table) refer(l *Limits) *account {
 	return a
 }
 
-// unrefer removes a reference to l.
-func (t *Table) unrefer(l *Limits) {
-	a := t.accountOf(l)
+// unrefer removes a reference to the limits with a number.
+func (t *Table) unrefer(number uint32) {
+	a := t.account(number)
+	l := a.limits
 	if a.leave() {
 		return
 	}
@@ -149,6 +142,7 @@ func (t *Table) unrefer(l *Limits) {
 	}
 	delete(t.accounts.bySet, l)
 	t.freed = append(t.freed, a.number)
+	(*t.numbers.Load())[a.number] = nil // no record has the number
 	l.account.CompareAndSwap(a, nil)
 	a.domain.bytes.Add(-l.bytes())
 	t.bytes.Add(-l.bytes())
@@ -276,13 +270,13 @@ func (sh *shard) enter(c *counter, n int64) {
 func (sh *shard) exit(c *counter, n int64) {
 	t := sh.table
 	for _, x := range c.shadows() {
-		t.unrefer(x.limits)
+		t.unrefer(x.set)
 	}
 	// Before the last reference is removed, and the domain's account with it.
-	d := t.accountOf(c.limits).domain
+	d := t.account(c.set).domain
 	d.entries.Add(-1)
 	d.bytes.Add(-n)
-	t.unrefer(c.limits)
+	t.unrefer(c.set)
 }
 
 // resource is a resource that a table has too much of.

@@ -1,6 +1,9 @@
 package bucket
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Counters leave the table in three ways: Sweep removes free ones; an insert drops free ones from the next few slots;
 // and above a cap others are evicted, free or not. Only the last can lose spent units. Eviction chooses
@@ -164,10 +167,16 @@ func (t *Table) mayGo(c *counter, r resource, most int64) bool {
 	switch {
 	case a.domain.crowded():
 		return true
-	case r == nothing, r == tooManySets && a.refs.Load() > 1:
+	case r == nothing, r == tooManySets && !t.freesSet(c):
 		return false
 	}
 	return a.domain.has(r) >= most-most/4
+}
+
+// freesSet reports whether c is the last counter of one of its sets of limits, former ones included.
+func (t *Table) freesSet(c *counter) bool {
+	last := func(x shadow) bool { return t.account(x.set).refs.Load() == 1 }
+	return t.account(c.set).refs.Load() == 1 || slices.ContainsFunc(c.shadows(), last)
 }
 
 // evictLocked evicts key's counter c of sh.
@@ -240,7 +249,7 @@ func (t *Table) evictElsewhere(now int64, own int) {
 	}
 }
 
-// Sweep removes the shard's free counters and returns their number. It holds the shard's lock only for short times.
+// Sweep removes the shard's free counters, returns their number, and moves others out of nearly empty pages. It holds the shard's lock only for short times.
 func (t *Table) Sweep(now int64, shard int) int {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -254,6 +263,8 @@ func (t *Table) Sweep(now int64, shard int) int {
 			if c := sh.lookLocked(slot); c.free(sh.atLocked(now)) {
 				t.forgetLocked(sh, c)
 				removed++
+			} else {
+				sh.mu.store.compact(sh.mu.store.at(slot))
 			}
 		}
 		sh.mu.Unlock()

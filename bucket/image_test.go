@@ -140,7 +140,7 @@ func TestImportStaysWithinTheCaps(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := to.Keys(0, nil); !slices.EqualFunc(got, ks[400:], func(a bucket.KeyAt, b bucket.Key) bool { return a.Key == b }) {
-			t.Errorf("%d keys, want the 100 that were used last, in that order", len(got))
+			t.Errorf("%d keys, want the last 100, in their order", len(got))
 		}
 	}
 	// Other shards give way if this one has nothing more to give.

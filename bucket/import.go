@@ -90,15 +90,16 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	}
 	if r := sh.mu.store.at(slot); r.flags()&(flagSide|flagHeld) == 0 && x.fits() && sh.table.account(r.set()).limits == x.limits {
 		r.now, r.spent, r.aux = x.now, x.first.spent, x.first.aux
+		r.meta |= meta(flagAgain)
 		return o
 	}
 	c := sh.getLocked(key)
 	before := c.bytes()
 	sh.exit(c, before)
 	c = sh.replaceLocked(c, x)
+	c.cuts |= flagAgain
 	sh.enter(c, before)
-	o = sh.keepLocked(c, before, o.did)
-	return o
+	return sh.keepLocked(c, before, 0)
 }
 
 // clearLocked removes the counter of key, if it has one.

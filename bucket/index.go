@@ -203,6 +203,3 @@ func (x *index) move(pages pages) {
 		}
 	}
 }
-
-// bytes returns the memory of the index.
-func (x *index) bytes() int64 { return 64 * int64(len(x.lines)+len(x.old)) }

@@ -70,6 +70,9 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		if seen = c.copyTo(new(more)); c.limits != r.Limits && !c.limits.Equal(r.Limits) {
 			seen = *seen.withLimits(r.Limits, now)
 		}
+		if unknown.now > now {
+			seen.unshare() // it is moved to the time of the loss
+		}
 	}
 	at := seen.settle(now)
 	if unknown.free(at) {

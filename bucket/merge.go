@@ -36,6 +36,7 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		return o
 	}
 	before := c.bytes()
+	c.cuts |= flagAgain
 	if c.has(flagHeld) {
 		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld

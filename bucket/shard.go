@@ -41,10 +41,14 @@ func (sh *shard) getLocked(key Key) *counter {
 		return nil
 	}
 	sh.mu.store.load(sh.table, slot, &sh.mu.work, &sh.mu.workSide)
+	if len(sh.mu.work.grants()) > 0 {
+		sh.mu.work.holdGranted()
+	}
 	return &sh.mu.work
 }
 
-// lookLocked reads the counter of slot, for an eviction or a sweep. It is valid until the next call.
+// lookLocked reads the counter of slot, for an eviction or a sweep, without what deciding needs besides. It is valid until the next
+// call.
 func (sh *shard) lookLocked(slot uint32) *counter {
 	sh.mu.store.load(sh.table, slot, &sh.mu.seen, &sh.mu.seenSide)
 	return &sh.mu.seen
@@ -216,6 +220,7 @@ func (sh *shard) insertLocked(key Key, c *counter) outcome {
 
 // readLocked answers from c without changing it.
 func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64, d *Decision) {
+	sh.mu.store.at(c.slot).meta |= meta(flagAgain)
 	seen := c.copyTo(&sh.mu.spare)
 	if c.limits != r.Limits && !c.limits.Equal(r.Limits) {
 		seen = *seen.withLimits(r.Limits, now)

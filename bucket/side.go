@@ -92,7 +92,7 @@ type side struct {
 	logs []entries
 }
 
-// load reads the side at p into c, with x as the memory.
+// load reads the side at p into c, with x as the memory, but for the plans of grants.
 func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
 	h, states, shadows, grants := parts(p)
 	if n := len(states) + len(shadows); h.rings != 0 && cap(x.logs) < n {
@@ -104,7 +104,7 @@ func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
 	}
 	m := &x.more
 	c.more = m
-	m.rest, m.shadows, m.grants = m.rest[:0], m.shadows[:0], append(m.grants[:0], grants...)
+	m.rest, m.shadows, m.grants, m.plans = m.rest[:0], m.shadows[:0], append(m.grants[:0], grants...), m.plans[:0]
 	for i := 1; i < len(states); i++ {
 		m.rest = append(m.rest, x.state(h, i, &states[i]))
 	}
@@ -112,7 +112,6 @@ func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
 		y := &shadows[i]
 		m.shadows = append(m.shadows, shadow{t.account(y.set).limits, y.set, int(y.place), x.state(h, len(states)+i, &y.sideState)})
 	}
-	c.holdGranted()
 }
 
 // state returns the state at index i.
@@ -147,7 +146,11 @@ func (s *store) saveSide(r *record, c *counter) {
 		r.spent = int64(s.slabs.get(n))
 	}
 	r.aux = int64(n)
-	*(*sideHead)(blockRef(r.spent).at()) = c.sideHead()
+	head := (*sideHead)(blockRef(r.spent).at())
+	*head = sideHead{states: 1}
+	if m := c.more; m != nil {
+		*head = sideHead{states: uint8(1 + len(m.rest)), shadows: uint8(len(m.shadows)), grants: uint16(len(m.grants))}
+	}
 	h, states, shadows, grants := parts(blockRef(r.spent).at())
 	for i := range c.states() {
 		x := c.state(i)
@@ -168,14 +171,6 @@ func (s *store) saveSide(r *record, c *counter) {
 	}
 }
 
-func (c *counter) sideHead() sideHead {
-	h := sideHead{states: 1}
-	if m := c.more; m != nil {
-		h.states, h.shadows, h.grants = uint8(1+len(m.rest)), uint8(len(m.shadows)), uint16(len(m.grants))
-	}
-	return h
-}
-
 // placeRing moves e from Go's heap into a block.
 func (s *store) placeRing(e *entries) {
 	from := *e
@@ -185,21 +180,40 @@ func (s *store) placeRing(e *entries) {
 	copy(e.sums, from.sums)
 }
 
-// freeRings frees the rings of r's side, except those that c has; c may be nil.
-func (s *store) freeRings(r *record, c *counter) {
+// eachRing calls f with the place of each ring of r's side.
+func (r *record) eachRing(f func(place *uint64)) {
 	h, states, shadows, _ := parts(blockRef(r.spent).at())
 	for rings := h.rings; rings != 0; rings &= rings - 1 {
-		place := uint64(0)
 		if i := bits.TrailingZeros32(rings); i < len(states) {
-			place = states[i].log
+			f(&states[i].log)
 		} else {
-			place = shadows[i-len(states)].log
-		}
-		var e entries
-		if e.ringAt(place); c == nil || !c.hasRing(e.block) {
-			s.slabs.put(e.block, ringBytes(len(e.ring)))
+			f(&shadows[i-len(states)].log)
 		}
 	}
+}
+
+// freeRings frees the rings of r's side, except those that c has; c may be nil.
+func (s *store) freeRings(r *record, c *counter) {
+	r.eachRing(func(place *uint64) {
+		var e entries
+		if e.ringAt(*place); c == nil || !c.hasRing(e.block) {
+			s.slabs.put(e.block, ringBytes(len(e.ring)))
+		}
+	})
+}
+
+// compact moves what r has besides its record out of pages that are nearly empty, so that these can be given back.
+func (s *store) compact(r *record) {
+	if r.flags()&flagSide == 0 {
+		return
+	}
+	r.eachRing(func(place *uint64) {
+		var e entries
+		e.ringAt(*place)
+		e.block = s.slabs.compact(e.block, ringBytes(len(e.ring)))
+		*place = ringPlace(&e)
+	})
+	r.spent = int64(s.slabs.compact(blockRef(r.spent), int(r.aux)))
 }
 
 // hasRing reports whether a log of c has its ring in the block.

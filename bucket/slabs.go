@@ -20,7 +20,9 @@ type slabs struct {
 // blockRef is the address of a block, 0 for none.
 type blockRef uint64
 
-// at returns the memory of the block.
+// at returns the memory of the block. checkptr could not tell that it has a page on Go's heap, where there are no others.
+//
+//go:nocheckptr
 func (b blockRef) at() unsafe.Pointer { return unsafe.Add(nil, uintptr(b)) }
 
 // blockSizes are the sizes of blocks: those of rings of 4 to 256 entries with their sums, and some between them for sides.
@@ -38,10 +40,8 @@ const (
 // slabClass has the pages of one size of block.
 type slabClass struct {
 	sync.Mutex
-	// partial is the first of a ring of pages that have a free block.
+	// partial is the first of a list of pages that have a free block.
 	partial *slab
-	// empty is a page without blocks that is kept, so that one block that comes and goes needs no page from the arena.
-	empty *slab
 }
 
 // slab is the beginning of a page.
@@ -103,10 +103,8 @@ func (s *slabs) get(n int) blockRef {
 	defer c.Unlock()
 	p := c.partial
 	if p == nil {
-		if p, c.empty = c.empty, nil; p == nil {
-			p = (*slab)(s.arena.Get())
-			p.fresh = uint32(slabHead)
-		}
+		p = (*slab)(s.arena.Get())
+		p.fresh = uint32(slabHead)
 		c.link(p)
 	}
 	p.used++
@@ -138,15 +136,30 @@ func (s *slabs) put(ref blockRef, n int) {
 		c.link(p)
 	}
 	*(*blockRef)(ref.at()), p.free = p.free, ref
-	if p.used--; p.used > 0 {
-		return
+	// The only page with room stays, so that one block that comes and goes needs none from the arena.
+	if p.used--; p.used == 0 && (c.partial != p || p.next != nil) {
+		c.unlink(p)
+		s.arena.Put(unsafe.Pointer(p))
 	}
-	c.unlink(p)
-	if c.empty == nil {
-		c.empty = p
-		return
+}
+
+// compact moves the block of n bytes to another page if its own is less than a quarter full, and returns where it is.
+func (s *slabs) compact(ref blockRef, n int) blockRef {
+	class := classOf(n)
+	if class >= len(blockSizes) {
+		return ref
 	}
-	s.arena.Put(unsafe.Pointer(p))
+	c, p := &s.classes[class], (*slab)((ref &^ (slabBytes - 1)).at())
+	c.Lock()
+	sparse := c.partial != p && c.partial != nil && int(p.used)*blockSizes[class] < slabBytes/4
+	c.Unlock()
+	if !sparse {
+		return ref
+	}
+	to := s.get(n)
+	copy(unsafe.Slice((*byte)(to.at()), n), unsafe.Slice((*byte)(ref.at()), n))
+	s.put(ref, n)
+	return to
 }
 
 // full reports whether p has no free block of its size.

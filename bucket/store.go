@@ -27,8 +27,9 @@ const (
 	cutsMask       = 1<<(flagBits+cutBits) - 1
 	admissionsMask = 1<<admissionBits - 1
 	birthsMask     = 1<<birthBits - 1
-	// MaxSets is the most that Config.MaxSets may be.
-	MaxSets = 1<<(64-flagBits-cutBits-admissionBits-birthBits) - 1
+	maxSetNumber   = 1<<(64-flagBits-cutBits-admissionBits-birthBits) - 1
+	// MaxSets is the most that Config.MaxSets may be. The sets in use may exceed their cap several times for a moment.
+	MaxSets = maxSetNumber / 8
 )
 
 const (

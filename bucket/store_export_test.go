@@ -30,3 +30,13 @@ func (t *Table) countersOf(shard int) (list []*counter) {
 	}
 	return list
 }
+
+// accountOf returns the account of l, nil if no counter refers to l.
+func (t *Table) accountOf(l *Limits) *account {
+	t.accounts.Lock()
+	defer t.accounts.Unlock()
+	return t.accounts.bySet[l]
+}
+
+// bytes returns the memory of the index.
+func (x *index) bytes() int64 { return 64 * int64(len(x.lines)+len(x.old)) }

@@ -68,8 +68,8 @@ func (c *Config) validate() error {
 		return errors.New("max_entries: is negative; use 0 for the default, or at least 1")
 	case c.MaxBytes < 0:
 		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
-	case c.MaxSets < 0 || c.MaxSets > MaxSets/2:
-		return fmt.Errorf("max_sets: is out of range; use 0 for the default, or 1 to %d", MaxSets/2)
+	case c.MaxSets < 0 || c.MaxSets > MaxSets:
+		return fmt.Errorf("max_sets: is out of range; use 0 for the default, or 1 to %d", MaxSets)
 	case c.WhenFull > DenyNew:
 		return errors.New("when_full: is unknown; use EvictOld or DenyNew")
 	}
@@ -78,7 +78,7 @@ func (c *Config) validate() error {
 
 // Table has counters in shards, each with a lock. It is safe for concurrent use. No operation holds two shard locks.
 //
-// A counter of one limit without a log takes LeastBytes as accounted, and about 67 bytes of the process (BenchmarkTableMemory): it is
+// A counter of one limit without a log takes LeastBytes as accounted, and about 67 bytes of memory (BenchmarkTableMemory), 80 with what a node needs besides: it is
 // a record outside Go's heap (store.go), as are the blocks of counters that take more (side.go).
 type Table struct {
 	shards     []shard

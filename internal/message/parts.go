@@ -31,6 +31,7 @@ const (
 const (
 	usualPart = 32 // bytes of most parts, at most
 	leastPart = 11 // bytes of the shortest
+	maxParts  = 1 << 16
 )
 
 // partWriter has the boot ids of a batch.
@@ -169,11 +170,15 @@ func (r *partReader) part(p *Part) {
 // UnmarshalBinary decodes parts. What they have shares no memory with data.
 func (list *Parts) UnmarshalBinary(data []byte) error {
 	r := partReader{rest: data}
-	for n := r.number(); n > 0 && r.err == nil; n-- {
+	boots := r.number()
+	if boots > maxParts {
+		return errParts
+	}
+	for ; boots > 0 && r.err == nil; boots-- {
 		r.boots = append(r.boots, string(r.bytes(r.number())))
 	}
 	n := r.number()
-	if n > uint64(len(r.rest)/leastPart) {
+	if n > uint64(len(r.rest)/leastPart) || n > maxParts {
 		return errParts
 	}
 	*list = slices.Grow((*list)[:0], int(n))[:n]

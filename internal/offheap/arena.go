@@ -22,6 +22,8 @@ type Arena struct {
 		free []unsafe.Pointer
 		rest []byte // of the last chunk
 		used int
+		// holes is how many pages are free in each huge page that has a free one. The system must not make it whole again.
+		holes map[uintptr]int
 	}
 }
 
@@ -37,6 +39,7 @@ const (
 // pages, so it takes memory in steps of 2 MiB.
 func New(page int, huge bool) *Arena {
 	a := &Arena{page: page, huge: huge, chunks: new(chunks)}
+	a.mu.holes = make(map[uintptr]int)
 	runtime.AddCleanup(a, func(c *chunks) {
 		for _, b := range c.list {
 			_ = syscall.Munmap(b) // as it was mapped, so it cannot fail
@@ -45,7 +48,7 @@ func New(page int, huge bool) *Arena {
 	return a
 }
 
-// Get returns a page of zeros, aligned to its size. It panics if there is no memory, as the Go runtime does.
+// Get returns a page of zeros, aligned to its size. Without memory the process ends, as the Go runtime does.
 func (a *Arena) Get() unsafe.Pointer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,18 +56,23 @@ func (a *Arena) Get() unsafe.Pointer {
 	if n := len(a.mu.free); n > 0 {
 		p := a.mu.free[n-1]
 		a.mu.free = a.mu.free[:n-1]
+		if around := hugePage(p); a.huge {
+			if a.mu.holes[addr(around)]--; a.mu.holes[addr(around)] == 0 {
+				delete(a.mu.holes, addr(around))
+				preferHuge(around, true)
+			}
+		}
 		return p
 	}
 	if len(a.mu.rest) < a.page {
 		b, err := syscall.Mmap(-1, 0, chunkBytes+hugeBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		if err != nil {
-			panic("offheap: out of memory: " + err.Error())
+			go func() { panic("offheap: out of memory: " + err.Error()) }() // nobody can recover from it, and leave locks behind
+			select {}
 		}
 		a.chunks.list = append(a.chunks.list, b)
-		a.mu.rest = b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(hugeBytes-1):][:chunkBytes]
-		if a.huge {
-			preferHuge(a.mu.rest)
-		}
+		a.mu.rest = b[-addr(b)&(hugeBytes-1):][:chunkBytes]
+		preferHuge(a.mu.rest, a.huge)
 	}
 	p := unsafe.Pointer(unsafe.SliceData(a.mu.rest))
 	a.mu.rest = a.mu.rest[a.page:]
@@ -73,12 +81,24 @@ func (a *Arena) Get() unsafe.Pointer {
 
 // Put takes back a page that Get returned, which is not used any more.
 func (a *Arena) Put(p unsafe.Pointer) {
-	release(unsafe.Slice((*byte)(p), a.page))
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if around := hugePage(p); a.huge {
+		if a.mu.holes[addr(around)]++; a.mu.holes[addr(around)] == 1 {
+			preferHuge(around, false)
+		}
+	}
+	release(unsafe.Slice((*byte)(p), a.page))
 	a.mu.used--
 	a.mu.free = append(a.mu.free, p)
 }
+
+// hugePage returns the memory of the huge page around p.
+func hugePage(p unsafe.Pointer) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(p, -int(uintptr(p)&(hugeBytes-1)))), hugeBytes)
+}
+
+func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Bytes returns the size of the pages in use.
 func (a *Arena) Bytes() int64 {
