@@ -47,13 +47,26 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
-		m.blank = new(message.TransferBatch)
+		m.blank = newBatch(len(k.body.Parts), len(k.body.Image.Data))
 		f := &transferBatch{body: k.body, targets: k.targets}
 		m.dispatch(ch, f)
 		if k.paced {
 			m.pace.last, m.pace.transferBatch = ch, f
 		}
 	}
+}
+
+// newBatch returns a batch with memory for so many parts and bytes, those of the one before it.
+func newBatch(parts, bytes int) *message.TransferBatch {
+	return &message.TransferBatch{Parts: make(message.Parts, 0, parts), Image: bucket.Image{Data: make([]byte, 0, bytes)}}
+}
+
+// emptied returns list without its elements, to be filled again unless it was long.
+func emptied[T any](list []T) []T {
+	if cap(list) > 256 {
+		return nil
+	}
+	return list[:0]
 }
 
 // room is the number of counters that still fit into the batch.
@@ -124,9 +137,10 @@ func (k *packing) changes() {
 // change packs the first n of t's pending changes, as far as room allows.
 func (k *packing) change(t *target, n int, room bucket.ImageBounds) {
 	part, left := k.export(t, t.pending, n, room)
-	if t.pending = left; len(left) == 0 {
-		t.packed = t.drained
+	if len(left) == 0 {
+		left, t.packed = emptied(t.pending), t.drained
 	}
+	t.pending = left
 	part.Epoch, part.Start, part.Seq = t.part.ownership.epoch, t.part.ownership.start, t.packed
 	k.put(t, part)
 }

@@ -122,8 +122,8 @@ func (h *ownership) forgetSpans() {
 			all = min(all, t.acked)
 		}
 	}
-	if h.spans = h.spans[h.spansUpTo(all):]; len(h.spans) == 0 {
-		h.spans = nil
+	if h.spans = slices.Delete(h.spans, 0, h.spansUpTo(all)); len(h.spans) == 0 {
+		h.spans = emptied(h.spans)
 	}
 }
 
