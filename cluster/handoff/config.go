@@ -37,7 +37,7 @@ type Config struct {
 	Gather time.Duration
 	// InitialSyncs is the number of partitions synced to one node at a time. 0 means 16.
 	InitialSyncs int
-	// Chunk is the number of counters in a transfer batch. 0 means 1536.
+	// Chunk is the number of counters in a transfer batch. 0 means 4096.
 	Chunk int
 	// Rest is the pause after a transfer batch of initial syncs, as a multiple of the time until its receipt. 0 means 9, so
 	// that initial syncs take at most about a tenth of the time.
@@ -105,7 +105,7 @@ func (c Config) withDefaults() Config {
 		c.InitialSyncs = 16
 	}
 	if c.Chunk == 0 {
-		c.Chunk = 1536
+		c.Chunk = 4096
 	}
 	if c.Rest == 0 {
 		c.Rest = 9
