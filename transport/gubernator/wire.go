@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,6 +27,9 @@ type question struct {
 	batch    *limiter.Batch
 	now      time.Time
 }
+
+// questions has those that were answered.
+var questions = sync.Pool{New: func() any { return new(question) }}
 
 // WireSize is the size of the request in bytes.
 func (c *question) WireSize() int { return c.size }
@@ -55,7 +59,7 @@ func serviceDesc() *grpc.ServiceDesc {
 }
 
 func getRateLimits(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	c := new(question)
+	c := questions.Get().(*question)
 	if err := decode(c); err != nil {
 		return nil, err
 	}
@@ -159,6 +163,9 @@ func (c *question) EncodeWire() mem.BufferSlice {
 		out = wire.Nest(out, a.append)
 	}
 	c.batch.Release()
+	clear(c.requests)
+	*c = question{requests: c.requests[:0]}
+	questions.Put(c)
 	*buf = out
 	return mem.BufferSlice{mem.NewBuffer(buf, buffers.Pool)}
 }
