@@ -36,7 +36,7 @@ const (
 )
 
 // New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB. With huge it uses the operating system's huge
-// pages, so it takes memory in steps of 2 MiB.
+// pages, so beyond the first 2 MiB it takes memory in steps of as much.
 func New(page int, huge bool) *Arena {
 	a := &Arena{page: page, huge: huge, chunks: new(chunks)}
 	a.mu.holes = make(map[uintptr]int)
@@ -72,7 +72,9 @@ func (a *Arena) Get() unsafe.Pointer {
 		}
 		a.chunks.list = append(a.chunks.list, b)
 		a.mu.rest = b[-addr(b)&(hugeBytes-1):][:chunkBytes]
-		preferHuge(a.mu.rest, a.huge)
+		if preferHuge(a.mu.rest, a.huge); len(a.chunks.list) == 1 {
+			preferHuge(a.mu.rest[:hugeBytes], false) // so that few pages take little
+		}
 	}
 	p := unsafe.Pointer(unsafe.SliceData(a.mu.rest))
 	a.mu.rest = a.mu.rest[a.page:]
