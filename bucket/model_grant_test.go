@@ -234,7 +234,10 @@ func (h *granting) handOff(anyClock bool) {
 		h.ahead = genAhead.Draw(h.t, "ahead")
 	}
 	at := frozen
-	if !slices.ContainsFunc(h.accounts[0].models, func(m *model) bool { return aligned(m.limit) }) {
+	windows := func(a *account) bool {
+		return slices.ContainsFunc(a.models, func(m *model) bool { return aligned(m.limit) })
+	}
+	if !slices.ContainsFunc(h.accounts, windows) {
 		// The windows of the accounts do not move.
 		at = rapid.SampledFrom([]int64{frozen, h.now}).Draw(h.t, "as of")
 	}
