@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"time"
 
@@ -174,28 +173,14 @@ type Recorded struct {
 // again. Load must be called before New: from then on the table's shards are the node's.
 func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, error) {
 	rec := &Recorded{ClusterID: r.Header().Set.ID}
-	workers := runtime.GOMAXPROCS(0)
-	sections, results := make(chan *section), make(chan error, workers)
-	for range workers {
-		go func() {
-			var first error
-			for s := range sections {
-				if err := s.importTo(table, now); first == nil {
-					first = err
-				}
-			}
-			results <- first
-		}()
-	}
 	err := eachSection(r, func(s *snapshot.Section) error {
 		if !s.Complete {
 			return nil
 		}
-		whole, counters, err := readSection(r, s)
+		counters, err := importSection(table, r, s, now)
 		if err != nil {
 			return err
 		}
-		sections <- whole
 		rec.Counters += counters
 		rec.Partitions++
 		state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Owned: s.Owned, Complete: true}
@@ -205,12 +190,6 @@ func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, er
 		rec.states = append(rec.states, state)
 		return nil
 	})
-	close(sections)
-	for range workers {
-		if result := <-results; err == nil {
-			err = result
-		}
-	}
 	if err != nil {
 		for p := range r.Header().Partitions {
 			table.DropShard(p)
@@ -228,11 +207,7 @@ func (rec *Recorded) LoadDeferred(r *snapshot.Reader, now time.Time) error {
 	}
 	var list []share.Charge
 	err = eachSection(r, func(s *snapshot.Section) error {
-		whole, _, err := readSection(r, s)
-		if err == nil {
-			err = whole.importTo(table, now)
-		}
-		if err != nil {
+		if _, err := importSection(table, r, s, now); err != nil {
 			return fmt.Errorf("deferred charges: %w", err)
 		}
 		list = append(list, share.FromTable(now.Add(-s.Age(now)).UnixNano(), table, s.Partition)...)
@@ -263,38 +238,22 @@ func eachSection(r *snapshot.Reader, f func(*snapshot.Section) error) error {
 	}
 }
 
-// section is a section of a snapshot with its counters.
-type section struct {
-	snapshot.Section
-	images []bucket.Image
-}
-
-// readSection reads the counters of the section s of r, and returns how many there are.
-func readSection(r *snapshot.Reader, s *snapshot.Section) (whole *section, counters int, err error) {
-	whole = &section{Section: *s}
+// importSection imports the section s of r into table, and returns how many counters it has.
+func importSection(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section, now time.Time) (counters int, err error) {
+	then := now.Add(-s.Age(now)).UnixNano()
 	for {
 		im, err := r.Image()
 		if err == io.EOF {
-			return whole, counters, nil
+			return counters, nil
 		}
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
-		whole.images = append(whole.images, bucket.Image{Limits: slices.Clone(im.Limits), Data: slices.Clone(im.Data), Counters: im.Counters})
+		if err := table.Import(then, s.Partition, im, im.Data, im.Counters, false); err != nil {
+			return 0, fmt.Errorf("partition %d: %w", s.Partition, err)
+		}
 		counters += im.Counters
 	}
-}
-
-// importTo imports s into table.
-func (s *section) importTo(table *bucket.Table, now time.Time) error {
-	then := now.Add(-s.Age(now)).UnixNano()
-	for i := range s.images {
-		im := &s.images[i]
-		if err := table.Import(then, s.Partition, im, im.Data, im.Counters, false); err != nil {
-			return fmt.Errorf("partition %d: %w", s.Partition, err)
-		}
-	}
-	return nil
 }
 
 // restore restores the imported partitions in m.
