@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/race"
 )
 
 // TestClocksThatDiffer: partitions go to a node whose clock is off and back, under load. No key is admitted again before the time that its
@@ -31,7 +32,11 @@ func TestClocksThatDiffer(t *testing.T) {
 		}
 		limits = append(limits, limitsOf(l))
 	}
-	for _, shift := range []time.Duration{2 * time.Second, -2 * time.Second, 10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 700 * time.Millisecond} {
+	shifts := []time.Duration{2 * time.Second, -2 * time.Second, 10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 700 * time.Millisecond}
+	if race.Enabled { // the goroutines are the same whatever the clocks say
+		shifts = shifts[:2]
+	}
+	for _, shift := range shifts {
 		for _, first := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, first %v", shift, first), func(t *testing.T) {
 				bubble(t, func(t *testing.T) { differ(t, limits, period, shift, first) })
