@@ -55,7 +55,8 @@ func (t *Table) importLocked(
 	for ; *done < to; *done++ {
 		key := r.key()
 		at := sh.atLocked(now)
-		c, there := im.read(r, at, &sh.mu.spare)
+		var c counter
+		there := im.read(r, at, &sh.mu.spare, &c)
 		if r.why == "" && key.Shard(len(t.shards)) != own {
 			r.fail("it belongs to another shard")
 		}
@@ -110,36 +111,36 @@ func (sh *shard) clearLocked(key Key) (o outcome) {
 	return o
 }
 
-// read reads the data after a key: whether there is a counter, and the counter as of now, which uses m for data behind
-// pointers. Unknown limits are nil.
-func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
+// read reads the data after a key, and reports whether there is a counter. It sets c to the counter as of now, which uses m
+// for data behind pointers; its limits are nil if they are unknown.
+func (im *Image) read(r *reader, now int64, m *more, c *counter) bool {
 	place := r.uint()
 	if place == 0 {
-		return c, false
+		return false
 	}
 	if place > uint64(len(im.Limits)) {
 		r.fail("its limits are not in the image")
-		return c, true
+		return true
 	}
 	body := reader{rest: r.take(r.uint())}
 	limits := im.Limits[place-1]
 	if limits == nil || r.why != "" {
-		return c, true
+		return true
 	}
-	c = im.readBody(&body, now, limits, m)
+	im.readBody(&body, now, limits, m, c)
 	if len(body.rest) > 0 {
 		body.fail("it is longer than its limits need")
 	}
 	if body.why != "" {
 		r.fail(body.why)
 	}
-	return c, true
+	return true
 }
 
 // readBody reads a counter of known limits.
-func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter {
+func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, c *counter) {
 	at := inRange(subSat(now, r.int()))
-	c := newCounter(limits, at, m)
+	*c = newCounter(limits, at, m)
 	head := r.uint()
 	for i := range limits.plans {
 		c.at(i).read(r, &limits.plans[i], at)
@@ -147,17 +148,16 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter
 	shadows := head &^ headLedger
 	if shadows > maxShadows {
 		r.fail("it has too many former limits")
-		return c
+		return
 	}
 	for range shadows {
-		im.readShadow(r, &c)
+		im.readShadow(r, c)
 	}
 	c.boundShadows(at)
 	if head&headLedger != 0 && r.why == "" {
 		c.readLedger(r)
 	}
 	c.holdOutlived()
-	return c
 }
 
 // readShadow reads a shadow into c, unless its limits are unknown.
