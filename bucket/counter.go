@@ -59,8 +59,15 @@ func (c *counter) shadows() []shadow {
 }
 
 // newCounter returns a counter without spent units. If l has several limits, their states use m, which must then not be nil.
-func newCounter(l *Limits, now int64, m *more) counter {
-	c := counter{limits: l, now: now, first: newState(&l.plans[0])}
+func newCounter(l *Limits, now int64, m *more) (c counter) {
+	c.begin(l, now, m)
+	return c
+}
+
+// begin makes c, which is zero, what newCounter returns.
+func (c *counter) begin(l *Limits, now int64, m *more) {
+	c.limits, c.now = l, now
+	c.first.begin(&l.plans[0])
 	if n := len(l.plans) - 1; n > 0 {
 		m.release()
 		for i := range n {
@@ -68,7 +75,6 @@ func newCounter(l *Limits, now int64, m *more) counter {
 		}
 		c.more = m
 	}
-	return c
 }
 
 // release empties m, a buffer, so that it keeps nothing alive.

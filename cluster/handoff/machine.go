@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -67,6 +68,10 @@ type Machine struct {
 	clusterID         string
 	lapses            uint64 // of the quorum, at the last check
 	several           bool   // there are other voters
+
+	// importing are places of parts in the transfer batch that is being taken, whose portions are to be imported.
+	importing []int
+	portions  []bucket.Portion
 
 	out    []message.Envelope
 	routes uint64

@@ -33,6 +33,7 @@ type partition struct {
 
 	ownership ownership
 	claim     *claim
+	importing bool // see Machine.importing
 }
 
 // knowledge is the highest known epoch and its owner.

@@ -3,6 +3,7 @@ package handoff
 import (
 	"fmt"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -33,20 +34,46 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 		p := &m.parts[part.Partition]
 		portion := data[:part.Bytes]
 		data = data[part.Bytes:]
+		if p.importing {
+			m.importAll(b, r)
+		}
 		if !m.takePart(from, p, part, b, portion) {
-			r.Rejected = append(r.Rejected, message.Rejection{Part: i, Known: p.known.epoch, Owner: p.known.owner})
+			r.Rejected = append(r.Rejected, p.rejection(i))
+		} else if part.Kind == message.InitialSync {
+			p.importing = true
+			m.importing = append(m.importing, i)
+			m.portions = append(m.portions, bucket.Portion{Shard: p.number, Data: portion, N: part.Counters, Merge: p.phase == divergent})
 		}
 	}
+	m.importAll(b, r)
 	ch.taken = b.N
 	ch.receipts[b.N%uint64(len(ch.receipts))] = r
 	m.send(from, r)
+}
+
+func (p *partition) rejection(part int) message.Rejection {
+	return message.Rejection{Part: part, Known: p.known.epoch, Owner: p.known.owner}
+}
+
+// importAll imports the counters of the parts of b that are in m.importing.
+func (m *Machine) importAll(b *message.TransferBatch, r *message.Receipt) {
+	m.c.Table.ImportAll(m.now-b.Age, &b.Image, m.portions)
+	for k, i := range m.importing {
+		part, portion := &b.Parts[i], &m.portions[k]
+		p := &m.parts[part.Partition]
+		if p.importing = false; !m.imported(p, part, portion.Data, portion.Err) {
+			r.Rejected = append(r.Rejected, p.rejection(i))
+		}
+	}
+	clear(m.portions)
+	m.importing, m.portions = m.importing[:0], m.portions[:0]
 }
 
 // takePart processes one part, and reports whether it was accepted.
 func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	switch part.Kind {
 	case message.InitialSync:
-		return m.takeInitialSync(from, p, part) && m.put(p, part, b, portion)
+		return m.takeInitialSync(from, p, part) // importAll follows
 	case message.Close:
 		if m.follows(from, p, part) && m.put(p, part, b, portion) {
 			return m.takeClose(from, p, part)
@@ -107,10 +134,16 @@ func (s *state) continues(from message.Peer, part *message.Part) bool {
 	return s.from == from && s.initialSync == part.InitialSync && s.mark.Epoch == part.Epoch
 }
 
-// put imports a portion of an initial sync. It drops a copy that cannot be decoded or has a wrong checksum.
+// put imports a portion of an initial sync.
 func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
-	s := &p.state
 	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
+	return m.imported(p, part, portion, err)
+}
+
+// imported processes the import of a portion of an initial sync, which has returned err. It drops a copy that cannot be decoded
+// or has a wrong checksum.
+func (m *Machine) imported(p *partition, part *message.Part, portion []byte, err error) bool {
+	s := &p.state
 	s.sum = add(s.sum, portion)
 	if err == nil && part.End && guard.On(guard.Checksum) && s.sum != part.Sum {
 		err = fmt.Errorf("partition %d: the checksum of its initial sync is %x, want %x", p.number, s.sum, part.Sum)
