@@ -2,8 +2,6 @@ package bucket_test
 
 import (
 	"math"
-	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
@@ -111,38 +109,5 @@ func BenchmarkImage(b *testing.B) {
 				}
 			})
 		}
-	}
-}
-
-// BenchmarkImportAll measures the import of a transfer batch of 4,096 counters of many shards, per counter.
-func BenchmarkImportAll(b *testing.B) {
-	now := int64(1_700_000_000_123_456_789)
-	from, to := benchTable(b), benchTable(b)
-	limits, ks := benchLimits(b, bucket.FixedWindow), benchKeys(million)
-	for _, k := range ks {
-		from.Do(now, &bucket.Request{Key: k, Limits: limits, Cost: 1})
-	}
-	im := &bucket.Image{Data: make([]byte, 0, 64*million)}
-	list := make([]bucket.Portion, partitions)
-	for s := range list {
-		begin, counters := len(im.Data), im.Counters
-		from.Export(now, s, from.Keys(s, nil), im)
-		list[s] = bucket.Portion{Shard: s, N: im.Counters - counters, Data: im.Data[begin:]}
-	}
-	to.ImportAll(now, im, list)
-	const shards = 40
-	for _, n := range []int{1, 2} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2 * n))
-			s, counters := 0, 0
-			for b.Loop() {
-				to.ImportAll(now, im, list[s:s+shards])
-				for i := s; i < s+shards; i++ {
-					counters += list[i].N
-				}
-				s = (s + shards) % (partitions - shards)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(counters), "ns/counter")
-		})
 	}
 }

@@ -1,8 +1,6 @@
 package bucket_test
 
 import (
-	"bytes"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -182,43 +180,6 @@ func TestImportWithoutLimits(t *testing.T) {
 			if got := left(to, day, &bucket.Request{Key: ks[i], Limits: known, Cost: 1}); got != want {
 				t.Errorf("key %d: %d left, want %d", i, got, want)
 			}
-		}
-	}
-}
-
-// TestImportAll: several goroutines import what one does, and each portion has its own error.
-func TestImportAll(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
-	const shards, damaged = 64, 17
-	now := int64(1_700_000_000_000_000_000)
-	limits, err := bucket.NewLimits(per(bucket.TokenBucket, 10, time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := mustTable(t, bucket.Config{Shards: shards})
-	for _, k := range benchKeys(100 * shards) {
-		from.Do(now, &bucket.Request{Key: k, Limits: limits, Cost: 3})
-	}
-	im := new(bucket.Image)
-	im.Data = make([]byte, 0, 100*shards*64)
-	list := make([]bucket.Portion, shards)
-	for s := range list {
-		begin, counters := len(im.Data), im.Counters
-		from.Export(now, s, from.Keys(s, nil), im)
-		list[s] = bucket.Portion{Shard: s, N: im.Counters - counters, Data: im.Data[begin:]}
-	}
-	list[damaged].Data = list[damaged].Data[1:]
-	to := mustTable(t, bucket.Config{Shards: shards})
-	to.ImportAll(now, im, list)
-	for s := range list {
-		if got := list[s].Err != nil; got != (s == damaged) {
-			t.Errorf("portion %d: %v", s, list[s].Err)
-		}
-		if s == damaged {
-			continue
-		}
-		if want, got := exported(from, now, s), exported(to, now, s); !bytes.Equal(want.Data, got.Data) {
-			t.Errorf("shard %d: not what was exported", s)
 		}
 	}
 }

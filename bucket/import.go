@@ -2,10 +2,7 @@ package bucket
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // ImportError says which counter of an image is invalid and why.
@@ -49,44 +46,6 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 		return &ImportError{Counter: max(n, 0), Reason: fmt.Sprintf("%d bytes follow the last counter", len(r.rest))}
 	}
 	return nil
-}
-
-// Portion is a part of an image's data: N counters of Shard. Merge and Err are as of Import.
-type Portion struct {
-	Shard int
-	Data  []byte
-	N     int
-	Merge bool
-	Err   error
-}
-
-const (
-	// importers is how many processors a goroutine of ImportAll needs: checks need the others.
-	importers = 2
-	// importedAlone is how many counters one goroutine imports in about the time in which others would begin.
-	importedAlone = 512
-)
-
-// ImportAll is Import for each portion of im in list, which are of different shards, and sets their errors. Several goroutines
-// share many counters if there are processors for them.
-func (t *Table) ImportAll(now int64, im *Image, list []Portion) {
-	counters := 0
-	for i := range list {
-		counters += list[i].N
-	}
-	var next atomic.Int64
-	work := func() {
-		for i := next.Add(1) - 1; i < int64(len(list)); i = next.Add(1) - 1 {
-			p := &list[i]
-			p.Err = t.Import(now, p.Shard, im, p.Data, p.N, p.Merge)
-		}
-	}
-	var others sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0)/importers, counters/importedAlone) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
 }
 
 // importLocked imports the counters from index *done up to to, and advances *done.

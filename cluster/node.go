@@ -122,7 +122,7 @@ func newRunner(n *Node) (*runner, error) {
 	}
 	r.views.wake, r.corrector = make(chan struct{}, 1), &corrector{node: n, wake: make(chan struct{}, 1)}
 	owning := handoff.Config{
-		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
+		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil, Share: workTogether,
 		Dropping: func(partition int) { n.shares.Keep(n.cfg.Clock(), partition) },
 		Replicas: n.cfg.Replicas, LostHold: n.cfg.LostHold, LostUntil: n.lostUntil,
 	}

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,4 +77,29 @@ func TestClock(t *testing.T) {
 			t.Errorf("an hour later it is %d, want %d", got, want)
 		}
 	})
+}
+
+// TestWorkTogether: everything is done once, on several goroutines where there are processors, and the caller's alone where that pays.
+func TestWorkTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for _, counters := range []int{0, 4096} {
+		const n = 100
+		var done [n]atomic.Int64
+		var together atomic.Int64
+		met := make(chan struct{})
+		workTogether(counters, n, func(i int) {
+			done[i].Add(1)
+			if counters > 0 { // all four meet
+				if together.Add(1) == 4 {
+					close(met)
+				}
+				<-met
+			}
+		})
+		for i := range done {
+			if done[i].Load() != 1 {
+				t.Errorf("%d counters: %d is done %d times", counters, i, done[i].Load())
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -218,6 +219,29 @@ func (r *runner) turn() {
 		r.reported = now
 		r.report(now)
 	}
+}
+
+const (
+	// processorsEach is how many processors a goroutine of workTogether needs: checks need the others.
+	processorsEach = 2
+	// countersAlone is how many counters one goroutine imports in about the time in which another would begin.
+	countersAlone = 512
+)
+
+// workTogether implements handoff.Config.Share.
+func workTogether(counters, n int, work func(i int)) {
+	var next atomic.Int64
+	run := func() {
+		for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+			work(int(i))
+		}
+	}
+	var others sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0)/processorsEach, counters/countersAlone, n) - 1 {
+		others.Go(run)
+	}
+	run()
+	others.Wait()
 }
 
 // post sends messages to members that gossip shows.

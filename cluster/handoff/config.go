@@ -15,7 +15,10 @@ type Config struct {
 	Self       message.Peer
 	Partitions int // the table's shards
 	Table      *bucket.Table
-	Quorum     *quorum.Machine
+	// Share calls work for 0 to n-1, on several goroutines if that pays for so many counters in all, and waits. nil is one after the
+	// other.
+	Share  func(counters, n int, work func(i int))
+	Quorum *quorum.Machine
 	// Replicas is the wanted number of replicas of each owned partition on other nodes: 1 or 2. 0 means 1.
 	Replicas int
 	// Gate is the age of the oldest unconfirmed change at which the owner stops deciding, plus the round-trip time to a
@@ -106,6 +109,13 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Chunk == 0 {
 		c.Chunk = 4096
+	}
+	if c.Share == nil {
+		c.Share = func(_, n int, work func(i int)) {
+			for i := range n {
+				work(i)
+			}
+		}
 	}
 	if c.Rest == 0 {
 		c.Rest = 9

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -69,9 +68,7 @@ type Machine struct {
 	lapses            uint64 // of the quorum, at the last check
 	several           bool   // there are other voters
 
-	// importing are places of parts in the transfer batch that is being taken, whose portions are to be imported.
-	importing []int
-	portions  []bucket.Portion
+	imports []importing // of different partitions
 
 	out    []message.Envelope
 	routes uint64

@@ -33,7 +33,7 @@ type partition struct {
 
 	ownership ownership
 	claim     *claim
-	importing bool // see Machine.importing
+	importing bool // it is in Machine.imports
 }
 
 // knowledge is the highest known epoch and its owner.

@@ -3,7 +3,6 @@ package handoff
 import (
 	"fmt"
 
-	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -21,10 +20,10 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 		return
 	}
 	r := &message.Receipt{N: b.N, NotServing: !m.serves()}
-	data := b.Image.Data
+	rest := b.Image.Data
 	for i := range b.Parts {
 		part := &b.Parts[i]
-		if part.Partition < 0 || part.Partition >= len(m.parts) || part.Bytes < 0 || part.Bytes > len(data) {
+		if part.Partition < 0 || part.Partition >= len(m.parts) || part.Bytes < 0 || part.Bytes > len(rest) {
 			// The following parts cannot be located.
 			for j := i; j < len(b.Parts); j++ {
 				r.Rejected = append(r.Rejected, message.Rejection{Part: j})
@@ -32,17 +31,16 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 			break
 		}
 		p := &m.parts[part.Partition]
-		portion := data[:part.Bytes]
-		data = data[part.Bytes:]
+		data := rest[:part.Bytes]
+		rest = rest[part.Bytes:]
 		if p.importing {
 			m.importAll(b, r)
 		}
-		if !m.takePart(from, p, part, b, portion) {
+		if !m.takePart(from, p, part, b, data) {
 			r.Rejected = append(r.Rejected, p.rejection(i))
 		} else if part.Kind == message.InitialSync {
 			p.importing = true
-			m.importing = append(m.importing, i)
-			m.portions = append(m.portions, bucket.Portion{Shard: p.number, Data: portion, N: part.Counters, Merge: p.phase == divergent})
+			m.imports = append(m.imports, importing{at: i, data: data, merge: p.phase == divergent})
 		}
 	}
 	m.importAll(b, r)
@@ -55,18 +53,35 @@ func (p *partition) rejection(part int) message.Rejection {
 	return message.Rejection{Part: part, Known: p.known.epoch, Owner: p.known.owner}
 }
 
-// importAll imports the counters of the parts of b that are in m.importing.
+// importing is the data of a part of the transfer batch that is being taken, to be imported.
+type importing struct {
+	at    int // the part's place in the batch
+	data  []byte
+	merge bool
+	err   error
+}
+
+// importAll imports the data of the parts of b that wait for it.
 func (m *Machine) importAll(b *message.TransferBatch, r *message.Receipt) {
-	m.c.Table.ImportAll(m.now-b.Age, &b.Image, m.portions)
-	for k, i := range m.importing {
-		part, portion := &b.Parts[i], &m.portions[k]
+	counters := 0
+	for i := range m.imports {
+		counters += b.Parts[m.imports[i].at].Counters
+	}
+	m.c.Share(counters, len(m.imports), func(i int) {
+		x := &m.imports[i]
+		part := &b.Parts[x.at]
+		x.err = m.c.Table.Import(m.now-b.Age, part.Partition, &b.Image, x.data, part.Counters, x.merge)
+	})
+	for i := range m.imports {
+		x := &m.imports[i]
+		part := &b.Parts[x.at]
 		p := &m.parts[part.Partition]
-		if p.importing = false; !m.imported(p, part, portion.Data, portion.Err) {
-			r.Rejected = append(r.Rejected, p.rejection(i))
+		if p.importing = false; !m.imported(p, part, x.data, x.err) {
+			r.Rejected = append(r.Rejected, p.rejection(x.at))
 		}
 	}
-	clear(m.portions)
-	m.importing, m.portions = m.importing[:0], m.portions[:0]
+	clear(m.imports)
+	m.imports = m.imports[:0]
 }
 
 // takePart processes one part, and reports whether it was accepted.
