@@ -70,7 +70,7 @@ func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, erro
 		keys = append(keys, key)
 	}
 	decisions := make([]Decision, len(checks))
-	n, err := c.unary(ctx, keys[0], sluicev1.SluiceService_Check_FullMethodName, req, decisions)
+	n, err := c.unary(ctx, keys[0], sluicev1.RateLimitService_Check_FullMethodName, req, decisions)
 	switch {
 	case errors.Is(err, errUnsent):
 		c.standInAll(checks, keys, decisions)
@@ -127,8 +127,9 @@ func (c *Client) reset(ctx context.Context, q *Check) (Decision, error) {
 	if invalid != nil {
 		return d[0], invalid
 	}
+	p.Verb = sluicev1.Verb_VERB_RESET
 	defer c.denials.forget(key)
-	_, err := c.unary(ctx, key, sluicev1.SluiceService_Reset_FullMethodName, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{p}}, d[:])
+	_, err := c.unary(ctx, key, sluicev1.RateLimitService_Check_FullMethodName, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{p}}, d[:])
 	switch {
 	case errors.Is(err, errUnsent):
 		return Decision{}, fmt.Errorf("%w within %v", ErrUnavailable, c.opts.timeout)

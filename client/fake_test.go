@@ -18,7 +18,7 @@ import (
 
 // fakeNode is a node that answers as a test says, over a real connection.
 type fakeNode struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 	name, addr string
 	listed     string // the address that members tell, if it is another
 	server     *grpc.Server
@@ -65,7 +65,7 @@ func (f *fakeCluster) add(name string) *fakeNode {
 // serve starts n.
 func (f *fakeCluster) serve(n *fakeNode, l net.Listener) {
 	n.server = grpc.NewServer()
-	sluicev1.RegisterSluiceServiceServer(n.server, n)
+	sluicev1.RegisterRateLimitServiceServer(n.server, n)
 	go n.server.Serve(l)
 	f.t.Cleanup(n.server.Stop)
 }
@@ -134,6 +134,11 @@ func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 	res := &sluicev1.CheckResponse{Id: req.Id}
 	for _, c := range req.Checks {
 		n.asked.Add(1)
+		if c.Verb == sluicev1.Verb_VERB_RESET {
+			n.cluster.mu.Lock()
+			n.cluster.resets++
+			n.cluster.mu.Unlock()
+		}
 		d := &sluicev1.Decision{Allowed: true, Limit: 10, Remaining: 9, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
 		if decide != nil {
 			d = decide(n, c)
@@ -186,26 +191,15 @@ func (n *fakeNode) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest,
 	}
 }
 
-func (n *fakeNode) Reset(_ context.Context, req *sluicev1.ResetRequest) (*sluicev1.ResetResponse, error) {
-	n.cluster.mu.Lock()
-	defer n.cluster.mu.Unlock()
-	n.cluster.resets += len(req.Checks)
-	res := &sluicev1.ResetResponse{}
-	for range req.Checks {
-		res.Decisions = append(res.Decisions, &sluicev1.Decision{Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name})
-	}
-	return res, nil
-}
-
-func (n *fakeNode) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.NodesResponse, error) {
 	if n.cluster.members != nil {
 		n.cluster.members()
 	}
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
-	res := &sluicev1.MembersResponse{Self: n.name}
+	res := &sluicev1.NodesResponse{Self: n.name}
 	for _, m := range n.cluster.nodes {
-		res.Members = append(res.Members, &sluicev1.Member{Name: m.name, State: "serving", GrpcAddress: cmp.Or(m.listed, m.addr)})
+		res.Nodes = append(res.Nodes, &sluicev1.Node{Name: m.name, GrpcAddress: cmp.Or(m.listed, m.addr)})
 	}
 	return res, nil
 }

@@ -102,7 +102,7 @@ var checkStream = &grpc.StreamDesc{StreamName: "CheckStream", ClientStreams: tru
 // greet opens a stream and sends a request without checks. Its response is an error, and proves that the address is a
 // node that does not hang.
 func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, error) {
-	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.SluiceService_CheckStream_FullMethodName,
+	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.RateLimitService_CheckStream_FullMethodName,
 		grpc.ForceCodecV2(newCodec()), grpc.WaitForReady(true))
 	if err != nil {
 		return nil, err

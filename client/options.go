@@ -226,7 +226,7 @@ func (c *Client) ReportLoad(ctx context.Context, domain, pool string, load float
 	_, err := c.inTurns(ctx, counterKey{}, func(ctx context.Context, n *node) error {
 		try, cancel := context.WithTimeout(ctx, c.opts.timeout/2)
 		defer cancel()
-		_, err := sluicev1.NewSluiceServiceClient(n.conn).ReportLoad(try, req)
+		_, err := sluicev1.NewRateLimitServiceClient(n.conn).ReportLoad(try, req)
 		if err != nil {
 			return finalOf(err, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition)
 		}

@@ -142,10 +142,10 @@ func (c *Client) refresh() {
 	}
 	for _, n := range append(order, c.seeds...) {
 		ctx, cancel := context.WithTimeout(c.ctx, refreshTimeout)
-		res, err := sluicev1.NewSluiceServiceClient(n.conn).Members(ctx, &sluicev1.MembersRequest{})
+		res, err := sluicev1.NewRateLimitServiceClient(n.conn).Nodes(ctx, &sluicev1.NodesRequest{})
 		cancel()
 		if err == nil {
-			c.setMembers(res.GetMembers())
+			c.setNodes(res.GetNodes())
 			return
 		}
 		if c.ctx.Err() != nil {
@@ -188,14 +188,11 @@ func (c *Client) connect() {
 	}
 }
 
-// setMembers replaces the fleet by the serving members. Nodes that stay keep their streams; the others are retired.
-func (c *Client) setMembers(members []*sluicev1.Member) {
+// setNodes replaces the fleet. Nodes that stay keep their streams; the others are retired.
+func (c *Client) setNodes(nodes []*sluicev1.Node) {
 	before := c.fleet.Load()
 	after := &fleet{byName: map[string]*node{}}
-	for _, m := range members {
-		if m.GetState() != "serving" || m.GetGrpcAddress() == "" {
-			continue
-		}
+	for _, m := range nodes {
 		n := before.byName[m.GetName()]
 		if n == nil || n.addr != m.GetGrpcAddress() {
 			made, err := c.newNode(m.GetName(), m.GetGrpcAddress())

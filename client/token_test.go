@@ -97,7 +97,7 @@ func TestTokenFile(t *testing.T) {
 
 // guarded is a node that takes no token.
 type guarded struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 	shown chan string
 }
 
@@ -124,7 +124,7 @@ func TestDialSaysThatCredentialsAreRejected(t *testing.T) {
 	}
 	g := &guarded{shown: make(chan string, 10)}
 	server := grpc.NewServer()
-	sluicev1.RegisterSluiceServiceServer(server, g)
+	sluicev1.RegisterRateLimitServiceServer(server, g)
 	go server.Serve(l)
 	defer server.Stop()
 	// A node that rejects at once may have ended the stream before anything is sent on it.

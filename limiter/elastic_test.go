@@ -159,7 +159,7 @@ func TestElasticVerbs(t *testing.T) {
 		t.Errorf("watched, more than the pool has: %+v", r)
 	}
 	spent(5)
-	if err := s.Reset(t.Context(), batch(t, entry("high", "x"))); err != nil {
+	if err := s.Check(t.Context(), batch(t, all(entry("high", "x"), verb(bucket.Reset)))); err != nil {
 		t.Fatal(err)
 	}
 	spent(5)

@@ -152,7 +152,7 @@ var (
 		"so they cannot be part of an all-or-nothing call; send them in a call of their own"}
 )
 
-// spendError returns why the verb or the cost of c is invalid, or nil.
+// spendError returns why the verb or the cost of c is invalid, or nil. A reset has no cost.
 func spendError(c *Check, allOrNothing bool) *Error {
 	switch c.Verb {
 	case bucket.Check, bucket.Read:
@@ -163,12 +163,13 @@ func spendError(c *Check, allOrNothing bool) *Error {
 		if allOrNothing {
 			return errResetAtomic
 		}
+		c.Cost = 0
 	case bucket.Charge, bucket.Refund:
 		if allOrNothing {
 			return errSpendAtomic
 		}
 	default:
-		return &Error{Code: Invalid, Field: "verb", Message: fmt.Sprintf("%v is not a verb of checks; want check, read, charge or refund", c.Verb)}
+		return &Error{Code: Invalid, Field: "verb", Message: fmt.Sprintf("%v is not a verb of checks; want check, read, charge, refund or reset", c.Verb)}
 	}
 	if c.Cost < 0 {
 		return &Error{Code: Invalid, Field: "cost", Message: "negative; to give back, use the verb refund with a positive cost"}

@@ -28,8 +28,6 @@ type Service interface {
 	// Check decides b.Checks and fills b.Results, one each. The error is about the call: no checks or too many, or every
 	// one of them met a full queue. Other errors are in the results.
 	Check(ctx context.Context, b *Batch) error
-	// Reset deletes the counters of b.Checks. Only Err, Rule, Source and Owner of the results count. Errors are as in Check.
-	Reset(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
 	// ReportLoad takes a service's report of its load for a pool, and sends it to the other nodes. The error is Invalid,
@@ -215,7 +213,7 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	began := l.config.Clock()
 	book := l.rules.Load()
 	b.start(len(b.Checks))
-	span := l.begin(b, spanCheck)
+	span := l.begin(b)
 	invalid := l.prepare(book.set, b)
 	l.decide(ctx, b)
 	l.askPools(ctx, book, b)
@@ -228,25 +226,6 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 		api = OtherAPI
 	}
 	l.latency[api].Observe(now - began)
-	b.end(span)
-	return b.overload()
-}
-
-// Reset implements Service.
-func (l *Limiter) Reset(ctx context.Context, b *Batch) error {
-	l.calls.Add(1)
-	if e := CountError(len(b.Checks)); e != nil {
-		return l.reject(e)
-	}
-	book := l.rules.Load()
-	b.start(len(b.Checks))
-	span := l.begin(b, spanReset)
-	for i := range b.Checks {
-		c := &b.Checks[i]
-		c.Cost, c.Verb = 0, bucket.Reset
-		l.queue(book.set, b, i)
-	}
-	l.decide(ctx, b)
 	b.end(span)
 	return b.overload()
 }

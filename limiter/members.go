@@ -55,6 +55,9 @@ func (m *Member) StateName() string {
 	return m.State.String()
 }
 
+// Serves reports whether the member decides checks of clients.
+func (m *Member) Serves() bool { return !m.Missing && m.State == member.Serving && m.GRPC != "" }
+
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
 	m := Members{

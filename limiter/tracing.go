@@ -2,18 +2,12 @@ package limiter
 
 import "github.com/sluice-project/sluice/internal/tracing"
 
-// Names of spans.
-const (
-	spanCheck = "sluice.check"
-	spanReset = "sluice.reset"
-)
-
 // begin begins the span of a call; most have none.
-func (l *Limiter) begin(b *Batch, name string) *tracing.Span {
+func (l *Limiter) begin(b *Batch) *tracing.Span {
 	if l.config.Tracer == nil {
 		return nil
 	}
-	span := l.config.Tracer.Call(name, b.Traceparent)
+	span := l.config.Tracer.Call("sluice.check", b.Traceparent)
 	b.asked.Trace = span.Trace()
 	return span
 }

@@ -39,20 +39,20 @@ func main() {
 		})))
 	}
 	s := grpc.NewServer(options...)
-	sluicev1.RegisterSluiceServiceServer(s, echo{})
+	sluicev1.RegisterRateLimitServiceServer(s, echo{})
 	log.Fatal(s.Serve(l))
 }
 
 type echo struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 }
 
-// Check implements sluicev1.SluiceServiceServer.
+// Check implements sluicev1.RateLimitServiceServer.
 func (echo) Check(_ context.Context, req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
 	return answer(req), nil
 }
 
-// CheckStream implements sluicev1.SluiceServiceServer.
+// CheckStream implements sluicev1.RateLimitServiceServer.
 func (echo) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
 	for {
 		req, err := stream.Recv()

@@ -18,7 +18,7 @@ import (
 
 // even allows keys that end in an even digit. As the echo, it has no members.
 type even struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 }
 
 func (even) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
@@ -48,7 +48,7 @@ func TestFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	sluicev1.RegisterSluiceServiceServer(server, even{})
+	sluicev1.RegisterRateLimitServiceServer(server, even{})
 	var served sync.WaitGroup
 	served.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { server.Stop(); served.Wait() })

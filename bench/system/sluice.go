@@ -15,11 +15,12 @@ import (
 
 	"github.com/sluice-project/sluice/bench/process"
 	"github.com/sluice-project/sluice/internal/load"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-func members(ctx context.Context, conn *grpc.ClientConn) (*sluicev1.MembersResponse, error) {
-	return sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
+func members(ctx context.Context, conn *grpc.ClientConn) (*adminv1alpha1.MembersResponse, error) {
+	return adminv1alpha1.NewAdminServiceClient(conn).Members(ctx, &adminv1alpha1.MembersRequest{})
 }
 
 // agree is nil when the nodes of conns see each other serving, and no other node, under one ring.
@@ -178,7 +179,7 @@ func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, err
 			c.Verb = sluicev1.Verb_VERB_READ
 			req.Checks = append(req.Checks, c)
 		}
-		res, err := sluicev1.NewSluiceServiceClient(s.conns[0]).Check(ctx, req)
+		res, err := sluicev1.NewRateLimitServiceClient(s.conns[0]).Check(ctx, req)
 		if err != nil {
 			return nil, fmt.Errorf("asking for the owners of keys: %w", err)
 		}
@@ -202,7 +203,7 @@ func SameSize(ctx context.Context, echo, sluice *System) error {
 		for range 100 {
 			req.Checks = append(req.Checks, check("allowed", "size"))
 		}
-		res, err := sluicev1.NewSluiceServiceClient(s.conns[0]).Check(ctx, req)
+		res, err := sluicev1.NewRateLimitServiceClient(s.conns[0]).Check(ctx, req)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}

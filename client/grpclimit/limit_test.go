@@ -53,11 +53,11 @@ func first(n int) *asked {
 
 // service is any service with a unary call and a stream.
 type service struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 }
 
-func (service) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	return &sluicev1.MembersResponse{Self: "here"}, nil
+func (service) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.NodesResponse, error) {
+	return &sluicev1.NodesResponse{Self: "here"}, nil
 }
 
 func (service) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
@@ -72,11 +72,11 @@ func (service) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest, slu
 	}
 }
 
-func connect(t *testing.T, server []grpc.ServerOption, caller []grpc.DialOption) sluicev1.SluiceServiceClient {
+func connect(t *testing.T, server []grpc.ServerOption, caller []grpc.DialOption) sluicev1.RateLimitServiceClient {
 	t.Helper()
 	l := bufconn.Listen(1 << 16)
 	g := grpc.NewServer(server...)
-	sluicev1.RegisterSluiceServiceServer(g, service{})
+	sluicev1.RegisterRateLimitServiceServer(g, service{})
 	go g.Serve(l)
 	t.Cleanup(g.Stop)
 	conn, err := grpc.NewClient("passthrough:///bufconn", append(caller, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -85,7 +85,7 @@ func connect(t *testing.T, server []grpc.ServerOption, caller []grpc.DialOption)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return sluicev1.NewSluiceServiceClient(conn)
+	return sluicev1.NewRateLimitServiceClient(conn)
 }
 
 func serverOf(t *testing.T, s Server) []grpc.ServerOption {
@@ -106,13 +106,13 @@ func TestServer(t *testing.T) {
 	a := first(1)
 	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Keys(Method(), Metadata("user", "x-user"))}), nil)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-user", "anna")
-	if _, err := api.Members(ctx, &sluicev1.MembersRequest{}); err != nil {
+	if _, err := api.Nodes(ctx, &sluicev1.NodesRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.list[0]; got.Domain != "shop" || got.Descriptor[0].Value != "/sluice.v1.SluiceService/Members" || got.Descriptor[1] != client.KV("user", "anna") {
+	if got := a.list[0]; got.Domain != "shop" || got.Descriptor[0].Value != "/sluice.v1.RateLimitService/Nodes" || got.Descriptor[1] != client.KV("user", "anna") {
 		t.Errorf("asked %+v", got)
 	}
-	_, err := api.Members(ctx, &sluicev1.MembersRequest{})
+	_, err := api.Nodes(ctx, &sluicev1.NodesRequest{})
 	st := status.Convert(err)
 	var retry *errdetails.RetryInfo
 	var quota *errdetails.QuotaFailure
@@ -127,7 +127,7 @@ func TestServer(t *testing.T) {
 	if st.Code() != codes.ResourceExhausted || retry.GetRetryDelay().AsDuration() != 3*time.Second || quota.GetViolations()[0].GetSubject() != "shop/method" {
 		t.Errorf("%v, %v, %v", err, retry, quota)
 	}
-	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); err != nil || len(a.list) != 2 {
+	if _, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{}); err != nil || len(a.list) != 2 {
 		t.Errorf("without a user: %v, asked %d times", err, len(a.list))
 	}
 }
@@ -165,7 +165,7 @@ func TestServerErrors(t *testing.T) {
 	failing := &asked{f: func(client.Check) (client.Decision, error) { return client.Decision{}, client.ErrClosed }}
 	for _, closed := range []bool{false, true} {
 		api := connect(t, serverOf(t, Server{Checker: failing, Domain: "shop", Key: Method(), FailClosed: closed}), nil)
-		_, err := api.Members(t.Context(), &sluicev1.MembersRequest{})
+		_, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{})
 		if want := map[bool]codes.Code{false: codes.OK, true: codes.Unavailable}[closed]; status.Code(err) != want {
 			t.Errorf("closed %v: %v", closed, err)
 		}
@@ -185,7 +185,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	api := connect(t, nil, []grpc.DialOption{grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream)})
-	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); err != nil || len(a.list) != 1 || a.list[0].Cost != 2 {
+	if _, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{}); err != nil || len(a.list) != 1 || a.list[0].Cost != 2 {
 		t.Errorf("%v, asked %+v", err, a.list)
 	}
 	s, err := api.CheckStream(t.Context())
@@ -204,7 +204,7 @@ func TestClient(t *testing.T) {
 		client.ErrNever: codes.ResourceExhausted, client.ErrWouldExceedDeadline: codes.ResourceExhausted, client.ErrClosed: codes.Unavailable,
 	} {
 		a.f = func(client.Check) (client.Decision, error) { return client.Decision{}, cause }
-		if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); status.Code(err) != want {
+		if _, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{}); status.Code(err) != want {
 			t.Errorf("%v: %v", cause, err)
 		}
 	}
@@ -283,7 +283,7 @@ func TestQueueRejected(t *testing.T) {
 		return client.Decision{Allowed: true, Delay: time.Second}, nil
 	}}
 	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Method()}), nil)
-	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v", err)
 	}
 }
@@ -294,7 +294,7 @@ func TestStrange(t *testing.T) {
 	a := first(0)
 	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Metadata("user", "x-user-bin")}), nil)
 	for _, user := range []string{strings.Repeat("x", 1025), "anna\xff"} {
-		_, err := api.Members(metadata.AppendToOutgoingContext(t.Context(), "x-user-bin", user), &sluicev1.MembersRequest{})
+		_, err := api.Nodes(metadata.AppendToOutgoingContext(t.Context(), "x-user-bin", user), &sluicev1.NodesRequest{})
 		v := a.list[len(a.list)-1].Descriptor[0].Value
 		if status.Code(err) != codes.ResourceExhausted || v != user {
 			t.Errorf("%.10q: %v, asked as %q", user, err, v)

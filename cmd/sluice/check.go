@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/operators"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -98,13 +99,23 @@ func withPort(addr string, port int) string {
 	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
-// method is a method of the gRPC API, for example sluicev1.SluiceServiceClient.Check.
-type method[Q, R any] func(sluicev1.SluiceServiceClient, context.Context, Q, ...grpc.CallOption) (R, error)
+// apiClient is a client of the gRPC API, of callers and of operators.
+type apiClient struct {
+	sluicev1.RateLimitServiceClient
+	adminv1alpha1.AdminServiceClient
+}
+
+func newAPI(conn *grpc.ClientConn) apiClient {
+	return apiClient{sluicev1.NewRateLimitServiceClient(conn), adminv1alpha1.NewAdminServiceClient(conn)}
+}
+
+// method is a method of the API, for example apiClient.Check.
+type method[Q, R any] func(apiClient, context.Context, Q, ...grpc.CallOption) (R, error)
 
 // ask connects to the node and calls m. Errors end the process with exitNoAnswer.
 func ask[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
 	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
+		resp, err = m(newAPI(conn), ctx, req)
 		return err
 	})
 	return resp, err
@@ -115,7 +126,7 @@ func ask[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (
 func operate[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
 	var rejected error
 	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
+		resp, err = m(newAPI(conn), ctx, req)
 		switch st := status.Convert(err); st.Code() {
 		case codes.InvalidArgument:
 			rejected = usageError(errors.New(st.Message()))
@@ -209,15 +220,8 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	if err != nil {
 		return usageError(err)
 	}
-	check := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
-
-	var resp interface{ GetDecisions() []*sluicev1.Decision }
-	if checks := []*sluicev1.Check{check}; verb == bucket.Reset {
-		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Reset, &sluicev1.ResetRequest{Checks: checks})
-	} else {
-		check.Verb = sluicev1.Verb(verb) // the same numbers
-		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Check, &sluicev1.CheckRequest{Checks: checks})
-	}
+	check := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost, Verb: sluicev1.Verb(verb)} // the same numbers
+	resp, err := ask(ctx, &f.clientFlags, apiClient.Check, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{check}})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/node"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -92,14 +93,14 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 			}
 		})
 	}
-	var clients []sluicev1.SluiceServiceClient
+	var clients []apiClient
 	for i := range demoNodes {
 		conn, err := grpc.NewClient(d.addr(i, 0), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		clients = append(clients, sluicev1.NewSluiceServiceClient(conn))
+		clients = append(clients, newAPI(conn))
 	}
 	members, err := awaitAgreement(ctx, clients)
 	if err != nil {
@@ -145,7 +146,7 @@ func (d *demo) addr(i, port int) string {
 
 // awaitAgreement waits, at most 20 s, until all nodes list each other as serving, have the same ring, and own their
 // assigned partitions.
-func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, error) {
+func awaitAgreement(ctx context.Context, clients []apiClient) (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -163,9 +164,9 @@ func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient)
 }
 
 // agreement returns the members as the first node sees them, nil if the nodes do not agree yet.
-func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (first *sluicev1.MembersResponse) {
+func agreement(ctx context.Context, clients []apiClient) (first *adminv1alpha1.MembersResponse) {
 	for _, c := range clients {
-		r, err := c.Members(ctx, &sluicev1.MembersRequest{})
+		r, err := c.Members(ctx, &adminv1alpha1.MembersRequest{})
 		if err != nil {
 			return nil
 		}
@@ -184,7 +185,7 @@ func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (fir
 }
 
 // showChecks spends a quota of five through all nodes in turn; the sixth check is denied.
-func showChecks(ctx context.Context, out io.Writer, clients []sluicev1.SluiceServiceClient) error {
+func showChecks(ctx context.Context, out io.Writer, clients []apiClient) error {
 	check := &sluicev1.Check{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "demo"}}}
 	fmt.Fprintln(out, "\nFive logins a minute for one user, asked at each node in turn:")
 	for i := range 6 {

@@ -34,7 +34,7 @@ var causes = []cause{
 	{[]string{"tls: certificate required", "tls: bad certificate", "tls: unknown certificate authority", "tls: expired certificate"},
 		"the node asks for a certificate of the client that its CA has signed, and that has not expired: give --cert and --cert-key"},
 	{[]string{"unexpected HTTP status code received from server", "malformed HTTP response", "malformed HTTP version", "unknown service", "transport: received unexpected content-type"},
-		"the port is another than that of the API that was called: gRPC is 7460, HTTP 7461 unless flags of the node say otherwise"},
+		"the port is another than that of the API that was called (gRPC is 7460, HTTP 7461 unless flags of the node say otherwise), or the node's version has another API"},
 	{[]string{"error reading server preface", "closed the connection", "connection reset by peer", "broken pipe", ": EOF", "unexpected EOF"},
 		"the connection was closed: does the port have TLS (--tls, --ca), does it ask for a certificate of the client (--cert, --cert-key), or is it another than the gRPC port, 7460 by default?"},
 	{[]string{"context deadline exceeded", "i/o timeout", "Client.Timeout", "no node answered in time"}, "no answer in time: is a firewall between, is the node overloaded? --timeout waits longer"},

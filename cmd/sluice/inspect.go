@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 )
@@ -39,8 +40,8 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return usageError(err)
 			}
-			req := &sluicev1.InspectRequest{Domain: domain, Descriptor_: descriptor}
-			res, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Inspect, req)
+			req := &adminv1alpha1.InspectRequest{Domain: domain, Descriptor_: descriptor}
+			res, err := operate(cmd.Context(), &f, apiClient.Inspect, req)
 			if err != nil {
 				return err
 			}
@@ -98,7 +99,7 @@ func entriesOf(list []*sluicev1.Entry) []topEntryJSON {
 	return out
 }
 
-func inspectionOf(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) inspectionJSON {
+func inspectionOf(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.InspectResponse) inspectionJSON {
 	j := inspectionJSON{
 		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
 		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Owner: res.Owner,
@@ -127,7 +128,7 @@ func limitText(p *sluicev1.Limit) string {
 }
 
 // inspectionText is the answer for people.
-func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) string {
+func inspectionText(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.InspectResponse) string {
 	var b strings.Builder
 	facts := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fact := func(name, format string, args ...any) { fmt.Fprintf(facts, name+"\t"+format+"\n", args...) }

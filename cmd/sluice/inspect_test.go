@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -50,12 +51,12 @@ func TestInspectCommand(t *testing.T) {
 }
 
 func TestInspectionText(t *testing.T) {
-	req := &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}
-	got := inspectionText(req, &sluicev1.InspectResponse{
+	req := &adminv1alpha1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}
+	got := inspectionText(req, &adminv1alpha1.InspectResponse{
 		Shown: []*sluicev1.Entry{{Key: "user", Value: "redacted:0123456789ab"}}, Reason: "the rule at r.yaml:3 applies", Rule: "per user", Shadow: true,
 		Partition: 12, Generation: 3, Replicas: []string{"n2"}, InitialSync: []string{"n3"}, Counted: true, Grants: 2, Granted: 30,
-		Leases: []*sluicev1.LeaseLeft{{Node: "n2", Left: 7}}, Denying: []string{"n3"}, Missing: []string{"n4"},
-		Limits: []*sluicev1.LimitStanding{{Name: "per user", Limit: &sluicev1.Limit{Count: 100, PeriodNs: 1e9, Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET}, Spent: 130, ResetAfterNs: 1_300_000_001}},
+		Leases: []*adminv1alpha1.LeaseLeft{{Node: "n2", Left: 7}}, Denying: []string{"n3"}, Missing: []string{"n4"},
+		Limits: []*adminv1alpha1.LimitStanding{{Name: "per user", Limit: &sluicev1.Limit{Count: 100, PeriodNs: 1e9, Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET}, Spent: 130, ResetAfterNs: 1_300_000_001}},
 	})
 	want := `key            shop user=ann
 shown as       user=redacted:0123456789ab

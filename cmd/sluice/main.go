@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -350,8 +351,8 @@ func (f clientFlags) explainUnmatched(ctx context.Context, check *sluicev1.Check
 		return why
 	}
 	f.operator = true
-	req := &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_}
-	res, _ := ask(ctx, &f, sluicev1.SluiceServiceClient.Inspect, req) // the decision stands without it
+	req := &adminv1alpha1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_}
+	res, _ := ask(ctx, &f, apiClient.Inspect, req) // the decision stands without it
 	return unmatched{res.GetReason(), res.GetDomains()}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 func newMembers() *cobra.Command {
@@ -28,7 +28,7 @@ as far as this node knows.
 Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			resp, err := ask(cmd.Context(), &f, sluicev1.SluiceServiceClient.Members, &sluicev1.MembersRequest{})
+			resp, err := ask(cmd.Context(), &f, apiClient.Members, &adminv1alpha1.MembersRequest{})
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ Exit codes: 0 forgotten, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  kubectl exec sluice-0 -- /sluice members forget sluice-1",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.ForgetMember, &sluicev1.ForgetMemberRequest{Name: args[0]})
+			resp, err := operate(cmd.Context(), &f, apiClient.ForgetMember, &adminv1alpha1.ForgetMemberRequest{Name: args[0]})
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ type setJSON struct {
 }
 
 // setOf returns nil for no set.
-func setOf(s *sluicev1.VoterSet) *setJSON {
+func setOf(s *adminv1alpha1.VoterSet) *setJSON {
 	if s == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ type memberJSON struct {
 	ClockAhead *float64 `json:"clock_ahead,omitempty"`
 }
 
-func memberOf(m *sluicev1.Member) memberJSON {
+func memberOf(m *adminv1alpha1.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, State: m.State, Voter: m.Voter, Alive: m.Alive, Partitions: m.Partitions, Owned: m.Owned,
 		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot, Zone: m.Zone,
@@ -140,7 +140,7 @@ type lostRuleJSON struct {
 	Left   float64 `json:"left"`
 }
 
-func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
+func printMembers(out io.Writer, format string, r *adminv1alpha1.MembersResponse) error {
 	h := r.GetPartitionCounts()
 	list := struct {
 		Self            string              `json:"self"`
@@ -173,10 +173,10 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 }
 
 // membersText is a table of the members, and how the node that answers stands.
-func membersText(r *sluicev1.MembersResponse) string {
+func membersText(r *adminv1alpha1.MembersResponse) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	zones := slices.ContainsFunc(r.Members, func(m *sluicev1.Member) bool { return m.Zone != "" })
+	zones := slices.ContainsFunc(r.Members, func(m *adminv1alpha1.Member) bool { return m.Zone != "" })
 	fmt.Fprint(w, "NAME\tSTATE\tVOTER\tALIVE\tASSIGNED\tOWNED\tGRPC\tHTTP\tPEER\tVERSION")
 	if zones {
 		fmt.Fprint(w, "\tZONE")
@@ -219,7 +219,7 @@ func membersText(r *sluicev1.MembersResponse) string {
 }
 
 // aliveText says whether m is heard, and if not, how long it has not been.
-func aliveText(m *sluicev1.Member) string {
+func aliveText(m *adminv1alpha1.Member) string {
 	switch {
 	case m.Alive:
 		return "yes"
@@ -232,7 +232,7 @@ func aliveText(m *sluicev1.Member) string {
 func orDash(s string) string { return cmp.Or(s, "-") }
 
 // clockText names the members whose clocks are off, if any, and the correction of the node that answers.
-func clockText(r *sluicev1.MembersResponse) string {
+func clockText(r *adminv1alpha1.MembersResponse) string {
 	if r.ClocksAgree == nil {
 		return ""
 	}
@@ -256,7 +256,7 @@ func clockText(r *sluicev1.MembersResponse) string {
 	return b.String()
 }
 
-func setText(s *sluicev1.VoterSet) string {
+func setText(s *adminv1alpha1.VoterSet) string {
 	if s == nil {
 		return "voter set: unknown\n"
 	}

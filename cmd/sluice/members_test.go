@@ -12,16 +12,16 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // threeMembers is what n1 says in a cluster of three of which n3 is gone.
-func threeMembers() *sluicev1.MembersResponse {
-	return &sluicev1.MembersResponse{
+func threeMembers() *adminv1alpha1.MembersResponse {
+	return &adminv1alpha1.MembersResponse{
 		Self: "n1", Ring: "dacccd824680c3d6", Partitions: 1021, MayDecide: true,
-		VoterSet:        &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
-		PartitionCounts: &sluicev1.PartitionCounts{Owned: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5},
-		Members: []*sluicev1.Member{
+		VoterSet:        &adminv1alpha1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
+		PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5},
+		Members: []*adminv1alpha1.Member{
 			{
 				Name: "n1", Boot: "18e9-f5", State: "serving", GrpcAddress: "10.0.0.1:7460", HttpAddress: "10.0.0.1:7461", PeerAddress: "10.0.0.1:7462",
 				GossipAddress: "10.0.0.1:7463", Version: "v1", Partitions: 511, Voter: true, Alive: true, SilentNs: proto.Int64(0), Owned: 500,
@@ -38,29 +38,29 @@ func threeMembers() *sluicev1.MembersResponse {
 
 func TestPrintMembers(t *testing.T) {
 	whole := threeMembers()
-	lost := &sluicev1.MembersResponse{
+	lost := &adminv1alpha1.MembersResponse{
 		Self: "n1", Ring: "01", Partitions: 1021, Reason: "1 of 2 voters are alive, and a majority is 2",
-		VoterSet:        &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
-		PartitionCounts: &sluicev1.PartitionCounts{Owned: 1021, Unprotected: 1021},
+		VoterSet:        &adminv1alpha1.VoterSet{ClusterId: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
+		PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 1021, Unprotected: 1021},
 	}
-	without := &sluicev1.MembersResponse{
-		Self: "n1", MayDecide: true, PartitionCounts: &sluicev1.PartitionCounts{Owned: 340, Lost: 25},
-		LostRules: []*sluicev1.LostRule{{Domain: "api", Rule: "api/user", LeftNs: 2_470_400_000_000}},
+	without := &adminv1alpha1.MembersResponse{
+		Self: "n1", MayDecide: true, PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 340, Lost: 25},
+		LostRules: []*adminv1alpha1.LostRule{{Domain: "api", Rule: "api/user", LeftNs: 2_470_400_000_000}},
 	}
-	off := &sluicev1.MembersResponse{
+	off := &adminv1alpha1.MembersResponse{
 		Self: "n2", ClocksAgree: proto.Bool(true), ClockCorrectionNs: -2e9,
-		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
+		Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
 	}
-	apart := &sluicev1.MembersResponse{
+	apart := &adminv1alpha1.MembersResponse{
 		Self: "n1", ClocksAgree: proto.Bool(false),
-		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(0)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(-3600e9)}},
+		Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(0)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(-3600e9)}},
 	}
-	zones := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving", Zone: "eu-1a"}, {Name: "n2", State: "serving"}}}
+	zones := &adminv1alpha1.MembersResponse{Self: "n1", Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving", Zone: "eu-1a"}, {Name: "n2", State: "serving"}}}
 	// A node of an earlier version says nothing of all this.
-	early := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving"}}}
+	early := &adminv1alpha1.MembersResponse{Self: "n1", Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving"}}}
 	for _, c := range []struct {
 		name, format string
-		r            *sluicev1.MembersResponse
+		r            *adminv1alpha1.MembersResponse
 		want         string
 	}{
 		{"three", "text", whole, `
@@ -81,8 +81,8 @@ voter set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 voters are alive, and a majority is 2
 n1 owns 1021 partitions, 1021 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
-		{"the only voter", "text", &sluicev1.MembersResponse{
-			Self: "n1", MayDecide: true, VoterSet: &sluicev1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
+		{"the only voter", "text", &adminv1alpha1.MembersResponse{
+			Self: "n1", MayDecide: true, VoterSet: &adminv1alpha1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
 		}, `
 NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
@@ -164,7 +164,7 @@ clocks: no majority agrees, so each node aligns new windows with its own clock; 
 			`{"name":"n4","state":"joining","voter":false,"alive":true,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
 			`"boot":"18eb-00","silent":0.0015}]}
 `},
-		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no voter set is known yet"}, `
+		{"without a majority", "json", &adminv1alpha1.MembersResponse{Self: "n1", Reason: "no voter set is known yet"}, `
 {"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` +
 			`"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0},"members":[]}
 `},
@@ -181,21 +181,21 @@ clocks: no majority agrees, so each node aligns new windows with its own clock; 
 
 // forgetful answers ForgetMember with err, or with a set without the member.
 type forgetful struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	adminv1alpha1.UnimplementedAdminServiceServer
 	err error
 }
 
-func (s *forgetful) ForgetMember(_ context.Context, r *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
+func (s *forgetful) ForgetMember(_ context.Context, r *adminv1alpha1.ForgetMemberRequest) (*adminv1alpha1.ForgetMemberResponse, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return &sluicev1.ForgetMemberResponse{VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 5, Members: []string{"n1", "not-" + r.Name}}}, nil
+	return &adminv1alpha1.ForgetMemberResponse{VoterSet: &adminv1alpha1.VoterSet{ClusterId: "18e9-f5", Version: 5, Members: []string{"n1", "not-" + r.Name}}}, nil
 }
 
 func TestForgetCommand(t *testing.T) {
 	node := new(forgetful)
 	server := grpc.NewServer()
-	sluicev1.RegisterSluiceServiceServer(server, node)
+	adminv1alpha1.RegisterAdminServiceServer(server, node)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

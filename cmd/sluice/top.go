@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -25,7 +26,7 @@ type topFlags struct {
 }
 
 // topBys are the values of --by.
-var topBys = map[string]sluicev1.TopBy{"limited": sluicev1.TopBy_TOP_BY_LIMITED, "frequent": sluicev1.TopBy_TOP_BY_FREQUENT}
+var topBys = map[string]adminv1alpha1.TopBy{"limited": adminv1alpha1.TopBy_TOP_BY_LIMITED, "frequent": adminv1alpha1.TopBy_TOP_BY_FREQUENT}
 
 func newTop() *cobra.Command {
 	var f topFlags
@@ -98,8 +99,8 @@ func (f *topFlags) run(ctx context.Context, out io.Writer) error {
 
 // show asks once and prints the answer.
 func (f *topFlags) show(ctx context.Context, out io.Writer) error {
-	req := &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain}
-	res, err := operate(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Top, req)
+	req := &adminv1alpha1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain}
+	res, err := operate(ctx, &f.clientFlags, apiClient.Top, req)
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,7 @@ type topEntryJSON struct {
 	Value string `json:"value"`
 }
 
-func topOf(by string, res *sluicev1.TopResponse) topJSON {
+func topOf(by string, res *adminv1alpha1.TopResponse) topJSON {
 	top := topJSON{by, seconds(res.CoversNs), make([]topKeyJSON, len(res.Keys)), orEmpty(res.Nodes), orEmpty(res.Missing)}
 	for i, k := range res.Keys {
 		top.Keys[i] = topKeyJSON{k.Domain, entriesOf(k.Descriptor_), k.Rule, k.Cut, k.Count, k.Error, k.PerSecond}
@@ -149,7 +150,7 @@ func topOf(by string, res *sluicev1.TopResponse) topJSON {
 func orEmpty(list []string) []string { return append([]string{}, list...) }
 
 // topText is the table of keys.
-func topText(by string, res *sluicev1.TopResponse) string {
+func topText(by string, res *adminv1alpha1.TopResponse) string {
 	var b strings.Builder
 	count := map[string]string{"limited": "DENIED", "frequent": "CHECKS"}[by]
 	fmt.Fprintf(&b, "most %s keys of the last %v, by %s\n", by, time.Duration(res.CoversNs).Round(time.Second), strings.Join(res.Nodes, ", "))

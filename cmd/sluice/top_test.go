@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 func TestTopText(t *testing.T) {
-	res := &sluicev1.TopResponse{
+	res := &adminv1alpha1.TopResponse{
 		CoversNs: int64(70 * time.Second), Nodes: []string{"n1", "n2"}, Missing: []string{"n3"},
-		Keys: []*sluicev1.TopKey{
+		Keys: []*adminv1alpha1.TopKey{
 			{Domain: "api", Rule: "per user", Count: 700, Error: 3, PerSecond: 10, Descriptor_: []*sluicev1.Entry{{Key: "tier", Value: "free"}, {Key: "user", Value: "ann b"}}},
 			{Domain: "api", Count: 7, PerSecond: 0.1, Cut: true, Descriptor_: []*sluicev1.Entry{{Key: "x", Value: "\x1b[2J\t"}}},
 		},

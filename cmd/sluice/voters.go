@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 const bootstrapWarning = `This makes the node at %s found a new cluster, with itself as the only voter.
@@ -46,7 +46,7 @@ Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.node())); err != nil {
 				return err
 			}
-			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Bootstrap, &sluicev1.BootstrapRequest{})
+			resp, err := operate(cmd.Context(), &f, apiClient.Bootstrap, &adminv1alpha1.BootstrapRequest{})
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.node())); err != nil {
 				return err
 			}
-			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.AcceptLoss, &sluicev1.AcceptLossRequest{})
+			resp, err := operate(cmd.Context(), &f, apiClient.AcceptLoss, &adminv1alpha1.AcceptLossRequest{})
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 }
 
 // lostText says how many partitions lost their counters, and which rules deny because of that.
-func lostText(r *sluicev1.MembersResponse) string {
+func lostText(r *adminv1alpha1.MembersResponse) string {
 	lost := r.GetPartitionCounts().GetLost()
 	if lost == 0 {
 		return ""

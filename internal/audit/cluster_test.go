@@ -31,7 +31,7 @@ type cluster struct {
 
 // fakeNode is one of them.
 type fakeNode struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 	cluster *cluster
 	name    string
 	server  *grpc.Server
@@ -67,7 +67,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 
 func (c *cluster) start(name string) *fakeNode {
 	n := &fakeNode{cluster: c, name: name, server: grpc.NewServer(), listen: bufconn.Listen(1 << 20)}
-	sluicev1.RegisterSluiceServiceServer(n.server, n)
+	sluicev1.RegisterRateLimitServiceServer(n.server, n)
 	n.served.Go(func() { n.server.Serve(n.listen) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,13 +135,12 @@ func (c *cluster) config(names ...string) audit.Config {
 	}
 }
 
-// Members lists all nodes as serving.
-func (n *fakeNode) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	r := &sluicev1.MembersResponse{Self: n.name}
+// Nodes lists all nodes.
+func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.NodesResponse, error) {
+	r := &sluicev1.NodesResponse{Self: n.name}
 	for _, other := range n.cluster.nodes() {
-		r.Members = append(r.Members, &sluicev1.Member{Name: other.name, State: "serving", GrpcAddress: addr(other.name)})
+		r.Nodes = append(r.Nodes, &sluicev1.Node{Name: other.name, GrpcAddress: addr(other.name)})
 	}
-	r.Members = append(r.Members, &sluicev1.Member{Name: "new", State: "joining", GrpcAddress: addr("new")})
 	return r, nil
 }
 

@@ -33,7 +33,7 @@ type nodes struct {
 
 type node struct {
 	conn   *grpc.ClientConn
-	client sluicev1.SluiceServiceClient
+	client sluicev1.RateLimitServiceClient
 	until  int64 // the end of its shunning, in Unix ns
 }
 
@@ -89,7 +89,7 @@ func (n *nodes) at(addr string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := &node{conn: conn, client: sluicev1.NewSluiceServiceClient(conn)}
+	fresh := &node{conn: conn, client: sluicev1.NewRateLimitServiceClient(conn)}
 	if n.list == nil {
 		n.list, n.asked = make(map[string]*node), make(map[string]bool)
 	}
@@ -231,18 +231,16 @@ func (d *Discovery) ask(ctx context.Context, addr string) ([]string, error) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	response, err := sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
+	response, err := sluicev1.NewRateLimitServiceClient(conn).Nodes(ctx, &sluicev1.NodesRequest{})
 	if err != nil {
 		return nil, err
 	}
 	var serving []string
-	for _, m := range response.Members {
-		if m.State == "serving" && m.GrpcAddress != "" {
-			serving = append(serving, m.GrpcAddress)
-		}
+	for _, n := range response.Nodes {
+		serving = append(serving, n.GrpcAddress)
 	}
 	if len(serving) == 0 {
-		return nil, fmt.Errorf("none of its %d members serves", len(response.Members))
+		return nil, errors.New("none of the nodes that it knows serves")
 	}
 	return serving, nil
 }

@@ -107,7 +107,7 @@ func (c *caller) probe(ctx context.Context) error {
 		to, err := c.nodes.at(addr)
 		if err == nil {
 			attempt, cancel := context.WithTimeout(ctx, c.run.cfg.Attempt)
-			_, err = to.client.Members(attempt, &sluicev1.MembersRequest{})
+			_, err = to.client.Nodes(attempt, &sluicev1.NodesRequest{})
 			cancel()
 			switch status.Code(err) {
 			case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:

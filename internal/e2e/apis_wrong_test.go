@@ -109,7 +109,7 @@ func TestAPIsRejectSluice(t *testing.T) {
 			n.api() // connects
 			out := []byte{}
 			in := message(key)
-			err := n.conn.Invoke(ctx, sluicev1.SluiceService_Check_FullMethodName, &in, &out, grpc.ForceCodec(bytesCodec{}))
+			err := n.conn.Invoke(ctx, sluicev1.RateLimitService_Check_FullMethodName, &in, &out, grpc.ForceCodec(bytesCodec{}))
 			return said("an answer", err)
 		}
 	}

@@ -168,14 +168,14 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 // to a call, half in batches. It returns what each key was admitted.
 func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[string][][]auditSpan {
 	t.Helper()
-	clients := make([]sluicev1.SluiceServiceClient, len(addrs))
+	clients := make([]sluicev1.RateLimitServiceClient, len(addrs))
 	for i, addr := range addrs {
 		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		clients[i] = sluicev1.NewSluiceServiceClient(conn)
+		clients[i] = sluicev1.NewRateLimitServiceClient(conn)
 	}
 	type ask struct {
 		counting

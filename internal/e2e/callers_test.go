@@ -136,7 +136,8 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		api := nodes[0].api()
 		for ctx.Err() == nil {
 			<-tick.C
-			_, err := api.Reset(context.Background(), &sluicev1.ResetRequest{Checks: []*sluicev1.Check{{Domain: "rotate", Descriptor_: []*sluicev1.Entry{{Key: "key", Value: "x"}}}}})
+			_, err := api.Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+				Domain: "rotate", Descriptor_: []*sluicev1.Entry{{Key: "key", Value: "x"}}, Verb: sluicev1.Verb_VERB_RESET}}})
 			if status.Code(err) != codes.PermissionDenied {
 				t.Errorf("with a token for another domain: %v", err)
 			}

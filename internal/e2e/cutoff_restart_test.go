@@ -18,7 +18,7 @@ func TestRestartWhileCutOff(t *testing.T) {
 	check := func(n *labNode) *sluicev1.Decision {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		resp, err := sluicev1.NewSluiceServiceClient(n.conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("cut off")}})
+		resp, err := sluicev1.NewRateLimitServiceClient(n.conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("cut off")}})
 		if err != nil {
 			return &sluicev1.Decision{}
 		}

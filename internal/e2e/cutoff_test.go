@@ -15,7 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // lab is a small network of hosts, each a network namespace with one interface
@@ -136,10 +136,10 @@ func startThree(t *testing.T, args ...string) (*lab, []*labNode) {
 }
 
 // members asks the node how it stands among the others.
-func (n *labNode) members() (*sluicev1.MembersResponse, error) {
+func (n *labNode) members() (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	m, err := sluicev1.NewSluiceServiceClient(n.conn).Members(ctx, &sluicev1.MembersRequest{})
+	m, err := adminv1alpha1.NewAdminServiceClient(n.conn).Members(ctx, &adminv1alpha1.MembersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.name, err)
 	}
@@ -147,7 +147,7 @@ func (n *labNode) members() (*sluicev1.MembersResponse, error) {
 }
 
 // agree returns what the nodes answer if each lists exactly all of them as serving, with one ring.
-func agree(nodes []*labNode) (all []*sluicev1.MembersResponse, err error) {
+func agree(nodes []*labNode) (all []*adminv1alpha1.MembersResponse, err error) {
 	for _, n := range nodes {
 		m, err := n.members()
 		if err != nil {

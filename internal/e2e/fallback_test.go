@@ -203,7 +203,7 @@ func (h *early) overGRPC(ctx context.Context, i int) {
 		return
 	}
 	defer conn.Close()
-	api := sluicev1.NewSluiceServiceClient(conn)
+	api := sluicev1.NewRateLimitServiceClient(conn)
 	for ; ctx.Err() == nil; i += 4 {
 		resp, err := api.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i%spentKeys, 1)}}, grpc.WaitForReady(true))
 		if err == nil {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // relay stands between a node and all others, at the address that the node advertises: what goes to the
@@ -216,7 +216,7 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 	eventually(t, time.Minute, "all count all", func() error {
 		for _, x := range f.nodes {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			res, err := x.api().Members(ctx, &sluicev1.MembersRequest{})
+			res, err := x.api().Members(ctx, &adminv1alpha1.MembersRequest{})
 			cancel()
 			if err != nil {
 				return err

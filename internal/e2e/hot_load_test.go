@@ -62,7 +62,7 @@ func (r *hotResult) quantile(q float64) time.Duration {
 // run asks for so long.
 func (l hotLoad) run(t *testing.T, d time.Duration) *hotResult {
 	t.Helper()
-	clients := make([]sluicev1.SluiceServiceClient, len(l.nodes))
+	clients := make([]sluicev1.RateLimitServiceClient, len(l.nodes))
 	for i, n := range l.nodes {
 		clients[i] = n.api()
 	}
@@ -90,7 +90,7 @@ func (l hotLoad) run(t *testing.T, d time.Duration) *hotResult {
 }
 
 // caller is one caller's part.
-func (l hotLoad) caller(c uint64, clients []sluicev1.SluiceServiceClient, began time.Time, d time.Duration) *hotResult {
+func (l hotLoad) caller(c uint64, clients []sluicev1.RateLimitServiceClient, began time.Time, d time.Duration) *hotResult {
 	r := rand.New(rand.NewPCG(c, 7))
 	n := len(clients)
 	own := &hotResult{denied: make([]int, n), failed: make([]int, n), perNodeAdmitted: make([]int, n), sources: map[sluicev1.Source]int{}}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // quiet is how long after the last change all nodes must agree.
@@ -58,7 +58,7 @@ func TestScaleOutAndIn(t *testing.T) {
 	logSpread(t, m)
 }
 
-func logSpread(t *testing.T, m *sluicev1.MembersResponse) {
+func logSpread(t *testing.T, m *adminv1alpha1.MembersResponse) {
 	t.Helper()
 	var b strings.Builder
 	serving := 0

@@ -159,7 +159,7 @@ func patrons(ctx context.Context, n *node, keys []string) (took []time.Duration)
 	for range 4 {
 		conn := n.dial()
 		defer conn.Close()
-		api := sluicev1.NewSluiceServiceClient(conn)
+		api := sluicev1.NewRateLimitServiceClient(conn)
 		all.Go(func() {
 			tick := time.NewTicker(8 * time.Millisecond)
 			defer tick.Stop()
@@ -352,7 +352,7 @@ func huge(ctx context.Context, n *node) error {
 	}
 	for ctx.Err() == nil {
 		var answer []byte
-		if err := conns["grpc"].Invoke(ctx, sluicev1.SluiceService_Check_FullMethodName, &message, &answer); status.Code(err) != codes.ResourceExhausted && ctx.Err() == nil {
+		if err := conns["grpc"].Invoke(ctx, sluicev1.RateLimitService_Check_FullMethodName, &message, &answer); status.Code(err) != codes.ResourceExhausted && ctx.Err() == nil {
 			return fmt.Errorf("gRPC: %w", err)
 		}
 		stream, err := conns["peer"].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/peer.v1.PeerService/Exchange")
@@ -400,7 +400,7 @@ func bombs(ctx context.Context, n *node) error {
 	for ctx.Err() == nil {
 		// A gRPC message with the flag of compression.
 		frame := append([]byte{1, byte(bomb.Len() >> 24), byte(bomb.Len() >> 16), byte(bomb.Len() >> 8), byte(bomb.Len())}, bomb.Bytes()...)
-		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.grpc+sluicev1.SluiceService_Check_FullMethodName, bytes.NewReader(frame))
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+n.grpc+sluicev1.RateLimitService_Check_FullMethodName, bytes.NewReader(frame))
 		req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Grpc-Encoding": {"gzip"}}
 		if r, err := client.Do(req); err == nil {
 			io.Copy(io.Discard, r.Body)
@@ -438,7 +438,7 @@ func reset(ctx context.Context, n *node) error {
 	for ctx.Err() == nil {
 		for range 20 {
 			one, cancel := context.WithCancel(ctx)
-			c.NewStream(one, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, sluicev1.SluiceService_CheckStream_FullMethodName)
+			c.NewStream(one, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, sluicev1.RateLimitService_CheckStream_FullMethodName)
 			cancel()
 		}
 		pause.For(ctx, 20*time.Millisecond)
@@ -455,7 +455,7 @@ func unread(ctx context.Context, n *node) error {
 			return err
 		}
 		defer c.Close()
-		stream, err := sluicev1.NewSluiceServiceClient(c).CheckStream(ctx)
+		stream, err := sluicev1.NewRateLimitServiceClient(c).CheckStream(ctx)
 		if err != nil {
 			return err
 		}
@@ -477,7 +477,7 @@ func unread(ctx context.Context, n *node) error {
 func halves(ctx context.Context, n *node) error {
 	before := n.vitals()
 	var all sync.WaitGroup
-	for addr, method := range map[string]string{n.grpc: sluicev1.SluiceService_Check_FullMethodName, n.peer: "/peer.v1.PeerService/Exchange"} {
+	for addr, method := range map[string]string{n.grpc: sluicev1.RateLimitService_Check_FullMethodName, n.peer: "/peer.v1.PeerService/Exchange"} {
 		all.Go(func() { begin(ctx, addr, nil, 250, method) })
 	}
 	most := before.resident()
@@ -551,7 +551,7 @@ func TestOneConnection(t *testing.T) {
 				}
 				ctx := within(t, length)
 				var attack sync.WaitGroup
-				attack.Go(func() { begin(ctx, n.grpc, secure, 4096, sluicev1.SluiceService_Check_FullMethodName) })
+				attack.Go(func() { begin(ctx, n.grpc, secure, 4096, sluicev1.RateLimitService_Check_FullMethodName) })
 				busy = append(busy, patrons(ctx, n, keys)...)
 				attack.Wait()
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -89,7 +90,7 @@ func TestOverlap(t *testing.T) {
 		eventually(t, 10*time.Second, "each partition has one owner, and a replica", func() error {
 			owned, partitions := int32(0), int32(0)
 			for _, n := range nodes {
-				m, err := n.api().Members(t.Context(), &sluicev1.MembersRequest{})
+				m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
 				if err != nil {
 					return err
 				}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/operators"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -155,13 +156,23 @@ func launch(t *testing.T, c nodeConfig) *node {
 	return n
 }
 
+// apiClient is a client of the gRPC API, of callers and of operators.
+type apiClient struct {
+	sluicev1.RateLimitServiceClient
+	adminv1alpha1.AdminServiceClient
+}
+
+func newAPI(conn *grpc.ClientConn) apiClient {
+	return apiClient{sluicev1.NewRateLimitServiceClient(conn), adminv1alpha1.NewAdminServiceClient(conn)}
+}
+
 // api returns a client of the node's gRPC port.
-func (n *node) api() sluicev1.SluiceServiceClient {
+func (n *node) api() apiClient {
 	n.t.Helper()
 	if n.conn == nil {
 		n.conn = n.dial()
 	}
-	return sluicev1.NewSluiceServiceClient(n.conn)
+	return newAPI(n.conn)
 }
 
 // dial returns another connection to the gRPC port, which the caller closes.
@@ -193,7 +204,7 @@ func (n *node) way() operators.Way {
 }
 
 // operator is api for calls of operators.
-func (n *node) operator() sluicev1.SluiceServiceClient {
+func (n *node) operator() apiClient {
 	n.t.Helper()
 	way := n.way()
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -202,7 +213,7 @@ func (n *node) operator() sluicev1.SluiceServiceClient {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { conn.Close() })
-	return sluicev1.NewSluiceServiceClient(conn)
+	return newAPI(conn)
 }
 
 func (n *node) alive() bool {
@@ -308,19 +319,19 @@ func clusterOf(t *testing.T, n int, c nodeConfig) []*node {
 
 // waitAgreed waits until every node lists exactly nodes as serving, with one
 // ring table, and returns how long that took and the answer of the first node.
-func waitAgreed(t *testing.T, nodes []*node, within time.Duration) (time.Duration, *sluicev1.MembersResponse) {
+func waitAgreed(t *testing.T, nodes []*node, within time.Duration) (time.Duration, *adminv1alpha1.MembersResponse) {
 	t.Helper()
 	want := map[string]string{} // name → gRPC address
 	for _, n := range nodes {
 		want[n.name] = n.grpc
 	}
-	var first *sluicev1.MembersResponse
+	var first *adminv1alpha1.MembersResponse
 	began := time.Now()
 	eventually(t, within, fmt.Sprintf("%d nodes agree on members and ring", len(nodes)), func() error {
 		first = nil
 		for _, n := range nodes {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			r, err := n.api().Members(ctx, &sluicev1.MembersRequest{})
+			r, err := n.api().Members(ctx, &adminv1alpha1.MembersRequest{})
 			cancel()
 			if err != nil {
 				return fmt.Errorf("%s: %w", n.name, err)

@@ -318,7 +318,7 @@ func (v *vault) ask(addr string, config *tls.Config, token string) (limit int64,
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	resp, err := sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
+	resp, err := sluicev1.NewRateLimitServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
 		{Domain: "rotate", Descriptor_: []*sluicev1.Entry{{Key: "fresh", Value: "x"}}},
 	}})
 	if err != nil {

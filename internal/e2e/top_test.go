@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -23,9 +24,9 @@ func TestTopKeys(t *testing.T) {
 			}
 		}
 	}
-	top := func(n *node, by sluicev1.TopBy) (keys []string, missing []string) {
+	top := func(n *node, by adminv1alpha1.TopBy) (keys []string, missing []string) {
 		t.Helper()
-		res, err := n.operator().Top(t.Context(), &sluicev1.TopRequest{By: by})
+		res, err := n.operator().Top(t.Context(), &adminv1alpha1.TopRequest{By: by})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,8 +38,8 @@ func TestTopKeys(t *testing.T) {
 	for _, n := range nodes {
 		// Names of the others come with their control messages, and the first control messages may get lost while connections are made.
 		eventually(t, 10*time.Second, n.name+" knows what all have counted", func() error {
-			frequent, missing := top(n, sluicev1.TopBy_TOP_BY_FREQUENT)
-			limited, also := top(n, sluicev1.TopBy_TOP_BY_LIMITED)
+			frequent, missing := top(n, adminv1alpha1.TopBy_TOP_BY_FREQUENT)
+			limited, also := top(n, adminv1alpha1.TopBy_TOP_BY_LIMITED)
 			if got := strings.Join(slices.Concat(frequent, limited, missing, also), ", "); got != "ann 30, bob 12, cid 6, ann 25, bob 7, cid 1" {
 				return fmt.Errorf("%s", got)
 			}
@@ -46,7 +47,7 @@ func TestTopKeys(t *testing.T) {
 		})
 	}
 	nodes[2].kill()
-	frequent, missing := top(nodes[0], sluicev1.TopBy_TOP_BY_FREQUENT)
+	frequent, missing := top(nodes[0], adminv1alpha1.TopBy_TOP_BY_FREQUENT)
 	if strings.Join(frequent, ", ") != "ann 20, bob 8, cid 4" || len(missing) > 1 || len(missing) == 1 && missing[0] != nodes[2].name {
 		t.Errorf("without %s: %v, missing %v", nodes[2].name, frequent, missing)
 	}

@@ -85,7 +85,7 @@ type target struct {
 	name string // of the process and the address
 	addr string
 	conn *grpc.ClientConn
-	api  sluicev1.SluiceServiceClient
+	api  sluicev1.RateLimitServiceClient
 }
 
 func newAuditor(c *cell, gs []group) *auditor {
@@ -119,7 +119,7 @@ func (a *auditor) connect(name, addr string) {
 		a.c.t.Fatal(err)
 	}
 	conn.Connect()
-	a.targets = append(a.targets, &target{name, addr, conn, sluicev1.NewSluiceServiceClient(conn)})
+	a.targets = append(a.targets, &target{name, addr, conn, sluicev1.NewRateLimitServiceClient(conn)})
 }
 
 // prespend takes the keys that are spent before the fault to their limit: those of state spent by way of all nodes,

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // voterWatch asks every node again and again whether it has quorum, and in which cluster.
@@ -82,10 +82,10 @@ func (w *voterWatch) end() (longest time.Duration, which string) {
 	return longest, which
 }
 
-func (t *target) members(ctx context.Context) (*sluicev1.MembersResponse, error) {
+func (t *target) members(ctx context.Context) (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	m, err := t.api.Members(ctx, &sluicev1.MembersRequest{})
+	m, err := t.api.Members(ctx, &adminv1alpha1.MembersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.name, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
 )
@@ -133,13 +134,13 @@ func attempts() (list []attempt) {
 	for number, verb := range []string{"check", "read", "charge", "refund"} {
 		wire := sluicev1.Verb(number)
 		add("gRPC Check", verb, func(s *outsider, a []string) string {
-			_, err := sluicev1.NewSluiceServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", wire)})
+			_, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", wire)})
 			return s.byCode(err)
 		})
 		add("gRPC CheckStream", verb, func(s *outsider, a []string) string {
 			ctx, cancel := context.WithCancel(s.with(a))
 			defer cancel()
-			stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(ctx)
+			stream, err := sluicev1.NewRateLimitServiceClient(s.conn).CheckStream(ctx)
 			if err == nil {
 				_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", wire)}) // Recv says why it failed
 				var res *sluicev1.CheckResponse
@@ -195,16 +196,12 @@ func attempts() (list []attempt) {
 			return outcome
 		})
 	}
-	add("gRPC Reset", "reset", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Reset(s.with(a), &sluicev1.ResetRequest{Checks: checksOf("a", 0)})
-		return s.byCode(err)
-	})
 	add("HTTP reset", "reset", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
 	add("gRPC Top of a domain", "read", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Top(s.with(a), &sluicev1.TopRequest{Domain: "a"})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Top(s.with(a), &adminv1alpha1.TopRequest{Domain: "a"})
 		return s.byCode(err)
 	})
 	add("HTTP top of a domain", "read", func(s *outsider, a []string) string {
@@ -212,7 +209,7 @@ func attempts() (list []attempt) {
 		return outcome
 	})
 	add("gRPC Top of all", "read of all", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Top(s.with(a), &sluicev1.TopRequest{})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Top(s.with(a), &adminv1alpha1.TopRequest{})
 		return s.byCode(err)
 	})
 	add("HTTP top of all", "read of all", func(s *outsider, a []string) string {
@@ -220,7 +217,7 @@ func attempts() (list []attempt) {
 		return outcome
 	})
 	add("gRPC Inspect", "read", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Inspect(s.with(a), &sluicev1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Inspect(s.with(a), &adminv1alpha1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
 		return s.byCode(err)
 	})
 	add("HTTP inspect", "read", func(s *outsider, a []string) string {
@@ -236,15 +233,19 @@ func attempts() (list []attempt) {
 		return outcome
 	})
 	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
+		_, err := sluicev1.NewRateLimitServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
 		return s.byCode(err)
 	})
 	add("HTTP load", "charge", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "PUT", "/v1/pools/a/spare/load", `{"load":0}`, a)
 		return outcome
 	})
+	add("gRPC Nodes", "", func(s *outsider, a []string) string {
+		_, err := sluicev1.NewRateLimitServiceClient(s.conn).Nodes(s.with(a), &sluicev1.NodesRequest{})
+		return s.byCode(err)
+	})
 	add("gRPC Members", "", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Members(s.with(a), &sluicev1.MembersRequest{})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Members(s.with(a), &adminv1alpha1.MembersRequest{})
 		return s.byCode(err)
 	})
 	add("HTTP members", "", func(s *outsider, a []string) string {
@@ -252,15 +253,15 @@ func attempts() (list []attempt) {
 		return outcome
 	})
 	add("gRPC ForgetMember", "admin", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).ForgetMember(s.with(a), &sluicev1.ForgetMemberRequest{Name: "nobody"})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).ForgetMember(s.with(a), &adminv1alpha1.ForgetMemberRequest{Name: "nobody"})
 		return s.byCode(err)
 	})
 	add("gRPC Bootstrap", "admin", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).Bootstrap(s.with(a), &sluicev1.BootstrapRequest{})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Bootstrap(s.with(a), &adminv1alpha1.BootstrapRequest{})
 		return s.byCode(err)
 	})
 	add("gRPC AcceptLoss", "admin", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewSluiceServiceClient(s.conn).AcceptLoss(s.with(a), &sluicev1.AcceptLossRequest{})
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).AcceptLoss(s.with(a), &adminv1alpha1.AcceptLossRequest{})
 		return s.byCode(err)
 	})
 	add("HTTP forget", "admin", func(s *outsider, a []string) string {
@@ -310,7 +311,7 @@ func TestEveryAPIAsks(t *testing.T) {
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
 	left := func() (out []int64) {
-		res, err := sluicev1.NewSluiceServiceClient(s.conn).Check(s.with([]string{"Bearer " + tokens["read-of-all"]}),
+		res, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with([]string{"Bearer " + tokens["read-of-all"]}),
 			&sluicev1.CheckRequest{Checks: checksOf("a", sluicev1.Verb_VERB_READ)})
 		if err != nil {
 			t.Fatal(err)
@@ -366,7 +367,7 @@ func TestEveryAPIAsks(t *testing.T) {
 		}
 	}
 	// A method that is new has to be tried too.
-	for _, m := range n.grpcServer.GetServiceInfo()[sluicev1.SluiceService_ServiceDesc.ServiceName].Methods {
+	for _, m := range n.grpcServer.GetServiceInfo()[sluicev1.RateLimitService_ServiceDesc.ServiceName].Methods {
 		if !slices.ContainsFunc(attempts(), func(a attempt) bool { return strings.HasPrefix(a.name, "gRPC "+m.Name) }) {
 			t.Errorf("nobody tries gRPC %s", m.Name)
 		}
@@ -409,7 +410,7 @@ func TestMixedBatches(t *testing.T) {
 	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
-	client := sluicev1.NewSluiceServiceClient(s.conn)
+	client := sluicev1.NewRateLimitServiceClient(s.conn)
 	shown := []string{"Bearer " + tokens["check"]}
 	both := &sluicev1.CheckRequest{Checks: append(checksOf("a", 0), checksOf("b", 0)...)}
 	res, err := client.Check(s.with(shown), both)
@@ -455,7 +456,11 @@ func TestMixedBatches(t *testing.T) {
 	if r := g.GetResponses(); r[0].GetError() != "" || !strings.Contains(r[1].GetError(), "may not check") || !strings.Contains(r[2].GetError(), "may not reset") {
 		t.Errorf("gubernator: %v", r)
 	}
-	resets, err := client.Reset(s.with([]string{"Bearer " + tokens["reset"]}), &sluicev1.ResetRequest{Checks: both.Checks})
+	both.AllOrNothing = false
+	for _, c := range both.Checks {
+		c.Verb = sluicev1.Verb_VERB_RESET
+	}
+	resets, err := client.Check(s.with([]string{"Bearer " + tokens["reset"]}), both)
 	if err != nil {
 		t.Fatal(err)
 	}

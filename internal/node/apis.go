@@ -81,7 +81,7 @@ func (n *Node) openAPIs() error {
 func (n *Node) openGRPC() (err error) {
 	traced := n.spans != nil
 	n.grpcAPI, err = grpcapi.New(grpcapi.Config{
-		Limiter: n.service, Guard: n.guard, Reasons: func() []string { _, reasons := n.Ready(); return reasons }, Tracing: traced, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
+		Limiter: n.service, Guard: n.guard, Reasons: func() []string { _, reasons := n.Ready(); return reasons }, Tracing: traced, CheckTimeout: n.config.CheckTimeout, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
 		MaxUnread: n.config.part(8, 128<<20),
 	})
 	if err != nil {

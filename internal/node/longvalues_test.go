@@ -56,7 +56,7 @@ func TestLongValues(t *testing.T) {
 		ask  func(user string) (allowed bool, err error)
 	}{
 		{"gRPC", func(user string) (bool, error) {
-			res, err := sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
+			res, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
 				{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: user}}}}})
 			if err != nil {
 				return false, err

@@ -129,7 +129,7 @@ func (r *running) decide(t *testing.T, verb sluicev1.Verb, domain, key, value st
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	resp, err := sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+	resp, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: key, Value: value}}, Verb: verb,
 	}}})
 	if err != nil {

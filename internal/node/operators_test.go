@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/internal/operators"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -118,16 +119,16 @@ func (r route) grpcCalls(t *testing.T) (answered []string, all int) {
 	if r.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.token)
 	}
-	c := sluicev1.NewSluiceServiceClient(conn)
+	c := adminv1alpha1.NewAdminServiceClient(conn)
 	for name, call := range map[string]func() error{
-		"Top": func() error { _, err := c.Top(ctx, &sluicev1.TopRequest{}); return err },
+		"Top": func() error { _, err := c.Top(ctx, &adminv1alpha1.TopRequest{}); return err },
 		"Inspect": func() error {
-			_, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
+			_, err := c.Inspect(ctx, &adminv1alpha1.InspectRequest{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
 			return err
 		},
-		"ForgetMember": func() error { _, err := c.ForgetMember(ctx, &sluicev1.ForgetMemberRequest{Name: "nobody"}); return err },
-		"Bootstrap":    func() error { _, err := c.Bootstrap(ctx, &sluicev1.BootstrapRequest{}); return err },
-		"AcceptLoss":   func() error { _, err := c.AcceptLoss(ctx, &sluicev1.AcceptLossRequest{}); return err },
+		"ForgetMember": func() error { _, err := c.ForgetMember(ctx, &adminv1alpha1.ForgetMemberRequest{Name: "nobody"}); return err },
+		"Bootstrap":    func() error { _, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{}); return err },
+		"AcceptLoss":   func() error { _, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{}); return err },
 	} {
 		all++
 		switch err := call(); status.Code(err) {

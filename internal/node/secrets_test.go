@@ -363,7 +363,7 @@ func TestCallersAreFollowed(t *testing.T) {
 	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
-	stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
+	stream, err := sluicev1.NewRateLimitServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +461,7 @@ callers:
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, err = sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
+	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
 	if err != nil {
 		t.Errorf("bank's token with shop's certificate: %v", err)
 	}

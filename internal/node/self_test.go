@@ -158,7 +158,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	api := sluicev1.NewSluiceServiceClient(conn)
+	api := sluicev1.NewRateLimitServiceClient(conn)
 	one := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}}, Verb: sluicev1.Verb_VERB_READ}}}
 	stream, err := api.CheckStream(t.Context())
 	if err != nil {
@@ -240,8 +240,8 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
 			t.Fatalf("health: %v", err)
 		}
-		if _, err := api.Reset(t.Context(), &sluicev1.ResetRequest{Checks: one.Checks}); err != nil {
-			t.Fatalf("reset: %v", err)
+		if _, err := api.Nodes(t.Context(), &sluicev1.NodesRequest{}); err != nil {
+			t.Fatalf("nodes: %v", err)
 		}
 		if code, _ := n.get(t, "/readyz"); code != http.StatusOK {
 			t.Fatalf("readyz: %d", code)

@@ -124,7 +124,7 @@ func askGRPC(t *testing.T, addr string, creds credentials.TransportCredentials) 
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, err = sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}},
 	}}})
 	return err
@@ -241,7 +241,7 @@ func TestAPICertificatesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	open := sluicev1.NewSluiceServiceClient(conn)
+	open := sluicev1.NewRateLimitServiceClient(conn)
 	ask := func() error {
 		_, err := open.Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 			Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}},

@@ -103,7 +103,7 @@ func TestTraceAcrossNodes(t *testing.T) {
 		}
 		id := fmt.Sprintf("%032x", i+1)
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+id+"-"+above+"-01")
-		r, err := sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+		r, err := sluicev1.NewRateLimitServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 			Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: fmt.Sprintf("tell-nobody-%d", i)}},
 		}}})
 		if err != nil {

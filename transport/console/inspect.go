@@ -169,7 +169,7 @@ func (a *API) reset(w http.ResponseWriter, r *http.Request) error {
 	defer b.Release()
 	one := b.Add()
 	one.Domain, one.Descriptor, one.Verb = c.Domain, append(one.Descriptor, c.Descriptor...), bucket.Reset
-	if err := a.Limiter.Reset(r.Context(), b); err != nil {
+	if err := a.Limiter.Check(r.Context(), b); err != nil {
 		return err
 	}
 	if e := b.Results[0].Err; e != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
@@ -14,14 +13,11 @@ import (
 
 // serviceDesc is the generated one, except that the hot calls decode to question and encode from answer.
 func serviceDesc() *grpc.ServiceDesc {
-	d := sluicev1.SluiceService_ServiceDesc
+	d := sluicev1.RateLimitService_ServiceDesc
 	d.Methods = slices.Clone(d.Methods)
 	for i := range d.Methods {
-		switch d.Methods[i].MethodName {
-		case "Check":
-			d.Methods[i].Handler = handler(sluicev1.SluiceService_Check_FullMethodName, (*Server).checkOnce)
-		case "Reset":
-			d.Methods[i].Handler = handler(sluicev1.SluiceService_Reset_FullMethodName, (*Server).reset)
+		if d.Methods[i].MethodName == "Check" {
+			d.Methods[i].Handler = checkHandler
 		}
 	}
 	d.Streams = slices.Clone(d.Streams)
@@ -33,19 +29,17 @@ func serviceDesc() *grpc.ServiceDesc {
 	return &d
 }
 
-// handler returns a handler of method that decodes to question: a ResetRequest is a CheckRequest of checks alone.
-func handler(method string, call func(*Server, context.Context, *question) (any, error)) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		q := new(question)
-		if err := decode(q); err != nil {
-			return nil, err
-		}
-		handle := func(ctx context.Context, q any) (any, error) { return call(srv.(*Server), ctx, q.(*question)) }
-		if interceptor == nil {
-			return handle(ctx, q)
-		}
-		return interceptor(ctx, q, &grpc.UnaryServerInfo{Server: srv, FullMethod: method}, handle)
+// checkHandler is the grpc.MethodHandler of Check.
+func checkHandler(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	q := new(question)
+	if err := decode(q); err != nil {
+		return nil, err
 	}
+	handle := func(ctx context.Context, q any) (any, error) { return srv.(*Server).checkOnce(ctx, q.(*question)) }
+	if interceptor == nil {
+		return handle(ctx, q)
+	}
+	return interceptor(ctx, q, &grpc.UnaryServerInfo{Server: srv, FullMethod: sluicev1.RateLimitService_Check_FullMethodName}, handle)
 }
 
 // enter admits a call of the unary API. Errors are statuses.
@@ -124,42 +118,22 @@ func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 	return &answer{batch: q.batch, id: q.id}, nil
 }
 
-// reset serves Reset.
-func (s *Server) reset(ctx context.Context, q *question) (any, error) {
-	b := q.batch
-	defer b.Release()
-	pass, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if q.fault != nil {
-		return nil, statusOf(q.fault)
-	}
-	s.label(ctx, b)
-	for i := range b.Checks {
-		b.Checks[i].Verb = bucket.Reset
-	}
-	if rejected := pass.Restrict(b); rejected != nil {
+// Nodes implements sluicev1.RateLimitServiceServer.
+func (s *Server) Nodes(ctx context.Context, _ *sluicev1.NodesRequest) (*sluicev1.NodesResponse, error) {
+	if _, rejected := s.config.Guard.Call(ctx, limiter.GRPCAPI); rejected != nil {
 		return nil, statusOf(rejected)
 	}
-	if err := s.config.Limiter.Reset(ctx, b); err != nil {
-		return nil, statusOf(err)
-	}
-	res := &sluicev1.ResetResponse{Decisions: make([]*sluicev1.Decision, len(b.Results))}
-	for i := range b.Results {
-		r := &b.Results[i]
-		d := &sluicev1.Decision{Rule: r.RuleName()}
-		if r.Err != nil {
-			d.Error = errorAt(r.Err, i)
-		} else {
-			d.Source, d.Owner = sluicev1.Source(r.Source), r.Owner
+	m := s.config.Limiter.Members(ctx)
+	res := &sluicev1.NodesResponse{Self: m.Self, CheckTimeoutNs: int64(s.config.CheckTimeout)}
+	for i := range m.Members {
+		if x := &m.Members[i]; x.Serves() {
+			res.Nodes = append(res.Nodes, &sluicev1.Node{Name: x.Name, GrpcAddress: x.GRPC, HttpAddress: x.HTTP, Zone: x.Zone})
 		}
-		res.Decisions[i] = d
 	}
 	return res, nil
 }
 
-// ReportLoad implements sluicev1.SluiceServiceServer.
+// ReportLoad implements sluicev1.RateLimitServiceServer.
 func (s *Server) ReportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest) (*sluicev1.ReportLoadResponse, error) {
 	if _, err := s.authorize(ctx, access.Charge, req.GetDomain()); err != nil {
 		return nil, err

@@ -120,7 +120,7 @@ func TestBadChecks(t *testing.T) {
 		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }},
 		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = long }},
 		{"cost", func(c *sluicev1.Check) { c.Cost = proto.Int64(-1) }},
-		{"verb", func(c *sluicev1.Check) { c.Verb = 4 }},
+		{"verb", func(c *sluicev1.Check) { c.Verb = 5 }},
 		{"verb", func(c *sluicev1.Check) { c.Verb = -1 }},
 		{"verb", func(c *sluicev1.Check) { c.Verb = 256 }},
 		{"limits[1].algorithm", limit(&sluicev1.Limit{Algorithm: 99, Count: 1, PeriodNs: 1e9})},
@@ -159,23 +159,13 @@ func TestBadCalls(t *testing.T) {
 		for i := range checks {
 			checks[i] = &sluicev1.Check{}
 		}
-		for name, call := range map[string]func() error{
-			"Check": func() error {
-				_, err := d.client.Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
-				return err
-			},
-			"Reset": func() error {
-				_, err := d.client.Reset(t.Context(), &sluicev1.ResetRequest{Checks: checks})
-				return err
-			},
-		} {
-			st, _ := status.FromError(call())
-			if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") {
-				t.Errorf("%s of %d checks: %v", name, n, st)
-			}
-			if ds := st.Details(); len(ds) != 1 || ds[0].(*sluicev1.Error).GetField() != "checks" {
-				t.Errorf("%s of %d checks: details %v", name, n, st.Details())
-			}
+		_, err := d.client.Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
+		st, _ := status.FromError(err)
+		if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") {
+			t.Errorf("%d checks: %v", n, st)
+		}
+		if ds := st.Details(); len(ds) != 1 || ds[0].(*sluicev1.Error).GetField() != "checks" {
+			t.Errorf("%d checks: details %v", n, st.Details())
 		}
 	}
 	big := request(user(strings.Repeat("x", maxMessage)))
@@ -232,7 +222,8 @@ func TestReset(t *testing.T) {
 		if err != nil || !res.GetDecisions()[0].GetAllowed() {
 			t.Fatal(res, err)
 		}
-		reset, err := d.client.Reset(t.Context(), &sluicev1.ResetRequest{Checks: []*sluicev1.Check{user("x"), {}}})
+		forget := func(c *sluicev1.Check) { c.Verb = sluicev1.Verb_VERB_RESET }
+		reset, err := d.client.Check(t.Context(), request(change(user("x"), forget), change(&sluicev1.Check{}, forget)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,15 +262,13 @@ func TestMalformedProtobuf(t *testing.T) {
 		"cut short":        {0x0a, 0x7f, 0x01},
 		"text not in UTF8": badText,
 	} {
-		for _, method := range []string{"Check", "Reset"} {
-			var res []byte
-			err := d.conn.Invoke(t.Context(), "/sluice.v1.SluiceService/"+method, body, &res, grpc.ForceCodec(bytesCodec{}))
-			if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "unmarshal") {
-				t.Errorf("%s to %s: %v", name, method, err)
-			}
+		var got []byte
+		err := d.conn.Invoke(t.Context(), sluicev1.RateLimitService_Check_FullMethodName, body, &got, grpc.ForceCodec(bytesCodec{}))
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "unmarshal") {
+			t.Errorf("%s: %v", name, err)
 		}
-		stream, err := d.conn.NewStream(t.Context(), &sluicev1.SluiceService_ServiceDesc.Streams[0],
-			"/sluice.v1.SluiceService/CheckStream", grpc.ForceCodec(bytesCodec{}))
+		stream, err := d.conn.NewStream(t.Context(), &sluicev1.RateLimitService_ServiceDesc.Streams[0],
+			"/sluice.v1.RateLimitService/CheckStream", grpc.ForceCodec(bytesCodec{}))
 		if err != nil {
 			t.Fatal(err)
 		}

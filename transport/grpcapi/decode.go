@@ -195,11 +195,11 @@ func decodeLimit(data []byte, l *sluicev1.Limit) error {
 
 // setVerb sets the verb, or the Err of an unknown one.
 func setVerb(c *limiter.Check, v int32) {
-	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
+	if v >= 0 && v <= int32(sluicev1.Verb_VERB_RESET) {
 		c.Verb = bucket.Verb(v)
 		return
 	}
-	c.Err = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
+	c.Err = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_RESET)}
 }
 
 // addLimit adds limit i, or the Err of an invalid one.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -26,7 +27,7 @@ func TestDocumentedCall(t *testing.T) {
 	if err := protojson.Unmarshal([]byte(m[1]), &req); err != nil {
 		t.Error(err)
 	}
-	if want := strings.TrimPrefix(sluicev1.SluiceService_Check_FullMethodName, "/"); m[2] != want {
+	if want := strings.TrimPrefix(sluicev1.RateLimitService_Check_FullMethodName, "/"); m[2] != want {
 		t.Errorf("method %s, want %s", m[2], want)
 	}
 	var res sluicev1.CheckResponse
@@ -35,11 +36,11 @@ func TestDocumentedCall(t *testing.T) {
 	}
 	for _, msg := range []protoreflect.ProtoMessage{
 		&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{},
-		&sluicev1.MembersResponse{}, &sluicev1.Member{}, &sluicev1.VoterSet{}, &sluicev1.PartitionCounts{},
-		&sluicev1.ForgetMemberRequest{}, &sluicev1.ForgetMemberResponse{},
+		&adminv1alpha1.MembersResponse{}, &adminv1alpha1.Member{}, &adminv1alpha1.VoterSet{}, &adminv1alpha1.PartitionCounts{},
+		&adminv1alpha1.ForgetMemberRequest{}, &adminv1alpha1.ForgetMemberResponse{},
 		&sluicev1.ReportLoadRequest{}, &sluicev1.ReportLoadResponse{},
-		&sluicev1.TopRequest{}, &sluicev1.TopResponse{}, &sluicev1.TopKey{},
-		&sluicev1.InspectRequest{}, &sluicev1.InspectResponse{}, &sluicev1.LimitStanding{}, &sluicev1.LeaseLeft{},
+		&adminv1alpha1.TopRequest{}, &adminv1alpha1.TopResponse{}, &adminv1alpha1.TopKey{},
+		&adminv1alpha1.InspectRequest{}, &adminv1alpha1.InspectResponse{}, &adminv1alpha1.LimitStanding{}, &adminv1alpha1.LeaseLeft{},
 	} {
 		fields := msg.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {

@@ -153,7 +153,7 @@ func TestUnfinishedMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := openPort(t, Config{MessageDeadline: time.Second}, c.callers, c.secure)
 			conn, ctx := p.client(t)
-			client := sluicev1.NewSluiceServiceClient(conn)
+			client := sluicev1.NewRateLimitServiceClient(conn)
 			if _, err := client.Check(ctx, request(user("before"))); err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestUnfinishedMessages(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				r.Flood(t.Context(), 150, 4<<20, sluicev1.SluiceService_Check_FullMethodName)
+				r.Flood(t.Context(), 150, 4<<20, sluicev1.RateLimitService_Check_FullMethodName)
 			}()
 			most, asked := before, 0
 			for over := false; !over; {
@@ -208,18 +208,18 @@ func TestUnfinishedMessages(t *testing.T) {
 func TestMessageDeadline(t *testing.T) {
 	p := openPort(t, Config{MessageDeadline: 100 * time.Millisecond}, false, false)
 	r := p.raw(t)
-	stream, err := r.Open(sluicev1.SluiceService_CheckStream_FullMethodName)
+	stream, err := r.Open(sluicev1.RateLimitService_CheckStream_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	half, err := r.Open(sluicev1.SluiceService_Check_FullMethodName)
+	half, err := r.Open(sluicev1.RateLimitService_Check_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Announce(half, 1000); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := r.Open(sluicev1.SluiceService_Check_FullMethodName)
+	silent, err := r.Open(sluicev1.RateLimitService_Check_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestMessageDeadline(t *testing.T) {
 func TestLargeMessages(t *testing.T) {
 	p := openPort(t, Config{MessageDeadline: time.Minute}, false, false) // on a busy machine they take their time
 	conn, ctx := p.client(t)
-	client := sluicev1.NewSluiceServiceClient(conn)
+	client := sluicev1.NewRateLimitServiceClient(conn)
 	many := request()
 	for range 10_000 {
 		many.Checks = append(many.Checks, user(strings.Repeat("x", 60)))
@@ -295,7 +295,7 @@ func TestLargeMessages(t *testing.T) {
 func TestUnauthenticated(t *testing.T) {
 	p := openPort(t, Config{}, true, false)
 	r := p.raw(t)
-	for _, method := range []string{"/sluice.v1.SluiceService/Members", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"} {
+	for _, method := range []string{"/sluice.admin.v1alpha1.AdminService/Members", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"} {
 		id, err := r.Open(method)
 		if err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func TestRejectedCallsTakeTime(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		p := openPort(t, Config{}, true, false)
 		conn, ctx := p.client(t)
-		api := sluicev1.NewSluiceServiceClient(conn)
+		api := sluicev1.NewRateLimitServiceClient(conn)
 		if known {
 			if _, err := api.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "shop"}}}); err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
@@ -31,7 +32,7 @@ func (i inspected) Inspect(ctx context.Context, q *limiter.Check) (limiter.Inspe
 func TestInspect(t *testing.T) {
 	operator := access.AsOperator(t.Context())
 	d := open(t, Config{Limiter: inspected{newLimiter(t, apitest.NewNode(t))}})
-	got, err := d.Inspect(operator, &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
+	got, err := (admin{Server: d.Server}).Inspect(operator, &adminv1alpha1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +41,11 @@ func TestInspect(t *testing.T) {
 		l[0].Spent != 4 || l[0].ResetAfterNs != 1e9 || l[0].Limit.Count != 3 || l[0].Name != "shop/user" || got.Leases[0].Left != 5 || got.Shown[0].Value != "ann" {
 		t.Errorf("%v", got)
 	}
-	if _, err := d.Inspect(operator, &sluicev1.InspectRequest{Domain: "shop"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := (admin{Server: d.Server}).Inspect(operator, &adminv1alpha1.InspectRequest{Domain: "shop"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("without a descriptor: %v", err)
 	}
 	// As over HTTP: see console.
-	if _, err := d.client.Inspect(t.Context(), &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}); status.Code(err) != codes.PermissionDenied {
+	if _, err := d.admin.Inspect(t.Context(), &adminv1alpha1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("no operator: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
@@ -14,17 +15,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Members implements sluicev1.SluiceServiceServer.
-func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+// admin is the API of operators.
+type admin struct {
+	adminv1alpha1.UnimplementedAdminServiceServer
+	*Server
+}
+
+// Members implements adminv1alpha1.AdminServiceServer.
+func (s admin) Members(ctx context.Context, _ *adminv1alpha1.MembersRequest) (*adminv1alpha1.MembersResponse, error) {
 	if _, rejected := s.config.Guard.Call(ctx, limiter.GRPCAPI); rejected != nil {
 		return nil, statusOf(rejected)
 	}
 	m := s.config.Limiter.Members(ctx)
 	h := m.PartitionCounts
-	res := &sluicev1.MembersResponse{
-		Self: m.Self, Ring: m.Ring, Partitions: int32(m.Partitions), Members: make([]*sluicev1.Member, len(m.Members)),
+	res := &adminv1alpha1.MembersResponse{
+		Self: m.Self, Ring: m.Ring, Partitions: int32(m.Partitions), Members: make([]*adminv1alpha1.Member, len(m.Members)),
 		VoterSet: setToProto(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached,
-		PartitionCounts: &sluicev1.PartitionCounts{
+		PartitionCounts: &adminv1alpha1.PartitionCounts{
 			Owned: int32(h.Owned), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
 			HandingOver: int32(h.HandingOver), Replicas: int32(h.Replicas), TakingOver: int32(h.TakingOver),
 			Divergent: int32(h.Divergent), Lost: int32(h.Lost),
@@ -35,7 +42,7 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 		res.ClocksAgree = new(m.Clocks.Agree)
 	}
 	for _, x := range m.LostRules {
-		res.LostRules = append(res.LostRules, &sluicev1.LostRule{Domain: x.Domain, Rule: x.Rule, LeftNs: int64(x.Left)})
+		res.LostRules = append(res.LostRules, &adminv1alpha1.LostRule{Domain: x.Domain, Rule: x.Rule, LeftNs: int64(x.Left)})
 	}
 	for i := range m.Members {
 		res.Members[i] = memberToProto(&m.Members[i])
@@ -43,8 +50,8 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 	return res, nil
 }
 
-func memberToProto(m *limiter.Member) *sluicev1.Member {
-	p := &sluicev1.Member{
+func memberToProto(m *limiter.Member) *adminv1alpha1.Member {
+	p := &adminv1alpha1.Member{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),
 		GossipAddress: m.Gossip, PeerAddress: m.Peer, GrpcAddress: m.GRPC, HttpAddress: m.HTTP,
 		Version: m.Version, Zone: m.Zone, Partitions: int32(m.Partitions), Owned: int32(m.Owned),
@@ -60,15 +67,15 @@ func memberToProto(m *limiter.Member) *sluicev1.Member {
 }
 
 // setToProto returns nil for no set.
-func setToProto(s limiter.VoterSet) *sluicev1.VoterSet {
+func setToProto(s limiter.VoterSet) *adminv1alpha1.VoterSet {
 	if s.Version == 0 {
 		return nil
 	}
-	return &sluicev1.VoterSet{ClusterId: s.ClusterID, Version: s.Version, Members: s.Members}
+	return &adminv1alpha1.VoterSet{ClusterId: s.ClusterID, Version: s.Version, Members: s.Members}
 }
 
-// ForgetMember implements sluicev1.SluiceServiceServer.
-func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
+// ForgetMember implements adminv1alpha1.AdminServiceServer.
+func (s admin) ForgetMember(ctx context.Context, req *adminv1alpha1.ForgetMemberRequest) (*adminv1alpha1.ForgetMemberResponse, error) {
 	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
 		return nil, err
 	}
@@ -76,11 +83,11 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.ForgetMemberResponse{VoterSet: setToProto(set)}, nil
+	return &adminv1alpha1.ForgetMemberResponse{VoterSet: setToProto(set)}, nil
 }
 
-// Bootstrap implements sluicev1.SluiceServiceServer.
-func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
+// Bootstrap implements adminv1alpha1.AdminServiceServer.
+func (s admin) Bootstrap(ctx context.Context, _ *adminv1alpha1.BootstrapRequest) (*adminv1alpha1.BootstrapResponse, error) {
 	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
 		return nil, err
 	}
@@ -88,11 +95,11 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.BootstrapResponse{VoterSet: setToProto(set)}, nil
+	return &adminv1alpha1.BootstrapResponse{VoterSet: setToProto(set)}, nil
 }
 
-// AcceptLoss implements sluicev1.SluiceServiceServer.
-func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
+// AcceptLoss implements adminv1alpha1.AdminServiceServer.
+func (s admin) AcceptLoss(ctx context.Context, _ *adminv1alpha1.AcceptLossRequest) (*adminv1alpha1.AcceptLossResponse, error) {
 	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
 		return nil, err
 	}
@@ -100,11 +107,11 @@ func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) 
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
+	return &adminv1alpha1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
 }
 
-// Inspect implements sluicev1.SluiceServiceServer.
-func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
+// Inspect implements adminv1alpha1.AdminServiceServer.
+func (s admin) Inspect(ctx context.Context, req *adminv1alpha1.InspectRequest) (*adminv1alpha1.InspectResponse, error) {
 	pass, err := s.operate(ctx, access.Read, req.GetDomain())
 	if err != nil {
 		return nil, err
@@ -126,21 +133,21 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 	return res, nil
 }
 
-func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
-	res := &sluicev1.InspectResponse{
+func inspectionToProto(x *limiter.Inspection) *adminv1alpha1.InspectResponse {
+	res := &adminv1alpha1.InspectResponse{
 		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Owner: x.Owner, Generation: x.Gen,
 		Replicas: x.Replicas, InitialSync: x.InitialSync, Counted: x.Counted, Grants: int32(x.Grants), Granted: x.Granted,
 		Denying: x.Denying, Missing: x.Missing, Shown: entriesToProto(x.Shown),
 	}
 	for _, l := range x.Leases {
-		res.Leases = append(res.Leases, &sluicev1.LeaseLeft{Node: l.Node, Left: l.Left})
+		res.Leases = append(res.Leases, &adminv1alpha1.LeaseLeft{Node: l.Node, Left: l.Left})
 	}
 	if x.Rule == nil {
 		return res
 	}
 	res.Rule, res.Unlimited, res.Shadow = x.Rule.Name, x.Rule.Unlimited, x.Rule.Shadow
 	for i, l := range x.Limits {
-		res.Limits = append(res.Limits, &sluicev1.LimitStanding{
+		res.Limits = append(res.Limits, &adminv1alpha1.LimitStanding{
 			Name: x.Rule.LimitName(i), Limit: transport.LimitToProto(x.Rule.Limits.At(i)),
 			Spent: l.Spent, Remaining: l.Remaining, ResetAfterNs: int64(l.ResetAfter),
 		})
@@ -159,8 +166,8 @@ func entriesToProto(list []rules.Entry) []*sluicev1.Entry {
 // defaultTop is the number of keys of a request that does not set n.
 const defaultTop = 20
 
-// Top implements sluicev1.SluiceServiceServer.
-func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.TopResponse, error) {
+// Top implements adminv1alpha1.AdminServiceServer.
+func (s admin) Top(ctx context.Context, req *adminv1alpha1.TopRequest) (*adminv1alpha1.TopResponse, error) {
 	pass, err := s.authorize(ctx, access.Read, req.GetDomain())
 	if err != nil {
 		return nil, err
@@ -175,10 +182,10 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	res := &sluicev1.TopResponse{CoversNs: int64(top.Covers), Nodes: top.Nodes, Missing: top.Missing}
+	res := &adminv1alpha1.TopResponse{CoversNs: int64(top.Covers), Nodes: top.Nodes, Missing: top.Missing}
 	for i := range top.Keys {
 		k := &top.Keys[i]
-		res.Keys = append(res.Keys, &sluicev1.TopKey{
+		res.Keys = append(res.Keys, &adminv1alpha1.TopKey{
 			Domain: k.Domain, Descriptor_: entriesToProto(k.Descriptor), Rule: k.Rule, Cut: k.Cut,
 			Count: k.Count, Error: k.Error, PerSecond: k.PerSecond,
 		})

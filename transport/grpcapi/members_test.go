@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
@@ -31,17 +32,17 @@ func TestMembers(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    limiter.Overview
-		want *sluicev1.MembersResponse
+		want *adminv1alpha1.MembersResponse
 	}{
-		{"nothing known yet", limiter.Overview{}, &sluicev1.MembersResponse{PartitionCounts: &sluicev1.PartitionCounts{}}},
+		{"nothing known yet", limiter.Overview{}, &adminv1alpha1.MembersResponse{PartitionCounts: &adminv1alpha1.PartitionCounts{}}},
 		{
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
 			}}}, Reason: "no voter set is known yet"},
-			&sluicev1.MembersResponse{
-				Self: "n1", Reason: "no voter set is known yet", PartitionCounts: &sluicev1.PartitionCounts{},
-				Members: []*sluicev1.Member{{
+			&adminv1alpha1.MembersResponse{
+				Self: "n1", Reason: "no voter set is known yet", PartitionCounts: &adminv1alpha1.PartitionCounts{},
+				Members: []*adminv1alpha1.Member{{
 					Name: "n1", Boot: "b1", State: "serving", GossipAddress: "g", PeerAddress: "p", GrpcAddress: "127.0.0.1:7460", HttpAddress: "h",
 					Version: "v1", Alive: true, SilentNs: proto.Int64(0),
 				}},
@@ -59,11 +60,11 @@ func TestMembers(t *testing.T) {
 				},
 				PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
 			},
-			&sluicev1.MembersResponse{
+			&adminv1alpha1.MembersResponse{
 				Self: "n1", MayDecide: true,
-				VoterSet:        &sluicev1.VoterSet{ClusterId: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
-				PartitionCounts: &sluicev1.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
-				Members: []*sluicev1.Member{
+				VoterSet:        &adminv1alpha1.VoterSet{ClusterId: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
+				PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+				Members: []*adminv1alpha1.Member{
 					{Name: "n1", Boot: "b1", State: "serving", Voter: true, Alive: true, SilentNs: proto.Int64(0), Owned: 500, Zone: "a"},
 					{Name: "n2", Boot: "b2", State: "leaving", Voter: true, Alive: true, SilentNs: proto.Int64(30e6), Owned: 521},
 					{Name: "n3", State: "missing", Voter: true},
@@ -71,7 +72,7 @@ func TestMembers(t *testing.T) {
 			},
 		},
 	} {
-		got, err := clustered(t, c.o, nil).client.Members(t.Context(), &sluicev1.MembersRequest{})
+		got, err := clustered(t, c.o, nil).admin.Members(t.Context(), &adminv1alpha1.MembersRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,12 +107,12 @@ func TestForgetMember(t *testing.T) {
 			asked = append(asked, name)
 			return c.err
 		})
-		got, err := d.ForgetMember(c.ctx, &sluicev1.ForgetMemberRequest{Name: c.name})
+		got, err := (admin{Server: d.Server}).ForgetMember(c.ctx, &adminv1alpha1.ForgetMemberRequest{Name: c.name})
 		st := status.Convert(err)
 		if st.Code() != c.code || st.Message() != c.want {
 			t.Errorf("%v: %s\nwant %v: %s", st.Code(), st.Message(), c.code, c.want)
 		}
-		if want := (&sluicev1.VoterSet{ClusterId: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetVoterSet(), want) {
+		if want := (&adminv1alpha1.VoterSet{ClusterId: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetVoterSet(), want) {
 			t.Errorf("%v", got)
 		}
 		if err != nil && (len(st.Details()) != 1 || st.Details()[0].(*sluicev1.Error).GetMessage() == "") {
@@ -126,11 +127,11 @@ func TestForgetMember(t *testing.T) {
 // A client of the gRPC port is no operator, and a node that is leaving forgets nobody.
 func TestForgetMemberServed(t *testing.T) {
 	d := clustered(t, limiter.Overview{}, func(context.Context, string) error { return nil })
-	if _, err := d.client.ForgetMember(t.Context(), &sluicev1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := d.admin.ForgetMember(t.Context(), &adminv1alpha1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("no operator: %v", err)
 	}
 	d.Drain()
-	if _, err := d.ForgetMember(access.AsOperator(t.Context()), &sluicev1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.Unavailable {
+	if _, err := (admin{Server: d.Server}).ForgetMember(access.AsOperator(t.Context()), &adminv1alpha1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.Unavailable {
 		t.Errorf("leaving: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/wire"
@@ -33,6 +34,8 @@ type Config struct {
 	Limiter limiter.Service
 	// Guard authenticates and authorizes callers. nil admits all.
 	Guard *access.Guard
+	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.
+	CheckTimeout time.Duration
 	// Tracing: callers' traceparent is read.
 	Tracing bool
 	// Reasons says why the node is not ready, for the trailer TrailerReason of the health service. May be nil.
@@ -72,9 +75,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Server is sluice.v1. Make it with New, close it with Close.
+// Server is sluice.v1 and sluice.admin.v1alpha1. Make it with New, close it with Close.
 type Server struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 	config Config
 	health *health.Server
 	inflow *inflow.Budget
@@ -111,11 +114,12 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Register adds sluice.v1, grpc.health.v1 and reflection to g, which must have Options and not serve yet. It returns the
+// Register adds sluice.v1, sluice.admin.v1alpha1, grpc.health.v1 and reflection to g, which must have Options and not serve yet. It returns the
 // registrar for other services of the same port, whose calls are bounded alike.
 func (s *Server) Register(g *grpc.Server) grpc.ServiceRegistrar {
 	r := s.inflow.Registrar(g)
 	r.RegisterService(serviceDesc(), s)
+	adminv1alpha1.RegisterAdminServiceServer(r, admin{Server: s})
 	healthv1.RegisterHealthServer(r, &healthService{s.health, s})
 	reflection.Register(r)
 	return r
@@ -124,7 +128,7 @@ func (s *Server) Register(g *grpc.Server) grpc.ServiceRegistrar {
 // healthNames are the services that the health service knows: the node, its own API, and the names that clients of
 // envoyproxy/ratelimit use.
 var healthNames = []string{
-	"", sluicev1.SluiceService_ServiceDesc.ServiceName, "ratelimit", "envoy.service.ratelimit.v3.RateLimitService",
+	"", sluicev1.RateLimitService_ServiceDesc.ServiceName, "ratelimit", "envoy.service.ratelimit.v3.RateLimitService",
 }
 
 // SetReady makes the health service report SERVING or NOT_SERVING. Checks are answered either way. After Drain it stays
@@ -200,7 +204,7 @@ func (s *Server) HTTPOptions() []grpc.ServerOption {
 
 // endWithDrain ends the context of streams when s is drained. CheckStream ends by itself once everything is answered.
 func (s *Server) endWithDrain(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if info.FullMethod == sluicev1.SluiceService_CheckStream_FullMethodName {
+	if info.FullMethod == sluicev1.RateLimitService_CheckStream_FullMethodName {
 		return handler(srv, stream)
 	}
 	ctx, cancel := context.WithCancel(stream.Context())

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
@@ -37,7 +38,8 @@ type api struct {
 	*Server
 	grpc   *grpc.Server
 	conn   *grpc.ClientConn
-	client sluicev1.SluiceServiceClient
+	client sluicev1.RateLimitServiceClient
+	admin  adminv1alpha1.AdminServiceClient
 }
 
 // open serves c until the test ends, by when all of it must have stopped.
@@ -58,7 +60,7 @@ func open(t testing.TB, c Config, opts ...grpc.ServerOption) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.client = sluicev1.NewSluiceServiceClient(d.conn)
+	d.client, d.admin = sluicev1.NewRateLimitServiceClient(d.conn), adminv1alpha1.NewAdminServiceClient(d.conn)
 	t.Cleanup(func() {
 		d.conn.Close()
 		d.grpc.Stop()
@@ -100,7 +102,7 @@ func TestConfigValidate(t *testing.T) {
 func TestServices(t *testing.T) {
 	d := openNode(t)
 	info := d.grpc.GetServiceInfo()
-	for _, name := range []string{"sluice.v1.SluiceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} {
+	for _, name := range []string{"sluice.v1.RateLimitService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} {
 		if _, ok := info[name]; !ok {
 			t.Errorf("%s is not registered", name)
 		}
@@ -112,7 +114,7 @@ func TestHealth(t *testing.T) {
 	health := healthv1.NewHealthClient(d.conn)
 	want := func(when string, s healthv1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		for _, service := range []string{"", "sluice.v1.SluiceService", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
+		for _, service := range []string{"", "sluice.v1.RateLimitService", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
 			res, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
 			if err != nil || res.GetStatus() != s {
 				t.Errorf("%s: %q is %v, %v; want %v", when, service, res.GetStatus(), err, s)
@@ -140,10 +142,6 @@ func TestDrainRejectsCalls(t *testing.T) {
 	_, err := d.client.Check(t.Context(), request(user("x")))
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("Check: %v", err)
-	}
-	_, err = d.client.Reset(t.Context(), &sluicev1.ResetRequest{Checks: []*sluicev1.Check{user("x")}})
-	if status.Code(err) != codes.Unavailable {
-		t.Errorf("Reset: %v", err)
 	}
 	stream, err := d.client.CheckStream(t.Context())
 	if err == nil {

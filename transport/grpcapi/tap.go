@@ -46,9 +46,9 @@ type Method struct {
 // methodOf returns the Method with that full name.
 func (s *Server) methodOf(name string) Method {
 	switch name {
-	case sluicev1.SluiceService_Check_FullMethodName:
+	case sluicev1.RateLimitService_Check_FullMethodName:
 		return Method{API: limiter.GRPCAPI, Shed: true}
-	case sluicev1.SluiceService_CheckStream_FullMethodName:
+	case sluicev1.RateLimitService_CheckStream_FullMethodName:
 		return Method{API: limiter.StreamAPI}
 	}
 	if m, ok := s.config.Methods[name]; ok {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
@@ -23,8 +23,8 @@ func TestTop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for by, want := range map[sluicev1.TopBy]uint64{sluicev1.TopBy_TOP_BY_FREQUENT: 5, sluicev1.TopBy_TOP_BY_LIMITED: 2} {
-		res, err := d.client.Top(t.Context(), &sluicev1.TopRequest{By: by})
+	for by, want := range map[adminv1alpha1.TopBy]uint64{adminv1alpha1.TopBy_TOP_BY_FREQUENT: 5, adminv1alpha1.TopBy_TOP_BY_LIMITED: 2} {
+		res, err := d.admin.Top(t.Context(), &adminv1alpha1.TopRequest{By: by})
 		if err != nil || len(res.Keys) != 1 || len(res.Nodes) != 1 || len(res.Missing) != 1 || res.CoversNs <= 0 {
 			t.Fatalf("%v: %v %v", by, res, err)
 		}
@@ -33,16 +33,16 @@ func TestTop(t *testing.T) {
 			t.Errorf("%v: %v", by, k)
 		}
 	}
-	for _, req := range []*sluicev1.TopRequest{{N: 101}, {N: -1}, {By: 2}, {By: 256}, {By: -1}} {
-		if _, err := d.client.Top(t.Context(), req); status.Code(err) != codes.InvalidArgument {
+	for _, req := range []*adminv1alpha1.TopRequest{{N: 101}, {N: -1}, {By: 2}, {By: 256}, {By: -1}} {
+		if _, err := d.admin.Top(t.Context(), req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", req, err)
 		}
 	}
 	d.Drain()
-	if _, err := d.client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.Unavailable {
+	if _, err := d.admin.Top(t.Context(), &adminv1alpha1.TopRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("from a node that leaves: %v", err)
 	}
-	if _, err := openNode(t).client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := openNode(t).admin.Top(t.Context(), &adminv1alpha1.TopRequest{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("no operator: %v", err)
 	}
 }

@@ -50,7 +50,7 @@ func (d *api) reset(w http.ResponseWriter, r *http.Request) error {
 	if rejected := pass.Restrict(b); rejected != nil {
 		return rejected
 	}
-	if err := d.Limiter.Reset(r.Context(), b); err != nil {
+	if err := d.Limiter.Check(r.Context(), b); err != nil {
 		return err
 	}
 	if !many {

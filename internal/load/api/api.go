@@ -94,7 +94,7 @@ const maxLimits = 16
 
 // Kinds are all APIs.
 var Kinds = []Kind{
-	{"grpc", "sluice's own API, SluiceService.Check", false, load.MaxBatch, 0, maxLimits, openGRPC},
+	{"grpc", "sluice's own API, RateLimitService.Check", false, load.MaxBatch, 0, maxLimits, openGRPC},
 	{"stream", "the same by CheckStream, a stream for each caller and node", false, load.MaxBatch, 0, maxLimits, openStream},
 	{"sdk", "the Go client, one for all callers; more than one check a call is all or nothing", false, load.MaxBatch, 0, maxLimits, openSDK},
 	{"http", "POST /v1/check", true, load.MaxBatch, 0, maxLimits, openHTTP},

@@ -23,7 +23,7 @@ import (
 // server answers as its keys say: "allowed" and "denied" are decided, "broken" is one check's error, "short" leaves
 // decisions out, "rejected" fails the call, "ends" ends the stream, and "hangs" never comes back.
 type server struct {
-	sluicev1.UnimplementedSluiceServiceServer
+	sluicev1.UnimplementedRateLimitServiceServer
 	streams atomic.Int32
 }
 
@@ -83,7 +83,7 @@ func open(t *testing.T, name string, timeout time.Duration) (*server, API) {
 		t.Fatal(err)
 	}
 	s, g := &server{}, grpc.NewServer()
-	sluicev1.RegisterSluiceServiceServer(g, s)
+	sluicev1.RegisterRateLimitServiceServer(g, s)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = g.Serve(l) })
 	t.Cleanup(func() { g.Stop(); serving.Wait() })

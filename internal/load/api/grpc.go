@@ -62,7 +62,7 @@ func (c *unaryCaller[Request, Response]) Call(ctx context.Context, node int, key
 
 func openGRPC(c Config) (API, error) {
 	u := &unary[sluicev1.CheckRequest, sluicev1.CheckResponse]{
-		method: sluicev1.SluiceService_Check_FullMethodName, request: request, name: name, count: count,
+		method: sluicev1.RateLimitService_Check_FullMethodName, request: request, name: name, count: count,
 	}
 	return u.open(c)
 }

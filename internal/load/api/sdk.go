@@ -93,7 +93,7 @@ func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.C
 	return nil
 }
 
-// streams calls SluiceService.CheckStream.
+// streams calls RateLimitService.CheckStream.
 type streams struct {
 	*connections
 	config Config
@@ -155,7 +155,7 @@ func (c *streamCaller) Call(ctx context.Context, node int, keys []string, seen *
 func (c *streamCaller) begin(ctx context.Context, node int) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(c.timeout, cancel)
-	opened, err := sluicev1.NewSluiceServiceClient(c.conns[node]).CheckStream(ctx)
+	opened, err := sluicev1.NewRateLimitServiceClient(c.conns[node]).CheckStream(ctx)
 	if err != nil {
 		cancel()
 		late.Stop()

@@ -4,8 +4,7 @@
 // 	protoc        (unknown)
 // source: sluice/v1/sluice.proto
 
-// sluice's own API: may this descriptor spend this cost now? docs/api.md is the
-// reference, with examples.
+// The API of callers: may this descriptor spend this cost now? docs/api.md is the reference, with examples.
 
 package sluicev1
 
@@ -35,6 +34,8 @@ const (
 	Verb_VERB_CHARGE Verb = 2
 	// Give the cost back, never above full.
 	Verb_VERB_REFUND Verb = 3
+	// Delete the counters of the descriptor; the cost is ignored. The Decision says how the limits are then.
+	Verb_VERB_RESET Verb = 4
 )
 
 // Enum value maps for Verb.
@@ -44,12 +45,14 @@ var (
 		1: "VERB_READ",
 		2: "VERB_CHARGE",
 		3: "VERB_REFUND",
+		4: "VERB_RESET",
 	}
 	Verb_value = map[string]int32{
 		"VERB_CHECK":  0,
 		"VERB_READ":   1,
 		"VERB_CHARGE": 2,
 		"VERB_REFUND": 3,
+		"VERB_RESET":  4,
 	}
 )
 
@@ -453,54 +456,6 @@ func (ErrorCode) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
 }
 
-type TopBy int32
-
-const (
-	// Denied checks, those too that a rule in shadow mode would have denied.
-	TopBy_TOP_BY_LIMITED TopBy = 0
-	// Checks.
-	TopBy_TOP_BY_FREQUENT TopBy = 1
-)
-
-// Enum value maps for TopBy.
-var (
-	TopBy_name = map[int32]string{
-		0: "TOP_BY_LIMITED",
-		1: "TOP_BY_FREQUENT",
-	}
-	TopBy_value = map[string]int32{
-		"TOP_BY_LIMITED":  0,
-		"TOP_BY_FREQUENT": 1,
-	}
-)
-
-func (x TopBy) Enum() *TopBy {
-	p := new(TopBy)
-	*p = x
-	return p
-}
-
-func (x TopBy) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (TopBy) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_v1_sluice_proto_enumTypes[7].Descriptor()
-}
-
-func (TopBy) Type() protoreflect.EnumType {
-	return &file_sluice_v1_sluice_proto_enumTypes[7]
-}
-
-func (x TopBy) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use TopBy.Descriptor instead.
-func (TopBy) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
-}
-
 // Entry is one (key, value) of a descriptor. The key has 1 byte to 1 KiB; the value any length.
 type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -798,7 +753,7 @@ type CheckRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Checks []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
 	// When one check is denied or fails, the others' charges are given back and
-	// none is allowed. Charge and refund, which cannot be denied, are rejected here.
+	// none is allowed. Charge, refund and reset, which cannot be denied, are rejected here.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Names the request in CheckStream.
 	Id            uint64 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
@@ -1305,677 +1260,6 @@ func (x *Error) GetMessage() string {
 	return ""
 }
 
-type ResetRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 10,000. Cost and verb are ignored; limits, when set, say that the counter
-	// meant is that of checks which bring their own.
-	Checks        []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResetRequest) Reset() {
-	*x = ResetRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResetRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResetRequest) ProtoMessage() {}
-
-func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
-func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ResetRequest) GetChecks() []*Check {
-	if x != nil {
-		return x.Checks
-	}
-	return nil
-}
-
-type ResetResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One per check; only error, rule, source and owner are set.
-	Decisions     []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResetResponse) Reset() {
-	*x = ResetResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResetResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResetResponse) ProtoMessage() {}
-
-func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
-func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ResetResponse) GetDecisions() []*Decision {
-	if x != nil {
-		return x.Decisions
-	}
-	return nil
-}
-
-type MembersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MembersRequest) Reset() {
-	*x = MembersRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MembersRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MembersRequest) ProtoMessage() {}
-
-func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
-func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
-}
-
-type MembersResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node that answers.
-	Self string `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
-	// Sorted by name: members in gossip, and voters that are missing there.
-	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
-	// Hash of the ring table; equal on nodes that agree.
-	Ring       string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
-	Partitions int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// Unset while the node knows no voter set.
-	VoterSet *VoterSet `protobuf:"bytes,5,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
-	// The node may decide checks at full limit. If not, reason says why.
-	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
-	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Numbers of partitions on the node.
-	PartitionCounts *PartitionCounts `protobuf:"bytes,8,opt,name=partition_counts,json=partitionCounts,proto3" json:"partition_counts,omitempty"`
-	// A majority of the voters has clocks that differ by no more than --max-clock-skew. Unset while the clocks of a majority are
-	// not known.
-	ClocksAgree *bool `protobuf:"varint,9,opt,name=clocks_agree,json=clocksAgree,proto3,oneof" json:"clocks_agree,omitempty"`
-	// How far the node aligns windows ahead of its own clock, because that is off.
-	ClockCorrectionNs int64 `protobuf:"varint,10,opt,name=clock_correction_ns,json=clockCorrectionNs,proto3" json:"clock_correction_ns,omitempty"`
-	// What the node does not reach and waits for, a sentence each; empty if nothing.
-	Unreached []string `protobuf:"bytes,11,rep,name=unreached,proto3" json:"unreached,omitempty"`
-	// Rules that deny because counters of the node's partitions are lost, at most 20.
-	LostRules     []*LostRule `protobuf:"bytes,12,rep,name=lost_rules,json=lostRules,proto3" json:"lost_rules,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MembersResponse) Reset() {
-	*x = MembersResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MembersResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MembersResponse) ProtoMessage() {}
-
-func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
-func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *MembersResponse) GetSelf() string {
-	if x != nil {
-		return x.Self
-	}
-	return ""
-}
-
-func (x *MembersResponse) GetMembers() []*Member {
-	if x != nil {
-		return x.Members
-	}
-	return nil
-}
-
-func (x *MembersResponse) GetRing() string {
-	if x != nil {
-		return x.Ring
-	}
-	return ""
-}
-
-func (x *MembersResponse) GetPartitions() int32 {
-	if x != nil {
-		return x.Partitions
-	}
-	return 0
-}
-
-func (x *MembersResponse) GetVoterSet() *VoterSet {
-	if x != nil {
-		return x.VoterSet
-	}
-	return nil
-}
-
-func (x *MembersResponse) GetMayDecide() bool {
-	if x != nil {
-		return x.MayDecide
-	}
-	return false
-}
-
-func (x *MembersResponse) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *MembersResponse) GetPartitionCounts() *PartitionCounts {
-	if x != nil {
-		return x.PartitionCounts
-	}
-	return nil
-}
-
-func (x *MembersResponse) GetClocksAgree() bool {
-	if x != nil && x.ClocksAgree != nil {
-		return *x.ClocksAgree
-	}
-	return false
-}
-
-func (x *MembersResponse) GetClockCorrectionNs() int64 {
-	if x != nil {
-		return x.ClockCorrectionNs
-	}
-	return 0
-}
-
-func (x *MembersResponse) GetUnreached() []string {
-	if x != nil {
-		return x.Unreached
-	}
-	return nil
-}
-
-func (x *MembersResponse) GetLostRules() []*LostRule {
-	if x != nil {
-		return x.LostRules
-	}
-	return nil
-}
-
-type Member struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Boot  string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	// joining, serving or leaving; missing if it is a voter and gossip does not show it:
-	// then only its name is known.
-	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	GossipAddress string `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
-	PeerAddress   string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	GrpcAddress   string `protobuf:"bytes,6,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
-	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
-	// Partitions that the ring gives to it.
-	Partitions int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// It is in the voter set.
-	Voter bool `protobuf:"varint,10,opt,name=voter,proto3" json:"voter,omitempty"`
-	// The responding node has heard from it recently.
-	Alive bool `protobuf:"varint,11,opt,name=alive,proto3" json:"alive,omitempty"`
-	// How long it has not been heard from; unset if that is not known.
-	SilentNs *int64 `protobuf:"varint,12,opt,name=silent_ns,json=silentNs,proto3,oneof" json:"silent_ns,omitempty"`
-	// Partitions that it owns, as far as the responding node knows.
-	Owned int32 `protobuf:"varint,13,opt,name=owned,proto3" json:"owned,omitempty"`
-	// How far its clock is ahead of the median of the voters whose clocks agree, or if no majority does, of that of the node that
-	// answers; negative if it is behind, unset if it is not known.
-	ClockAheadNs *int64 `protobuf:"varint,14,opt,name=clock_ahead_ns,json=clockAheadNs,proto3,oneof" json:"clock_ahead_ns,omitempty"`
-	// The zone that it runs in, as --zone says; empty if it was not told.
-	Zone          string `protobuf:"bytes,15,opt,name=zone,proto3" json:"zone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Member) Reset() {
-	*x = Member{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Member) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Member) ProtoMessage() {}
-
-func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Member.ProtoReflect.Descriptor instead.
-func (*Member) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *Member) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Member) GetBoot() string {
-	if x != nil {
-		return x.Boot
-	}
-	return ""
-}
-
-func (x *Member) GetState() string {
-	if x != nil {
-		return x.State
-	}
-	return ""
-}
-
-func (x *Member) GetGossipAddress() string {
-	if x != nil {
-		return x.GossipAddress
-	}
-	return ""
-}
-
-func (x *Member) GetPeerAddress() string {
-	if x != nil {
-		return x.PeerAddress
-	}
-	return ""
-}
-
-func (x *Member) GetGrpcAddress() string {
-	if x != nil {
-		return x.GrpcAddress
-	}
-	return ""
-}
-
-func (x *Member) GetHttpAddress() string {
-	if x != nil {
-		return x.HttpAddress
-	}
-	return ""
-}
-
-func (x *Member) GetVersion() string {
-	if x != nil {
-		return x.Version
-	}
-	return ""
-}
-
-func (x *Member) GetPartitions() int32 {
-	if x != nil {
-		return x.Partitions
-	}
-	return 0
-}
-
-func (x *Member) GetVoter() bool {
-	if x != nil {
-		return x.Voter
-	}
-	return false
-}
-
-func (x *Member) GetAlive() bool {
-	if x != nil {
-		return x.Alive
-	}
-	return false
-}
-
-func (x *Member) GetSilentNs() int64 {
-	if x != nil && x.SilentNs != nil {
-		return *x.SilentNs
-	}
-	return 0
-}
-
-func (x *Member) GetOwned() int32 {
-	if x != nil {
-		return x.Owned
-	}
-	return 0
-}
-
-func (x *Member) GetClockAheadNs() int64 {
-	if x != nil && x.ClockAheadNs != nil {
-		return *x.ClockAheadNs
-	}
-	return 0
-}
-
-func (x *Member) GetZone() string {
-	if x != nil {
-		return x.Zone
-	}
-	return ""
-}
-
-// VoterSet is one version of the names that majorities are counted in.
-type VoterSet struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the set's history: the boot id of the process that founded it.
-	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// From 1.
-	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Names, sorted.
-	Members       []string `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *VoterSet) Reset() {
-	*x = VoterSet{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *VoterSet) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*VoterSet) ProtoMessage() {}
-
-func (x *VoterSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use VoterSet.ProtoReflect.Descriptor instead.
-func (*VoterSet) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *VoterSet) GetClusterId() string {
-	if x != nil {
-		return x.ClusterId
-	}
-	return ""
-}
-
-func (x *VoterSet) GetVersion() uint64 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *VoterSet) GetMembers() []string {
-	if x != nil {
-		return x.Members
-	}
-	return nil
-}
-
-// PartitionCounts are numbers of partitions on a node, as of now.
-type PartitionCounts struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Owned by the node.
-	Owned int32 `protobuf:"varint,1,opt,name=owned,proto3" json:"owned,omitempty"`
-	// Owned without a complete replica on another node.
-	Unprotected int32 `protobuf:"varint,2,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
-	// In handoff to another owner.
-	HandingOver int32 `protobuf:"varint,3,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
-	// Replicas of partitions that other nodes own.
-	Replicas int32 `protobuf:"varint,4,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Takeovers in progress, of partitions without a living owner.
-	TakingOver int32 `protobuf:"varint,5,opt,name=taking_over,json=takingOver,proto3" json:"taking_over,omitempty"`
-	// Divergent states that their owners have not merged yet.
-	Divergent int32 `protobuf:"varint,6,opt,name=divergent,proto3" json:"divergent,omitempty"`
-	// Owned with fewer complete replicas than --replicas, or than other serving nodes.
-	BelowReplicas int32 `protobuf:"varint,7,opt,name=below_replicas,json=belowReplicas,proto3" json:"below_replicas,omitempty"`
-	// Owned with lost counters: they were taken over without their state.
-	Lost          int32 `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PartitionCounts) Reset() {
-	*x = PartitionCounts{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PartitionCounts) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PartitionCounts) ProtoMessage() {}
-
-func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PartitionCounts.ProtoReflect.Descriptor instead.
-func (*PartitionCounts) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *PartitionCounts) GetOwned() int32 {
-	if x != nil {
-		return x.Owned
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetUnprotected() int32 {
-	if x != nil {
-		return x.Unprotected
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetHandingOver() int32 {
-	if x != nil {
-		return x.HandingOver
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetReplicas() int32 {
-	if x != nil {
-		return x.Replicas
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetTakingOver() int32 {
-	if x != nil {
-		return x.TakingOver
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetDivergent() int32 {
-	if x != nil {
-		return x.Divergent
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetBelowReplicas() int32 {
-	if x != nil {
-		return x.BelowReplicas
-	}
-	return 0
-}
-
-func (x *PartitionCounts) GetLost() int32 {
-	if x != nil {
-		return x.Lost
-	}
-	return 0
-}
-
-// LostRule is a rule that denies keys of partitions whose counters are lost.
-type LostRule struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	Rule   string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
-	// For how much longer, if the counters do not come back before.
-	LeftNs        int64 `protobuf:"varint,3,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LostRule) Reset() {
-	*x = LostRule{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LostRule) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LostRule) ProtoMessage() {}
-
-func (x *LostRule) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LostRule.ProtoReflect.Descriptor instead.
-func (*LostRule) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *LostRule) GetDomain() string {
-	if x != nil {
-		return x.Domain
-	}
-	return ""
-}
-
-func (x *LostRule) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
-}
-
-func (x *LostRule) GetLeftNs() int64 {
-	if x != nil {
-		return x.LeftNs
-	}
-	return 0
-}
-
 type ReportLoadRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
@@ -1991,7 +1275,7 @@ type ReportLoadRequest struct {
 
 func (x *ReportLoadRequest) Reset() {
 	*x = ReportLoadRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +1287,7 @@ func (x *ReportLoadRequest) String() string {
 func (*ReportLoadRequest) ProtoMessage() {}
 
 func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +1300,7 @@ func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadRequest.ProtoReflect.Descriptor instead.
 func (*ReportLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReportLoadRequest) GetDomain() string {
@@ -2059,7 +1343,7 @@ type ReportLoadResponse struct {
 
 func (x *ReportLoadResponse) Reset() {
 	*x = ReportLoadResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2071,7 +1355,7 @@ func (x *ReportLoadResponse) String() string {
 func (*ReportLoadResponse) ProtoMessage() {}
 
 func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2084,7 +1368,7 @@ func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadResponse.ProtoReflect.Descriptor instead.
 func (*ReportLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportLoadResponse) GetLoad() float64 {
@@ -2101,32 +1385,27 @@ func (x *ReportLoadResponse) GetExpiresNs() int64 {
 	return 0
 }
 
-type TopRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	By    TopBy                  `protobuf:"varint,1,opt,name=by,proto3,enum=sluice.v1.TopBy" json:"by,omitempty"`
-	// How many keys, up to 100; 0 means 20.
-	N int32 `protobuf:"varint,2,opt,name=n,proto3" json:"n,omitempty"`
-	// The only domain that is asked about; empty for all.
-	Domain        string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+type NodesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TopRequest) Reset() {
-	*x = TopRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+func (x *NodesRequest) Reset() {
+	*x = NodesRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TopRequest) String() string {
+func (x *NodesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TopRequest) ProtoMessage() {}
+func (*NodesRequest) ProtoMessage() {}
 
-func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+func (x *NodesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,223 +1416,104 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
-func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
+// Deprecated: Use NodesRequest.ProtoReflect.Descriptor instead.
+func (*NodesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *TopRequest) GetBy() TopBy {
+type NodesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node that answers.
+	Self string `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	// Nodes that decide checks, as far as that node knows; sorted by name.
+	Nodes []*Node `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// How long nodes look for the owner of a key before the rule's on_failure decides, in nanoseconds: a caller that waits for
+	// less decides by itself what a takeover would have decided.
+	CheckTimeoutNs int64 `protobuf:"varint,3,opt,name=check_timeout_ns,json=checkTimeoutNs,proto3" json:"check_timeout_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *NodesResponse) Reset() {
+	*x = NodesResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodesResponse) ProtoMessage() {}
+
+func (x *NodesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
 	if x != nil {
-		return x.By
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
 	}
-	return TopBy_TOP_BY_LIMITED
+	return mi.MessageOf(x)
 }
 
-func (x *TopRequest) GetN() int32 {
-	if x != nil {
-		return x.N
-	}
-	return 0
+// Deprecated: Use NodesResponse.ProtoReflect.Descriptor instead.
+func (*NodesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *TopRequest) GetDomain() string {
+func (x *NodesResponse) GetSelf() string {
 	if x != nil {
-		return x.Domain
+		return x.Self
 	}
 	return ""
 }
 
-type TopResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The heaviest first.
-	Keys []*TopKey `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	// The longest time, up to now, that a node's counts are about.
-	CoversNs int64 `protobuf:"varint,2,opt,name=covers_ns,json=coversNs,proto3" json:"covers_ns,omitempty"`
-	// Nodes that have answered, and those that have not in time, or count nothing; sorted.
-	Nodes         []string `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TopResponse) Reset() {
-	*x = TopResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TopResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TopResponse) ProtoMessage() {}
-
-func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
-func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *TopResponse) GetKeys() []*TopKey {
-	if x != nil {
-		return x.Keys
-	}
-	return nil
-}
-
-func (x *TopResponse) GetCoversNs() int64 {
-	if x != nil {
-		return x.CoversNs
-	}
-	return 0
-}
-
-func (x *TopResponse) GetNodes() []string {
+func (x *NodesResponse) GetNodes() []*Node {
 	if x != nil {
 		return x.Nodes
 	}
 	return nil
 }
 
-func (x *TopResponse) GetMissing() []string {
+func (x *NodesResponse) GetCheckTimeoutNs() int64 {
 	if x != nil {
-		return x.Missing
-	}
-	return nil
-}
-
-type TopKey struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// As the counter has it: of values that share one, the pattern or the block of addresses.
-	Descriptor_ []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
-	// Name of the rule; empty where checks bring their limits.
-	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
-	// The name was too long and is not complete.
-	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
-	// Checks, or denied ones. Too high by at most error; an estimate where checks are many.
-	Count         uint64  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	Error         uint64  `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
-	PerSecond     float64 `protobuf:"fixed64,7,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TopKey) Reset() {
-	*x = TopKey{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TopKey) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TopKey) ProtoMessage() {}
-
-func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
-func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *TopKey) GetDomain() string {
-	if x != nil {
-		return x.Domain
-	}
-	return ""
-}
-
-func (x *TopKey) GetDescriptor_() []*Entry {
-	if x != nil {
-		return x.Descriptor_
-	}
-	return nil
-}
-
-func (x *TopKey) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
-}
-
-func (x *TopKey) GetCut() bool {
-	if x != nil {
-		return x.Cut
-	}
-	return false
-}
-
-func (x *TopKey) GetCount() uint64 {
-	if x != nil {
-		return x.Count
+		return x.CheckTimeoutNs
 	}
 	return 0
 }
 
-func (x *TopKey) GetError() uint64 {
-	if x != nil {
-		return x.Error
-	}
-	return 0
-}
-
-func (x *TopKey) GetPerSecond() float64 {
-	if x != nil {
-		return x.PerSecond
-	}
-	return 0
-}
-
-type InspectRequest struct {
+// Node is a node that decides checks.
+type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in a Check.
-	Domain        string   `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	Descriptor_   []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
+	// Unique in the cluster, and the same after a restart: Decision.owner is such a name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Addresses of its gRPC and HTTP ports, host:port.
+	GrpcAddress string `protobuf:"bytes,2,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
+	HttpAddress string `protobuf:"bytes,3,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	// The zone that it runs in, as --zone says; empty if it was not told.
+	Zone          string `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *InspectRequest) Reset() {
-	*x = InspectRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+func (x *Node) Reset() {
+	*x = Node{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *InspectRequest) String() string {
+func (x *Node) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*InspectRequest) ProtoMessage() {}
+func (*Node) ProtoMessage() {}
 
-func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+func (x *Node) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,611 +1524,37 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
-func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+// Deprecated: Use Node.ProtoReflect.Descriptor instead.
+func (*Node) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *InspectRequest) GetDomain() string {
-	if x != nil {
-		return x.Domain
-	}
-	return ""
-}
-
-func (x *InspectRequest) GetDescriptor_() []*Entry {
-	if x != nil {
-		return x.Descriptor_
-	}
-	return nil
-}
-
-type InspectResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is shown in counts and logs: private values as a hash.
-	Shown []*Entry `protobuf:"bytes,1,rep,name=shown,proto3" json:"shown,omitempty"`
-	// One sentence on how the rules were matched.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Name of the rule that applies; empty for none. Then, and where it is unlimited, there is no counter and the rest
-	// is empty.
-	Rule      string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
-	Unlimited bool   `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
-	// The rule only watches.
-	Shadow    bool  `protobuf:"varint,5,opt,name=shadow,proto3" json:"shadow,omitempty"`
-	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The owner of the key; empty if none has responded. Generation is that of the
-	// partition.
-	Owner      string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
-	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Nodes with a complete replica of the partition, and nodes whose initial sync is in progress.
-	Replicas    []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	InitialSync []string `protobuf:"bytes,10,rep,name=initial_sync,json=initialSync,proto3" json:"initial_sync,omitempty"`
-	// There is a counter; if not, nothing was spent, or it is free again.
-	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
-	// As the owner says; empty without one.
-	Limits []*LimitStanding `protobuf:"bytes,12,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Leases that the owner has granted and that have not ended, and their units.
-	Grants  int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
-	Granted int64 `protobuf:"varint,14,opt,name=granted,proto3" json:"granted,omitempty"`
-	// What nodes have left of theirs.
-	Leases []*LeaseLeft `protobuf:"bytes,15,rep,name=leases,proto3" json:"leases,omitempty"`
-	// Nodes that deny the key from memory at this moment.
-	Denying []string `protobuf:"bytes,16,rep,name=denying,proto3" json:"denying,omitempty"`
-	// Nodes that did not answer in time.
-	Missing []string `protobuf:"bytes,17,rep,name=missing,proto3" json:"missing,omitempty"`
-	// If the domain has no rules: the domains that have, as far as the caller may check or read in them. Sorted.
-	Domains       []string `protobuf:"bytes,18,rep,name=domains,proto3" json:"domains,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *InspectResponse) Reset() {
-	*x = InspectResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *InspectResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*InspectResponse) ProtoMessage() {}
-
-func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
-func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *InspectResponse) GetShown() []*Entry {
-	if x != nil {
-		return x.Shown
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *InspectResponse) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
-}
-
-func (x *InspectResponse) GetUnlimited() bool {
-	if x != nil {
-		return x.Unlimited
-	}
-	return false
-}
-
-func (x *InspectResponse) GetShadow() bool {
-	if x != nil {
-		return x.Shadow
-	}
-	return false
-}
-
-func (x *InspectResponse) GetPartition() int32 {
-	if x != nil {
-		return x.Partition
-	}
-	return 0
-}
-
-func (x *InspectResponse) GetOwner() string {
-	if x != nil {
-		return x.Owner
-	}
-	return ""
-}
-
-func (x *InspectResponse) GetGeneration() uint64 {
-	if x != nil {
-		return x.Generation
-	}
-	return 0
-}
-
-func (x *InspectResponse) GetReplicas() []string {
-	if x != nil {
-		return x.Replicas
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetInitialSync() []string {
-	if x != nil {
-		return x.InitialSync
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetCounted() bool {
-	if x != nil {
-		return x.Counted
-	}
-	return false
-}
-
-func (x *InspectResponse) GetLimits() []*LimitStanding {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetGrants() int32 {
-	if x != nil {
-		return x.Grants
-	}
-	return 0
-}
-
-func (x *InspectResponse) GetGranted() int64 {
-	if x != nil {
-		return x.Granted
-	}
-	return 0
-}
-
-func (x *InspectResponse) GetLeases() []*LeaseLeft {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetDenying() []string {
-	if x != nil {
-		return x.Denying
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetMissing() []string {
-	if x != nil {
-		return x.Missing
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetDomains() []string {
-	if x != nil {
-		return x.Domains
-	}
-	return nil
-}
-
-// LimitStanding is how one limit of a key stands.
-type LimitStanding struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Limit *Limit                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is charged at present, what is granted among it. Above the limit it is a debt, or within the soft margin.
-	Spent     int64 `protobuf:"varint,3,opt,name=spent,proto3" json:"spent,omitempty"`
-	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Until all of it is free again if nothing more is spent.
-	ResetAfterNs  int64 `protobuf:"varint,5,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LimitStanding) Reset() {
-	*x = LimitStanding{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LimitStanding) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LimitStanding) ProtoMessage() {}
-
-func (x *LimitStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LimitStanding.ProtoReflect.Descriptor instead.
-func (*LimitStanding) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *LimitStanding) GetName() string {
+func (x *Node) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *LimitStanding) GetLimit() *Limit {
+func (x *Node) GetGrpcAddress() string {
 	if x != nil {
-		return x.Limit
-	}
-	return nil
-}
-
-func (x *LimitStanding) GetSpent() int64 {
-	if x != nil {
-		return x.Spent
-	}
-	return 0
-}
-
-func (x *LimitStanding) GetRemaining() int64 {
-	if x != nil {
-		return x.Remaining
-	}
-	return 0
-}
-
-func (x *LimitStanding) GetResetAfterNs() int64 {
-	if x != nil {
-		return x.ResetAfterNs
-	}
-	return 0
-}
-
-type LeaseLeft struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Units that may be spent without asking.
-	Left          int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LeaseLeft) Reset() {
-	*x = LeaseLeft{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LeaseLeft) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LeaseLeft) ProtoMessage() {}
-
-func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LeaseLeft.ProtoReflect.Descriptor instead.
-func (*LeaseLeft) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *LeaseLeft) GetNode() string {
-	if x != nil {
-		return x.Node
+		return x.GrpcAddress
 	}
 	return ""
 }
 
-func (x *LeaseLeft) GetLeft() int64 {
+func (x *Node) GetHttpAddress() string {
 	if x != nil {
-		return x.Left
-	}
-	return 0
-}
-
-type ForgetMemberRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// A name in the voter set.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ForgetMemberRequest) Reset() {
-	*x = ForgetMemberRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ForgetMemberRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ForgetMemberRequest) ProtoMessage() {}
-
-func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
-func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *ForgetMemberRequest) GetName() string {
-	if x != nil {
-		return x.Name
+		return x.HttpAddress
 	}
 	return ""
 }
 
-type ForgetMemberResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Without the member.
-	VoterSet      *VoterSet `protobuf:"bytes,1,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ForgetMemberResponse) Reset() {
-	*x = ForgetMemberResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ForgetMemberResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ForgetMemberResponse) ProtoMessage() {}
-
-func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+func (x *Node) GetZone() string {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.Zone
 	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
-func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
-	if x != nil {
-		return x.VoterSet
-	}
-	return nil
-}
-
-type AcceptLossRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AcceptLossRequest) Reset() {
-	*x = AcceptLossRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AcceptLossRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AcceptLossRequest) ProtoMessage() {}
-
-func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
-func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
-}
-
-type AcceptLossResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Partitions of the node that answers for which a loss has ended.
-	Partitions int32 `protobuf:"varint,1,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// Names of the other nodes that were told.
-	Told          []string `protobuf:"bytes,2,rep,name=told,proto3" json:"told,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AcceptLossResponse) Reset() {
-	*x = AcceptLossResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AcceptLossResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AcceptLossResponse) ProtoMessage() {}
-
-func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
-func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *AcceptLossResponse) GetPartitions() int32 {
-	if x != nil {
-		return x.Partitions
-	}
-	return 0
-}
-
-func (x *AcceptLossResponse) GetTold() []string {
-	if x != nil {
-		return x.Told
-	}
-	return nil
-}
-
-type BootstrapRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BootstrapRequest) Reset() {
-	*x = BootstrapRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BootstrapRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BootstrapRequest) ProtoMessage() {}
-
-func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
-func (*BootstrapRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{30}
-}
-
-type BootstrapResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the node alone.
-	VoterSet      *VoterSet `protobuf:"bytes,1,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BootstrapResponse) Reset() {
-	*x = BootstrapResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BootstrapResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BootstrapResponse) ProtoMessage() {}
-
-func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BootstrapResponse.ProtoReflect.Descriptor instead.
-func (*BootstrapResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *BootstrapResponse) GetVoterSet() *VoterSet {
-	if x != nil {
-		return x.VoterSet
-	}
-	return nil
+	return ""
 }
 
 var File_sluice_v1_sluice_proto protoreflect.FileDescriptor
@@ -3047,72 +1633,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x05Error\x12(\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x14.sluice.v1.ErrorCodeR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"8\n" +
-	"\fResetRequest\x12(\n" +
-	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
-	"\rResetResponse\x121\n" +
-	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\xf1\x03\n" +
-	"\x0fMembersResponse\x12\x12\n" +
-	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
-	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
-	"\x04ring\x18\x03 \x01(\tR\x04ring\x12\x1e\n" +
-	"\n" +
-	"partitions\x18\x04 \x01(\x05R\n" +
-	"partitions\x120\n" +
-	"\tvoter_set\x18\x05 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet\x12\x1d\n" +
-	"\n" +
-	"may_decide\x18\x06 \x01(\bR\tmayDecide\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\x12E\n" +
-	"\x10partition_counts\x18\b \x01(\v2\x1a.sluice.v1.PartitionCountsR\x0fpartitionCounts\x12&\n" +
-	"\fclocks_agree\x18\t \x01(\bH\x00R\vclocksAgree\x88\x01\x01\x12.\n" +
-	"\x13clock_correction_ns\x18\n" +
-	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
-	"\tunreached\x18\v \x03(\tR\tunreached\x122\n" +
-	"\n" +
-	"lost_rules\x18\f \x03(\v2\x13.sluice.v1.LostRuleR\tlostRulesB\x0f\n" +
-	"\r_clocks_agree\"\xd4\x03\n" +
-	"\x06Member\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\x12%\n" +
-	"\x0egossip_address\x18\x04 \x01(\tR\rgossipAddress\x12!\n" +
-	"\fpeer_address\x18\x05 \x01(\tR\vpeerAddress\x12!\n" +
-	"\fgrpc_address\x18\x06 \x01(\tR\vgrpcAddress\x12!\n" +
-	"\fhttp_address\x18\a \x01(\tR\vhttpAddress\x12\x18\n" +
-	"\aversion\x18\b \x01(\tR\aversion\x12\x1e\n" +
-	"\n" +
-	"partitions\x18\t \x01(\x05R\n" +
-	"partitions\x12\x14\n" +
-	"\x05voter\x18\n" +
-	" \x01(\bR\x05voter\x12\x14\n" +
-	"\x05alive\x18\v \x01(\bR\x05alive\x12 \n" +
-	"\tsilent_ns\x18\f \x01(\x03H\x00R\bsilentNs\x88\x01\x01\x12\x14\n" +
-	"\x05owned\x18\r \x01(\x05R\x05owned\x12)\n" +
-	"\x0eclock_ahead_ns\x18\x0e \x01(\x03H\x01R\fclockAheadNs\x88\x01\x01\x12\x12\n" +
-	"\x04zone\x18\x0f \x01(\tR\x04zoneB\f\n" +
-	"\n" +
-	"_silent_nsB\x11\n" +
-	"\x0f_clock_ahead_ns\"]\n" +
-	"\bVoterSet\x12\x1d\n" +
-	"\n" +
-	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\tR\amembers\"\x82\x02\n" +
-	"\x0fPartitionCounts\x12\x14\n" +
-	"\x05owned\x18\x01 \x01(\x05R\x05owned\x12 \n" +
-	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
-	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x1a\n" +
-	"\breplicas\x18\x04 \x01(\x05R\breplicas\x12\x1f\n" +
-	"\vtaking_over\x18\x05 \x01(\x05R\n" +
-	"takingOver\x12\x1c\n" +
-	"\tdivergent\x18\x06 \x01(\x05R\tdivergent\x12%\n" +
-	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\x12\x12\n" +
-	"\x04lost\x18\b \x01(\x05R\x04lost\"O\n" +
-	"\bLostRule\x12\x16\n" +
-	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
-	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x17\n" +
-	"\aleft_ns\x18\x03 \x01(\x03R\x06leftNs\"o\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"o\n" +
 	"\x11ReportLoadRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x12\n" +
@@ -3121,83 +1642,25 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x12ReportLoadResponse\x12\x12\n" +
 	"\x04load\x18\x01 \x01(\x01R\x04load\x12\x1d\n" +
 	"\n" +
-	"expires_ns\x18\x02 \x01(\x03R\texpiresNs\"T\n" +
-	"\n" +
-	"TopRequest\x12 \n" +
-	"\x02by\x18\x01 \x01(\x0e2\x10.sluice.v1.TopByR\x02by\x12\f\n" +
-	"\x01n\x18\x02 \x01(\x05R\x01n\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"\x81\x01\n" +
-	"\vTopResponse\x12%\n" +
-	"\x04keys\x18\x01 \x03(\v2\x11.sluice.v1.TopKeyR\x04keys\x12\x1b\n" +
-	"\tcovers_ns\x18\x02 \x01(\x03R\bcoversNs\x12\x14\n" +
-	"\x05nodes\x18\x03 \x03(\tR\x05nodes\x12\x18\n" +
-	"\amissing\x18\x04 \x03(\tR\amissing\"\xc3\x01\n" +
-	"\x06TopKey\x12\x16\n" +
-	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
-	"\n" +
-	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
-	"descriptor\x12\x12\n" +
-	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x10\n" +
-	"\x03cut\x18\x04 \x01(\bR\x03cut\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\x04R\x05error\x12\x1d\n" +
-	"\n" +
-	"per_second\x18\a \x01(\x01R\tperSecond\"Z\n" +
-	"\x0eInspectRequest\x12\x16\n" +
-	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
-	"\n" +
-	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
-	"descriptor\"\xa8\x04\n" +
-	"\x0fInspectResponse\x12&\n" +
-	"\x05shown\x18\x01 \x03(\v2\x10.sluice.v1.EntryR\x05shown\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x1c\n" +
-	"\tunlimited\x18\x04 \x01(\bR\tunlimited\x12\x16\n" +
-	"\x06shadow\x18\x05 \x01(\bR\x06shadow\x12\x1c\n" +
-	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x14\n" +
-	"\x05owner\x18\a \x01(\tR\x05owner\x12\x1e\n" +
-	"\n" +
-	"generation\x18\b \x01(\x04R\n" +
-	"generation\x12\x1a\n" +
-	"\breplicas\x18\t \x03(\tR\breplicas\x12!\n" +
-	"\finitial_sync\x18\n" +
-	" \x03(\tR\vinitialSync\x12\x18\n" +
-	"\acounted\x18\v \x01(\bR\acounted\x120\n" +
-	"\x06limits\x18\f \x03(\v2\x18.sluice.v1.LimitStandingR\x06limits\x12\x16\n" +
-	"\x06grants\x18\r \x01(\x05R\x06grants\x12\x18\n" +
-	"\agranted\x18\x0e \x01(\x03R\agranted\x12,\n" +
-	"\x06leases\x18\x0f \x03(\v2\x14.sluice.v1.LeaseLeftR\x06leases\x12\x18\n" +
-	"\adenying\x18\x10 \x03(\tR\adenying\x12\x18\n" +
-	"\amissing\x18\x11 \x03(\tR\amissing\x12\x18\n" +
-	"\adomains\x18\x12 \x03(\tR\adomains\"\xa5\x01\n" +
-	"\rLimitStanding\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
-	"\x05limit\x18\x02 \x01(\v2\x10.sluice.v1.LimitR\x05limit\x12\x14\n" +
-	"\x05spent\x18\x03 \x01(\x03R\x05spent\x12\x1c\n" +
-	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12$\n" +
-	"\x0ereset_after_ns\x18\x05 \x01(\x03R\fresetAfterNs\"3\n" +
-	"\tLeaseLeft\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
-	"\x04left\x18\x02 \x01(\x03R\x04left\")\n" +
-	"\x13ForgetMemberRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"H\n" +
-	"\x14ForgetMemberResponse\x120\n" +
-	"\tvoter_set\x18\x01 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet\"\x13\n" +
-	"\x11AcceptLossRequest\"H\n" +
-	"\x12AcceptLossResponse\x12\x1e\n" +
-	"\n" +
-	"partitions\x18\x01 \x01(\x05R\n" +
-	"partitions\x12\x12\n" +
-	"\x04told\x18\x02 \x03(\tR\x04told\"\x12\n" +
-	"\x10BootstrapRequest\"E\n" +
-	"\x11BootstrapResponse\x120\n" +
-	"\tvoter_set\x18\x01 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet*G\n" +
+	"expires_ns\x18\x02 \x01(\x03R\texpiresNs\"\x0e\n" +
+	"\fNodesRequest\"t\n" +
+	"\rNodesResponse\x12\x12\n" +
+	"\x04self\x18\x01 \x01(\tR\x04self\x12%\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x0f.sluice.v1.NodeR\x05nodes\x12(\n" +
+	"\x10check_timeout_ns\x18\x03 \x01(\x03R\x0echeckTimeoutNs\"t\n" +
+	"\x04Node\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
+	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
+	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone*]\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
 	"VERB_CHECK\x10\x00\x12\r\n" +
 	"\tVERB_READ\x10\x01\x12\x0f\n" +
 	"\vVERB_CHARGE\x10\x02\x12\x0f\n" +
-	"\vVERB_REFUND\x10\x03*\xed\x01\n" +
+	"\vVERB_REFUND\x10\x03\x12\x0e\n" +
+	"\n" +
+	"VERB_RESET\x10\x04\"\x04\b\x05\x10\t*\xed\x01\n" +
 	"\tAlgorithm\x12\x19\n" +
 	"\x15ALGORITHM_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ALGORITHM_TOKEN_BUCKET\x10\x01\x12\x1a\n" +
@@ -3243,23 +1706,13 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x17\n" +
 	"\x13ERROR_CODE_REJECTED\x10\x06\x12\x18\n" +
 	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
-	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
-	"\x05TopBy\x12\x12\n" +
-	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\xb6\x05\n" +
-	"\rSluiceService\x12:\n" +
+	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b2\x9b\x02\n" +
+	"\x10RateLimitService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
-	"\x05Reset\x12\x17.sluice.v1.ResetRequest\x1a\x18.sluice.v1.ResetResponse\x12@\n" +
-	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponse\x12I\n" +
+	"\x05Nodes\x12\x17.sluice.v1.NodesRequest\x1a\x18.sluice.v1.NodesResponse\x12I\n" +
 	"\n" +
-	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponse\x124\n" +
-	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12@\n" +
-	"\aInspect\x12\x19.sluice.v1.InspectRequest\x1a\x1a.sluice.v1.InspectResponse\x12O\n" +
-	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponse\x12F\n" +
-	"\tBootstrap\x12\x1b.sluice.v1.BootstrapRequest\x1a\x1c.sluice.v1.BootstrapResponse\x12I\n" +
-	"\n" +
-	"AcceptLoss\x12\x1c.sluice.v1.AcceptLossRequest\x1a\x1d.sluice.v1.AcceptLossResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -3273,107 +1726,61 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 	return file_sluice_v1_sluice_proto_rawDescData
 }
 
-var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_sluice_v1_sluice_proto_goTypes = []any{
-	(Verb)(0),                    // 0: sluice.v1.Verb
-	(Algorithm)(0),               // 1: sluice.v1.Algorithm
-	(Align)(0),                   // 2: sluice.v1.Align
-	(Refill)(0),                  // 3: sluice.v1.Refill
-	(Unit)(0),                    // 4: sluice.v1.Unit
-	(Source)(0),                  // 5: sluice.v1.Source
-	(ErrorCode)(0),               // 6: sluice.v1.ErrorCode
-	(TopBy)(0),                   // 7: sluice.v1.TopBy
-	(*Entry)(nil),                // 8: sluice.v1.Entry
-	(*Check)(nil),                // 9: sluice.v1.Check
-	(*Limit)(nil),                // 10: sluice.v1.Limit
-	(*CheckRequest)(nil),         // 11: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),        // 12: sluice.v1.CheckResponse
-	(*Decision)(nil),             // 13: sluice.v1.Decision
-	(*Response)(nil),             // 14: sluice.v1.Response
-	(*Header)(nil),               // 15: sluice.v1.Header
-	(*Error)(nil),                // 16: sluice.v1.Error
-	(*ResetRequest)(nil),         // 17: sluice.v1.ResetRequest
-	(*ResetResponse)(nil),        // 18: sluice.v1.ResetResponse
-	(*MembersRequest)(nil),       // 19: sluice.v1.MembersRequest
-	(*MembersResponse)(nil),      // 20: sluice.v1.MembersResponse
-	(*Member)(nil),               // 21: sluice.v1.Member
-	(*VoterSet)(nil),             // 22: sluice.v1.VoterSet
-	(*PartitionCounts)(nil),      // 23: sluice.v1.PartitionCounts
-	(*LostRule)(nil),             // 24: sluice.v1.LostRule
-	(*ReportLoadRequest)(nil),    // 25: sluice.v1.ReportLoadRequest
-	(*ReportLoadResponse)(nil),   // 26: sluice.v1.ReportLoadResponse
-	(*TopRequest)(nil),           // 27: sluice.v1.TopRequest
-	(*TopResponse)(nil),          // 28: sluice.v1.TopResponse
-	(*TopKey)(nil),               // 29: sluice.v1.TopKey
-	(*InspectRequest)(nil),       // 30: sluice.v1.InspectRequest
-	(*InspectResponse)(nil),      // 31: sluice.v1.InspectResponse
-	(*LimitStanding)(nil),        // 32: sluice.v1.LimitStanding
-	(*LeaseLeft)(nil),            // 33: sluice.v1.LeaseLeft
-	(*ForgetMemberRequest)(nil),  // 34: sluice.v1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 35: sluice.v1.ForgetMemberResponse
-	(*AcceptLossRequest)(nil),    // 36: sluice.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),   // 37: sluice.v1.AcceptLossResponse
-	(*BootstrapRequest)(nil),     // 38: sluice.v1.BootstrapRequest
-	(*BootstrapResponse)(nil),    // 39: sluice.v1.BootstrapResponse
+	(Verb)(0),                  // 0: sluice.v1.Verb
+	(Algorithm)(0),             // 1: sluice.v1.Algorithm
+	(Align)(0),                 // 2: sluice.v1.Align
+	(Refill)(0),                // 3: sluice.v1.Refill
+	(Unit)(0),                  // 4: sluice.v1.Unit
+	(Source)(0),                // 5: sluice.v1.Source
+	(ErrorCode)(0),             // 6: sluice.v1.ErrorCode
+	(*Entry)(nil),              // 7: sluice.v1.Entry
+	(*Check)(nil),              // 8: sluice.v1.Check
+	(*Limit)(nil),              // 9: sluice.v1.Limit
+	(*CheckRequest)(nil),       // 10: sluice.v1.CheckRequest
+	(*CheckResponse)(nil),      // 11: sluice.v1.CheckResponse
+	(*Decision)(nil),           // 12: sluice.v1.Decision
+	(*Response)(nil),           // 13: sluice.v1.Response
+	(*Header)(nil),             // 14: sluice.v1.Header
+	(*Error)(nil),              // 15: sluice.v1.Error
+	(*ReportLoadRequest)(nil),  // 16: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil), // 17: sluice.v1.ReportLoadResponse
+	(*NodesRequest)(nil),       // 18: sluice.v1.NodesRequest
+	(*NodesResponse)(nil),      // 19: sluice.v1.NodesResponse
+	(*Node)(nil),               // 20: sluice.v1.Node
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
-	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
+	7,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
 	0,  // 1: sluice.v1.Check.verb:type_name -> sluice.v1.Verb
-	10, // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
+	9,  // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
 	1,  // 3: sluice.v1.Limit.algorithm:type_name -> sluice.v1.Algorithm
 	3,  // 4: sluice.v1.Limit.refill:type_name -> sluice.v1.Refill
 	2,  // 5: sluice.v1.Limit.align:type_name -> sluice.v1.Align
 	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.Unit
-	9,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
-	13, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	16, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	8,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
+	12, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
+	15, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
 	5,  // 10: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	16, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	14, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
-	15, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
+	15, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	13, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
+	14, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
 	6,  // 14: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	9,  // 15: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
-	13, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
-	21, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
-	22, // 18: sluice.v1.MembersResponse.voter_set:type_name -> sluice.v1.VoterSet
-	23, // 19: sluice.v1.MembersResponse.partition_counts:type_name -> sluice.v1.PartitionCounts
-	24, // 20: sluice.v1.MembersResponse.lost_rules:type_name -> sluice.v1.LostRule
-	7,  // 21: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
-	29, // 22: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey
-	8,  // 23: sluice.v1.TopKey.descriptor:type_name -> sluice.v1.Entry
-	8,  // 24: sluice.v1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
-	8,  // 25: sluice.v1.InspectResponse.shown:type_name -> sluice.v1.Entry
-	32, // 26: sluice.v1.InspectResponse.limits:type_name -> sluice.v1.LimitStanding
-	33, // 27: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
-	10, // 28: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
-	22, // 29: sluice.v1.ForgetMemberResponse.voter_set:type_name -> sluice.v1.VoterSet
-	22, // 30: sluice.v1.BootstrapResponse.voter_set:type_name -> sluice.v1.VoterSet
-	11, // 31: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	11, // 32: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	17, // 33: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	19, // 34: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	25, // 35: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	27, // 36: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
-	30, // 37: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
-	34, // 38: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	38, // 39: sluice.v1.SluiceService.Bootstrap:input_type -> sluice.v1.BootstrapRequest
-	36, // 40: sluice.v1.SluiceService.AcceptLoss:input_type -> sluice.v1.AcceptLossRequest
-	12, // 41: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	12, // 42: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	18, // 43: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	20, // 44: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	26, // 45: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	28, // 46: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
-	31, // 47: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
-	35, // 48: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	39, // 49: sluice.v1.SluiceService.Bootstrap:output_type -> sluice.v1.BootstrapResponse
-	37, // 50: sluice.v1.SluiceService.AcceptLoss:output_type -> sluice.v1.AcceptLossResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	20, // 15: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
+	10, // 16: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	10, // 17: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	18, // 18: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	16, // 19: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	11, // 20: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	11, // 21: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	19, // 22: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	17, // 23: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -3382,15 +1789,13 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[12].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   32,
+			NumEnums:      7,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,8 +4,7 @@
 // - protoc             (unknown)
 // source: sluice/v1/sluice.proto
 
-// sluice's own API: may this descriptor spend this cost now? docs/api.md is the
-// reference, with examples.
+// The API of callers: may this descriptor spend this cost now? docs/api.md is the reference, with examples.
 
 package sluicev1
 
@@ -22,88 +21,55 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SluiceService_Check_FullMethodName        = "/sluice.v1.SluiceService/Check"
-	SluiceService_CheckStream_FullMethodName  = "/sluice.v1.SluiceService/CheckStream"
-	SluiceService_Reset_FullMethodName        = "/sluice.v1.SluiceService/Reset"
-	SluiceService_Members_FullMethodName      = "/sluice.v1.SluiceService/Members"
-	SluiceService_ReportLoad_FullMethodName   = "/sluice.v1.SluiceService/ReportLoad"
-	SluiceService_Top_FullMethodName          = "/sluice.v1.SluiceService/Top"
-	SluiceService_Inspect_FullMethodName      = "/sluice.v1.SluiceService/Inspect"
-	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
-	SluiceService_Bootstrap_FullMethodName    = "/sluice.v1.SluiceService/Bootstrap"
-	SluiceService_AcceptLoss_FullMethodName   = "/sluice.v1.SluiceService/AcceptLoss"
+	RateLimitService_Check_FullMethodName       = "/sluice.v1.RateLimitService/Check"
+	RateLimitService_CheckStream_FullMethodName = "/sluice.v1.RateLimitService/CheckStream"
+	RateLimitService_Nodes_FullMethodName       = "/sluice.v1.RateLimitService/Nodes"
+	RateLimitService_ReportLoad_FullMethodName  = "/sluice.v1.RateLimitService/ReportLoad"
 )
 
-// SluiceServiceClient is the client API for SluiceService service.
+// RateLimitServiceClient is the client API for RateLimitService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SluiceService decides checks. Every node answers every check, whoever holds the key.
-type SluiceServiceClient interface {
-	// Check decides 1 to 10,000 checks. What is wrong with one check stands in its
-	// Decision and does not touch the others. The call fails, with an Error as a
-	// detail of its status, with INVALID_ARGUMENT for no or too many checks,
-	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when
-	// the node is leaving.
+// RateLimitService decides checks. Every node answers every check, whichever owns the key.
+type RateLimitServiceClient interface {
+	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
+	// call fails, with an Error as a detail of its status, with INVALID_ARGUMENT for no or too many checks,
+	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when the node is leaving.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
-	// CheckStream is Check, pipelined: answers carry the id of their request and
-	// may come in another order. A request that would fail as a call is answered
-	// with error set, and the stream goes on. It ends with UNAVAILABLE when the node
+	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
+	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node
 	// is leaving; a request that was not answered by then was not decided.
 	CheckStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckRequest, CheckResponse], error)
-	// Reset forgets the counters of the descriptors. It fails as Check does.
-	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
-	// Members lists the cluster as the asked node sees it.
-	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// Nodes lists the nodes that decide checks, for clients that send each check to the owner of its key.
+	Nodes(ctx context.Context, in *NodesRequest, opts ...grpc.CallOption) (*NodesResponse, error)
 	// ReportLoad takes the load that a service reports for a pool, and tells the other
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error)
-	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
-	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
-	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
-	// may read, only, which is its default.
-	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
-	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
-	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
-	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
-	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
-	// ForgetMember takes a member out of the voter set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only operators may, or callers with
-	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
-	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
-	// that lives, for the node itself, and where no voter set is known.
-	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
-	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
-	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
-	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
-	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
-	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
-	// may, or callers with the verb admin (PERMISSION_DENIED).
-	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 }
 
-type sluiceServiceClient struct {
+type rateLimitServiceClient struct {
 	cc grpc.ClientConnInterface
 }
 
-func NewSluiceServiceClient(cc grpc.ClientConnInterface) SluiceServiceClient {
-	return &sluiceServiceClient{cc}
+func NewRateLimitServiceClient(cc grpc.ClientConnInterface) RateLimitServiceClient {
+	return &rateLimitServiceClient{cc}
 }
 
-func (c *sluiceServiceClient) Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error) {
+func (c *rateLimitServiceClient) Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CheckResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Check_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, RateLimitService_Check_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *sluiceServiceClient) CheckStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckRequest, CheckResponse], error) {
+func (c *rateLimitServiceClient) CheckStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckRequest, CheckResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SluiceService_ServiceDesc.Streams[0], SluiceService_CheckStream_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &RateLimitService_ServiceDesc.Streams[0], RateLimitService_CheckStream_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,413 +78,176 @@ func (c *sluiceServiceClient) CheckStream(ctx context.Context, opts ...grpc.Call
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type SluiceService_CheckStreamClient = grpc.BidiStreamingClient[CheckRequest, CheckResponse]
+type RateLimitService_CheckStreamClient = grpc.BidiStreamingClient[CheckRequest, CheckResponse]
 
-func (c *sluiceServiceClient) Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error) {
+func (c *rateLimitServiceClient) Nodes(ctx context.Context, in *NodesRequest, opts ...grpc.CallOption) (*NodesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResetResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Reset_FullMethodName, in, out, cOpts...)
+	out := new(NodesResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Nodes_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *sluiceServiceClient) Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MembersResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Members_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *sluiceServiceClient) ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error) {
+func (c *rateLimitServiceClient) ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportLoadResponse)
-	err := c.cc.Invoke(ctx, SluiceService_ReportLoad_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, RateLimitService_ReportLoad_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *sluiceServiceClient) Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(TopResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Top_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *sluiceServiceClient) Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(InspectResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Inspect_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *sluiceServiceClient) ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ForgetMemberResponse)
-	err := c.cc.Invoke(ctx, SluiceService_ForgetMember_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *sluiceServiceClient) Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(BootstrapResponse)
-	err := c.cc.Invoke(ctx, SluiceService_Bootstrap_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *sluiceServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AcceptLossResponse)
-	err := c.cc.Invoke(ctx, SluiceService_AcceptLoss_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-// SluiceServiceServer is the server API for SluiceService service.
-// All implementations must embed UnimplementedSluiceServiceServer
+// RateLimitServiceServer is the server API for RateLimitService service.
+// All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
 //
-// SluiceService decides checks. Every node answers every check, whoever holds the key.
-type SluiceServiceServer interface {
-	// Check decides 1 to 10,000 checks. What is wrong with one check stands in its
-	// Decision and does not touch the others. The call fails, with an Error as a
-	// detail of its status, with INVALID_ARGUMENT for no or too many checks,
-	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when
-	// the node is leaving.
+// RateLimitService decides checks. Every node answers every check, whichever owns the key.
+type RateLimitServiceServer interface {
+	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
+	// call fails, with an Error as a detail of its status, with INVALID_ARGUMENT for no or too many checks,
+	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when the node is leaving.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
-	// CheckStream is Check, pipelined: answers carry the id of their request and
-	// may come in another order. A request that would fail as a call is answered
-	// with error set, and the stream goes on. It ends with UNAVAILABLE when the node
+	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
+	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node
 	// is leaving; a request that was not answered by then was not decided.
 	CheckStream(grpc.BidiStreamingServer[CheckRequest, CheckResponse]) error
-	// Reset forgets the counters of the descriptors. It fails as Check does.
-	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
-	// Members lists the cluster as the asked node sees it.
-	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// Nodes lists the nodes that decide checks, for clients that send each check to the owner of its key.
+	Nodes(context.Context, *NodesRequest) (*NodesResponse, error)
 	// ReportLoad takes the load that a service reports for a pool, and tells the other
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error)
-	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
-	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
-	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
-	// may read, only, which is its default.
-	Top(context.Context, *TopRequest) (*TopResponse, error)
-	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
-	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
-	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
-	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
-	// ForgetMember takes a member out of the voter set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only operators may, or callers with
-	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
-	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
-	// that lives, for the node itself, and where no voter set is known.
-	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
-	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
-	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
-	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
-	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
-	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
-	// may, or callers with the verb admin (PERMISSION_DENIED).
-	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
-	mustEmbedUnimplementedSluiceServiceServer()
+	mustEmbedUnimplementedRateLimitServiceServer()
 }
 
-// UnimplementedSluiceServiceServer must be embedded to have
+// UnimplementedRateLimitServiceServer must be embedded to have
 // forward compatible implementations.
 //
 // NOTE: this should be embedded by value instead of pointer to avoid a nil
 // pointer dereference when methods are called.
-type UnimplementedSluiceServiceServer struct{}
+type UnimplementedRateLimitServiceServer struct{}
 
-func (UnimplementedSluiceServiceServer) Check(context.Context, *CheckRequest) (*CheckResponse, error) {
+func (UnimplementedRateLimitServiceServer) Check(context.Context, *CheckRequest) (*CheckResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Check not implemented")
 }
-func (UnimplementedSluiceServiceServer) CheckStream(grpc.BidiStreamingServer[CheckRequest, CheckResponse]) error {
+func (UnimplementedRateLimitServiceServer) CheckStream(grpc.BidiStreamingServer[CheckRequest, CheckResponse]) error {
 	return status.Error(codes.Unimplemented, "method CheckStream not implemented")
 }
-func (UnimplementedSluiceServiceServer) Reset(context.Context, *ResetRequest) (*ResetResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+func (UnimplementedRateLimitServiceServer) Nodes(context.Context, *NodesRequest) (*NodesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Nodes not implemented")
 }
-func (UnimplementedSluiceServiceServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
-}
-func (UnimplementedSluiceServiceServer) ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error) {
+func (UnimplementedRateLimitServiceServer) ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportLoad not implemented")
 }
-func (UnimplementedSluiceServiceServer) Top(context.Context, *TopRequest) (*TopResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Top not implemented")
-}
-func (UnimplementedSluiceServiceServer) Inspect(context.Context, *InspectRequest) (*InspectResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
-}
-func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ForgetMember not implemented")
-}
-func (UnimplementedSluiceServiceServer) Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Bootstrap not implemented")
-}
-func (UnimplementedSluiceServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
-}
-func (UnimplementedSluiceServiceServer) mustEmbedUnimplementedSluiceServiceServer() {}
-func (UnimplementedSluiceServiceServer) testEmbeddedByValue()                       {}
+func (UnimplementedRateLimitServiceServer) mustEmbedUnimplementedRateLimitServiceServer() {}
+func (UnimplementedRateLimitServiceServer) testEmbeddedByValue()                          {}
 
-// UnsafeSluiceServiceServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to SluiceServiceServer will
+// UnsafeRateLimitServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to RateLimitServiceServer will
 // result in compilation errors.
-type UnsafeSluiceServiceServer interface {
-	mustEmbedUnimplementedSluiceServiceServer()
+type UnsafeRateLimitServiceServer interface {
+	mustEmbedUnimplementedRateLimitServiceServer()
 }
 
-func RegisterSluiceServiceServer(s grpc.ServiceRegistrar, srv SluiceServiceServer) {
-	// If the following call panics, it indicates UnimplementedSluiceServiceServer was
+func RegisterRateLimitServiceServer(s grpc.ServiceRegistrar, srv RateLimitServiceServer) {
+	// If the following call panics, it indicates UnimplementedRateLimitServiceServer was
 	// embedded by pointer and is nil.  This will cause panics if an
 	// unimplemented method is ever invoked, so we test this at initialization
 	// time to prevent it from happening at runtime later due to I/O.
 	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
 		t.testEmbeddedByValue()
 	}
-	s.RegisterService(&SluiceService_ServiceDesc, srv)
+	s.RegisterService(&RateLimitService_ServiceDesc, srv)
 }
 
-func _SluiceService_Check_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _RateLimitService_Check_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CheckRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(SluiceServiceServer).Check(ctx, in)
+		return srv.(RateLimitServiceServer).Check(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: SluiceService_Check_FullMethodName,
+		FullMethod: RateLimitService_Check_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Check(ctx, req.(*CheckRequest))
+		return srv.(RateLimitServiceServer).Check(ctx, req.(*CheckRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _SluiceService_CheckStream_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(SluiceServiceServer).CheckStream(&grpc.GenericServerStream[CheckRequest, CheckResponse]{ServerStream: stream})
+func _RateLimitService_CheckStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(RateLimitServiceServer).CheckStream(&grpc.GenericServerStream[CheckRequest, CheckResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type SluiceService_CheckStreamServer = grpc.BidiStreamingServer[CheckRequest, CheckResponse]
+type RateLimitService_CheckStreamServer = grpc.BidiStreamingServer[CheckRequest, CheckResponse]
 
-func _SluiceService_Reset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResetRequest)
+func _RateLimitService_Nodes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(NodesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(SluiceServiceServer).Reset(ctx, in)
+		return srv.(RateLimitServiceServer).Nodes(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: SluiceService_Reset_FullMethodName,
+		FullMethod: RateLimitService_Nodes_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Reset(ctx, req.(*ResetRequest))
+		return srv.(RateLimitServiceServer).Nodes(ctx, req.(*NodesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _SluiceService_Members_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MembersRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).Members(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_Members_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Members(ctx, req.(*MembersRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SluiceService_ReportLoad_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _RateLimitService_ReportLoad_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportLoadRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(SluiceServiceServer).ReportLoad(ctx, in)
+		return srv.(RateLimitServiceServer).ReportLoad(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: SluiceService_ReportLoad_FullMethodName,
+		FullMethod: RateLimitService_ReportLoad_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).ReportLoad(ctx, req.(*ReportLoadRequest))
+		return srv.(RateLimitServiceServer).ReportLoad(ctx, req.(*ReportLoadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _SluiceService_Top_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(TopRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).Top(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_Top_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Top(ctx, req.(*TopRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SluiceService_Inspect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(InspectRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).Inspect(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_Inspect_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Inspect(ctx, req.(*InspectRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SluiceService_ForgetMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ForgetMemberRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).ForgetMember(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_ForgetMember_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).ForgetMember(ctx, req.(*ForgetMemberRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SluiceService_Bootstrap_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(BootstrapRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).Bootstrap(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_Bootstrap_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).Bootstrap(ctx, req.(*BootstrapRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SluiceService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AcceptLossRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SluiceServiceServer).AcceptLoss(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SluiceService_AcceptLoss_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SluiceServiceServer).AcceptLoss(ctx, req.(*AcceptLossRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-// SluiceService_ServiceDesc is the grpc.ServiceDesc for SluiceService service.
+// RateLimitService_ServiceDesc is the grpc.ServiceDesc for RateLimitService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
-var SluiceService_ServiceDesc = grpc.ServiceDesc{
-	ServiceName: "sluice.v1.SluiceService",
-	HandlerType: (*SluiceServiceServer)(nil),
+var RateLimitService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "sluice.v1.RateLimitService",
+	HandlerType: (*RateLimitServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
 			MethodName: "Check",
-			Handler:    _SluiceService_Check_Handler,
+			Handler:    _RateLimitService_Check_Handler,
 		},
 		{
-			MethodName: "Reset",
-			Handler:    _SluiceService_Reset_Handler,
-		},
-		{
-			MethodName: "Members",
-			Handler:    _SluiceService_Members_Handler,
+			MethodName: "Nodes",
+			Handler:    _RateLimitService_Nodes_Handler,
 		},
 		{
 			MethodName: "ReportLoad",
-			Handler:    _SluiceService_ReportLoad_Handler,
-		},
-		{
-			MethodName: "Top",
-			Handler:    _SluiceService_Top_Handler,
-		},
-		{
-			MethodName: "Inspect",
-			Handler:    _SluiceService_Inspect_Handler,
-		},
-		{
-			MethodName: "ForgetMember",
-			Handler:    _SluiceService_ForgetMember_Handler,
-		},
-		{
-			MethodName: "Bootstrap",
-			Handler:    _SluiceService_Bootstrap_Handler,
-		},
-		{
-			MethodName: "AcceptLoss",
-			Handler:    _SluiceService_AcceptLoss_Handler,
+			Handler:    _RateLimitService_ReportLoad_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "CheckStream",
-			Handler:       _SluiceService_CheckStream_Handler,
+			Handler:       _RateLimitService_CheckStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
