@@ -14,7 +14,7 @@ func BenchmarkDenied(b *testing.B) {
 	f := newCluster(b, "n1")
 	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, false)
-		d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), int64(time.Hour)
+		d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), new(int64(time.Hour))
 		return d
 	})
 	c := f.dial()
@@ -35,7 +35,7 @@ func TestDeniedAllocatesNothing(t *testing.T) {
 	f := newCluster(t, "n1")
 	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, false)
-		d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), int64(time.Hour)
+		d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), new(int64(time.Hour))
 		return d
 	})
 	c := f.dial()

@@ -84,19 +84,19 @@ const (
 type Unit int32
 
 const (
-	Minute = Unit(sluicev1.Unit_UNIT_MINUTE)
-	Hour   = Unit(sluicev1.Unit_UNIT_HOUR)
-	Day    = Unit(sluicev1.Unit_UNIT_DAY)
-	Week   = Unit(sluicev1.Unit_UNIT_WEEK)
-	Month  = Unit(sluicev1.Unit_UNIT_MONTH)
-	Year   = Unit(sluicev1.Unit_UNIT_YEAR)
+	Minute = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_MINUTE)
+	Hour   = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_HOUR)
+	Day    = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_DAY)
+	Week   = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_WEEK)
+	Month  = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_MONTH)
+	Year   = Unit(sluicev1.CalendarUnit_CALENDAR_UNIT_YEAR)
 )
 
 func (l *Limit) proto() *sluicev1.Limit {
 	return &sluicev1.Limit{
 		Algorithm: sluicev1.Algorithm(l.Algorithm), Count: l.Count, PeriodNs: int64(l.Period), Unlimited: l.Unlimited,
-		Burst: l.Burst, Cost: l.Cost, Refill: sluicev1.Refill(l.Refill), Align: sluicev1.Align(l.Align),
-		Unit: sluicev1.Unit(l.Unit), Timezone: l.TimeZone, MinIntervalNs: int64(l.MinInterval), Soft: l.Soft,
+		Burst: l.Burst, Weight: l.Cost, Refill: sluicev1.Refill(l.Refill), Align: sluicev1.Align(l.Align),
+		Unit: sluicev1.CalendarUnit(l.Unit), Timezone: l.TimeZone, MinIntervalNs: int64(l.MinInterval), SoftPercent: l.Soft,
 		CountDenied: l.CountDenied, SubWindows: l.SubWindows, LogEntries: l.LogEntries,
 	}
 }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
 
 func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
-	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
+	return &sluicev1.Decision{Allowed: allowed, Limit: new(int64(10)), PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
 }
 
 // TestCheck: a check arrives as it was asked, and its answer as it was given.
@@ -31,9 +31,9 @@ func TestCheck(t *testing.T) {
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		got = c
 		return &sluicev1.Decision{
-			Limit: 7, Remaining: 3, ResetAfterNs: 5, RetryAfterNs: 6, Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
-			Owner: "n2", LimitIndex: 1, PeriodNs: 9, Soft: true,
-			Response: &sluicev1.Response{Status: 503, Body: "no", Headers: []*sluicev1.Header{{Name: "A", Value: "b"}}},
+			Limit: new(int64(7)), Remaining: new(int64(3)), ResetAfterNs: 5, RetryAfterNs: new(int64(6)), Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
+			Owner: "n2", LimitIndex: 1, PeriodNs: 9, Verdict: sluicev1.Verdict_VERDICT_ALLOWED_SOFT,
+			Response: &sluicev1.DenialResponse{Status: 503, Body: "no", Headers: []*sluicev1.DenialHeader{{Name: "A", Value: "b"}}},
 		}
 	})
 	c := f.dial()
@@ -171,8 +171,8 @@ func TestDenied(t *testing.T) {
 	f := newCluster(t, "n1")
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, c.GetCost() < 3)
-		if d.RetryAfterNs = int64(time.Hour); !d.Allowed {
-			d.DeniedForNs = int64(time.Hour)
+		if !d.Allowed {
+			d.RetryAfterNs, d.DeniedForNs = new(int64(time.Hour)), int64(time.Hour)
 		}
 		return d
 	})
@@ -468,8 +468,8 @@ func TestWait(t *testing.T) {
 	denials.Store(2)
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, denials.Add(-1) < 0)
-		if d.RetryAfterNs = 0; !d.Allowed {
-			d.RetryAfterNs = int64(20 * time.Millisecond)
+		if !d.Allowed {
+			d.RetryAfterNs = new(int64(20 * time.Millisecond))
 		}
 		d.DelayNs = int64(10 * time.Millisecond)
 		return d
@@ -490,7 +490,7 @@ func TestWait(t *testing.T) {
 	}
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, false)
-		d.RetryAfterNs, d.Never = int64(Never), true
+		d.Verdict = sluicev1.Verdict_VERDICT_DENIED_NEVER
 		return d
 	})
 	if _, err := c.Wait(t.Context(), user); !errors.Is(err, ErrNever) {

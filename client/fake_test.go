@@ -139,7 +139,7 @@ func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 			n.cluster.resets++
 			n.cluster.mu.Unlock()
 		}
-		d := &sluicev1.Decision{Allowed: true, Limit: 10, Remaining: 9, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
+		d := &sluicev1.Decision{Allowed: true, Limit: new(int64(10)), Remaining: new(int64(9)), PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
 		if decide != nil {
 			d = decide(n, c)
 		}

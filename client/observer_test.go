@@ -35,7 +35,7 @@ func TestObserver(t *testing.T) {
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, c.GetCost() < 5)
 		if !d.Allowed {
-			d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), int64(time.Hour)
+			d.DeniedForNs, d.RetryAfterNs = int64(time.Hour), new(int64(time.Hour))
 		}
 		return d
 	})

@@ -176,7 +176,7 @@ func TestBlockedStaysBlocked(t *testing.T) {
 	f := newCluster(t, "n1")
 	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, false)
-		d.Limit, d.RetryAfterNs, d.Never = 0, int64(Never), true
+		d.Limit, d.Verdict = new(int64(0)), sluicev1.Verdict_VERDICT_DENIED_NEVER
 		return d
 	})
 	c := f.dial(WithFailurePolicy(FailLocal(1)), WithTimeout(50*time.Millisecond))

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -140,14 +141,14 @@ func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error,
 				return nil, errMalformed
 			}
 			switch num {
-			case 7:
-				d.Rule = names.get(v)
-			case 9:
+			case 4:
 				d.Owner = names.get(v)
-			case 15:
+			case 5:
+				d.Rule = names.get(v)
+			case 17:
 				failure = new(sluicev1.Error)
 				err = proto.Unmarshal(v, failure)
-			case 17:
+			case 18:
 				d.Response, err = readRuleResponse(v)
 			}
 			if err != nil {
@@ -161,6 +162,9 @@ func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error,
 			b = b[n:]
 		}
 	}
+	if d.Source == SourceUnmatched {
+		d.Limit, d.Remaining = math.MaxInt64, math.MaxInt64
+	}
 	return failure, nil
 }
 
@@ -170,36 +174,45 @@ func (d *Decision) number(num protowire.Number, v uint64) {
 	case 1:
 		d.Allowed = v != 0
 	case 2:
-		d.Limit = int64(v)
+		d.verdict(sluicev1.Verdict(v))
 	case 3:
-		d.Remaining = int64(v)
-	case 4:
-		d.ResetAfter = duration(v)
-	case 5:
-		d.RetryAfter = duration(v)
-	case 6:
-		d.Delay = duration(v)
-	case 8:
 		d.Source = Source(min(v, uint64(SourceLostState)))
+	case 7:
+		d.Limit = int64(v)
+	case 8:
+		d.Remaining = int64(v)
+	case 9:
+		d.ResetAfter = duration(v)
 	case 10:
-		d.Soft = v != 0
+		d.RetryAfter = duration(v)
 	case 11:
-		d.Shadowed = v != 0
+		d.Delay = duration(v)
+	case 12:
+		d.deniedFor = duration(v)
 	case 13:
-		d.LimitIndex = int(uint32(v))
-	case 14:
 		d.Period = duration(v)
 	case 16:
-		d.deniedFor = duration(v)
-	case 18:
-		d.Staleness = duration(v)
+		d.LimitIndex = int(uint32(v))
 	case 19:
-		d.Elastic = v != 0
+		d.Staleness = duration(v)
+	}
+}
+
+func (d *Decision) verdict(v sluicev1.Verdict) {
+	switch v {
+	case sluicev1.Verdict_VERDICT_ALLOWED_SOFT:
+		d.Soft = true
+	case sluicev1.Verdict_VERDICT_ALLOWED_SHADOW:
+		d.Shadowed = true
+	case sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC:
+		d.Elastic = true
+	case sluicev1.Verdict_VERDICT_DENIED_NEVER:
+		d.RetryAfter = Never
 	}
 }
 
 func readRuleResponse(b []byte) (*Response, error) {
-	var p sluicev1.Response
+	var p sluicev1.DenialResponse
 	if err := proto.Unmarshal(b, &p); err != nil {
 		return nil, err
 	}

@@ -53,12 +53,17 @@ func TestRequestAsGenerated(t *testing.T) {
 func TestAnswerAsGenerated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &sluicev1.Decision{
-			Allowed: rapid.Bool().Draw(t, "allowed"), Limit: rapid.Int64().Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
-			ResetAfterNs: rapid.Int64().Draw(t, "reset"), RetryAfterNs: rapid.Int64().Draw(t, "retry"), DelayNs: rapid.Int64().Draw(t, "delay"),
+			Allowed: rapid.Bool().Draw(t, "allowed"), Verdict: sluicev1.Verdict(rapid.IntRange(1, 7).Draw(t, "verdict")),
+			ResetAfterNs: rapid.Int64().Draw(t, "reset"), DelayNs: rapid.Int64().Draw(t, "delay"),
 			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Owner: rapid.String().Draw(t, "owner"),
-			Soft: rapid.Bool().Draw(t, "soft"), Shadowed: rapid.Bool().Draw(t, "shadowed"), LimitIndex: rapid.Uint32().Draw(t, "index"),
-			Elastic: rapid.Bool().Draw(t, "elastic"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
+			LimitIndex: rapid.Uint32().Draw(t, "index"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
 			StalenessNs: rapid.Int64().Draw(t, "staleness"),
+		}
+		if rapid.Bool().Draw(t, "counted") {
+			p.Limit, p.Remaining = new(rapid.Int64().Draw(t, "limit")), new(rapid.Int64().Draw(t, "remaining"))
+		}
+		if rapid.Bool().Draw(t, "helps to wait") && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
+			p.RetryAfterNs = new(rapid.Int64().Draw(t, "retry"))
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
 		if err != nil {
@@ -75,10 +80,18 @@ func TestAnswerAsGenerated(t *testing.T) {
 				t.Fatalf("%v, %v", fault, err)
 			}
 			want := Decision{
-				Allowed: p.Allowed, Soft: p.Soft, Shadowed: p.Shadowed, Elastic: p.Elastic, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
-				Limit: p.Limit, Remaining: p.Remaining, Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
-				RetryAfter: time.Duration(p.RetryAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Owner: p.Owner,
+				Allowed: p.Allowed, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
+				Soft: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SOFT, Shadowed: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SHADOW,
+				Elastic: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC,
+				Limit:   p.GetLimit(), Remaining: p.GetRemaining(), Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
+				RetryAfter: time.Duration(p.GetRetryAfterNs()), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Owner: p.Owner,
 				deniedFor: time.Duration(p.DeniedForNs), Staleness: time.Duration(p.StalenessNs),
+			}
+			if p.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER {
+				want.RetryAfter = Never
+			}
+			if want.Source == SourceUnmatched {
+				want.Limit, want.Remaining = math.MaxInt64, math.MaxInt64
 			}
 			if d != want {
 				t.Fatalf("%+v\nwant %+v", d, want)
@@ -89,7 +102,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 
 // FuzzAnswer: no bytes of a node do worse than an error.
 func FuzzAnswer(f *testing.F) {
-	b, _ := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{{Rule: "r", Response: &sluicev1.Response{Status: 1}}}, Error: &sluicev1.Error{Message: "m"}})
+	b, _ := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{{Rule: "r", Response: &sluicev1.DenialResponse{Status: 1}}}, Error: &sluicev1.Error{Message: "m"}})
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, decisions, _, err := readResponse(b, nil)

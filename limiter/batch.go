@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -109,6 +110,48 @@ type Result struct {
 	givenBack bool
 }
 
+// Verdict says why a check was allowed or denied. The values are those of sluice.v1.Verdict.
+type Verdict uint8
+
+const (
+	Undecided Verdict = iota // Err is set
+	Allowed
+	AllowedSoft
+	AllowedShadow
+	AllowedElastic
+	Denied
+	// DeniedNever: the cost can never be admitted.
+	DeniedNever
+	// DeniedByOthers: it would have been admitted, and another check of an all-or-nothing batch was denied or failed.
+	DeniedByOthers
+)
+
+var verdicts = [...]string{"", "allowed", "allowed_soft", "allowed_shadow", "allowed_elastic", "denied", "denied_never", "denied_by_others"}
+
+// String returns the name that the APIs use, or "" where there is no decision.
+func (v Verdict) String() string { return verdicts[v] }
+
+// Verdict returns why the check was allowed or denied.
+func (r *Result) Verdict() Verdict {
+	switch {
+	case r.Err != nil:
+		return Undecided
+	case r.Allowed && r.Shadowed:
+		return AllowedShadow
+	case r.Allowed && r.Elastic:
+		return AllowedElastic
+	case r.Allowed && r.Soft:
+		return AllowedSoft
+	case r.Allowed:
+		return Allowed
+	case r.givenBack:
+		return DeniedByOthers
+	case r.Never():
+		return DeniedNever
+	}
+	return Denied
+}
+
 // RuleName returns the name of the rule that matched, or "".
 func (r *Result) RuleName() string {
 	if r.Rule == nil {
@@ -125,6 +168,25 @@ func (r *Result) LimitPlace() int {
 	return int(r.Index)
 }
 
+// Counted reports whether r has what remains of a limit: an unlimited check and a fallback decision do not.
+func (r *Result) Counted() bool {
+	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
+}
+
+// LimitName returns the name of limit i.
+func (r *Result) LimitName(i int) string {
+	switch {
+	case r.Rule != nil:
+		return r.Rule.LimitName(i)
+	case r.Limits != nil && i < r.Limits.Len():
+		i = r.Limits.Place(i)
+	}
+	if i > 0 {
+		return "limit#" + strconv.Itoa(i+1)
+	}
+	return "limit"
+}
+
 // Response returns the rule's HTTP response to the denied check; nil if it was not denied, or for the API's default.
 func (r *Result) Response() *rules.Response {
 	if r.Allowed || r.Err != nil || r.Rule == nil {
@@ -135,6 +197,9 @@ func (r *Result) Response() *rules.Response {
 
 // Never reports whether the check was denied because its cost can never be admitted.
 func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
+
+// RetryIn returns the time until the denied check would be admitted, and whether there is one that is known.
+func (r *Result) RetryIn() (time.Duration, bool) { return r.RetryAfter, r.RetryAfter > 0 && !r.Never() }
 
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 

@@ -195,6 +195,7 @@ func (b *Batch) finish(invalid bool) {
 			r.RetryAfter = 0
 		}
 		if failed && b.Checks[i].Verb == bucket.Check {
+			r.givenBack = r.givenBack || r.Allowed
 			r.Allowed, r.Soft, r.Elastic, r.Delay = false, false, false, 0
 		}
 		if !r.Allowed && !b.AllOrNothing && !r.fleeting {

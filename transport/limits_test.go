@@ -32,12 +32,12 @@ func TestWireNumbers(t *testing.T) {
 		{"epoch", int32(sluicev1.Align_ALIGN_EPOCH), int32(bucket.AlignEpoch)},
 		{"calendar", int32(sluicev1.Align_ALIGN_CALENDAR), int32(bucket.AlignCalendar)},
 		{"first hit", int32(sluicev1.Align_ALIGN_FIRST_HIT), int32(bucket.AlignFirstHit)},
-		{"minute", int32(sluicev1.Unit_UNIT_MINUTE), int32(bucket.Minute)},
-		{"hour", int32(sluicev1.Unit_UNIT_HOUR), int32(bucket.Hour)},
-		{"day", int32(sluicev1.Unit_UNIT_DAY), int32(bucket.Day)},
-		{"week", int32(sluicev1.Unit_UNIT_WEEK), int32(bucket.Week)},
-		{"month", int32(sluicev1.Unit_UNIT_MONTH), int32(bucket.Month)},
-		{"year", int32(sluicev1.Unit_UNIT_YEAR), int32(bucket.Year)},
+		{"minute", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_MINUTE), int32(bucket.Minute)},
+		{"hour", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_HOUR), int32(bucket.Hour)},
+		{"day", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_DAY), int32(bucket.Day)},
+		{"week", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_WEEK), int32(bucket.Week)},
+		{"month", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_MONTH), int32(bucket.Month)},
+		{"year", int32(sluicev1.CalendarUnit_CALENDAR_UNIT_YEAR), int32(bucket.Year)},
 		{"check", int32(sluicev1.Verb_VERB_CHECK), int32(bucket.Check)},
 		{"read", int32(sluicev1.Verb_VERB_READ), int32(bucket.Read)},
 		{"charge", int32(sluicev1.Verb_VERB_CHARGE), int32(bucket.Charge)},
@@ -128,7 +128,7 @@ func TestLimitsFromProto(t *testing.T) {
 		{"negative count", func(l *sluicev1.Limit) { l.Count = -1 }, "count"},
 		{"zero period", func(l *sluicev1.Limit) { l.PeriodNs = 0 }, "period"},
 		{"unknown zone", func(l *sluicev1.Limit) {
-			l.Align, l.Unit, l.Timezone = sluicev1.Align_ALIGN_CALENDAR, sluicev1.Unit_UNIT_DAY, "Mars/Olympus"
+			l.Align, l.Unit, l.Timezone = sluicev1.Align_ALIGN_CALENDAR, sluicev1.CalendarUnit_CALENDAR_UNIT_DAY, "Mars/Olympus"
 		}, "timezone"},
 	} {
 		bad := good()

@@ -68,6 +68,8 @@ func (echo) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, s
 	}
 }
 
+var limit, remaining = int64(1_000_000_000), int64(999_999_990)
+
 // answer has a decision for each check, of the size of sluice's under rules/allowed.yaml, in one allocation as sluice's.
 func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 	n := len(req.GetChecks())
@@ -75,14 +77,13 @@ func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
 	out := make([]*sluicev1.Decision, n)
 	for i := range list {
 		d := &list[i]
-		d.Allowed = true
-		d.Limit = 1_000_000_000
-		d.Remaining = 999_999_990
+		d.Allowed, d.Verdict = true, sluicev1.Verdict_VERDICT_ALLOWED
+		d.Limit, d.Remaining = &limit, &remaining
 		d.ResetAfterNs = 36_000_000_000_000
-		d.Rule = "allowed/user"
+		d.Rule, d.LimitName = "allowed/user", "allowed/user"
 		d.Source = sluicev1.Source_SOURCE_OWNED
 		d.Owner = "n1"
-		d.PeriodNs = 3_600_000_000_000
+		d.PeriodNs, d.Count = 3_600_000_000_000, limit
 		out[i] = d
 	}
 	return &sluicev1.CheckResponse{Id: req.GetId(), Decisions: out}

@@ -287,18 +287,15 @@ type decisionJSON struct {
 	Matched    bool     `json:"matched"`
 	Reason     string   `json:"reason,omitempty"`
 	Domains    []string `json:"domains,omitempty"`
-	Limit      int64    `json:"limit"`
-	Remaining  int64    `json:"remaining"`
+	Verdict    string   `json:"verdict"`
+	Limit      *int64   `json:"limit,omitempty"`
+	Remaining  *int64   `json:"remaining,omitempty"`
 	ResetAfter float64  `json:"reset_after"`
-	RetryAfter float64  `json:"retry_after"`
+	RetryAfter *float64 `json:"retry_after,omitempty"`
 	Delay      float64  `json:"delay"`
 	Rule       string   `json:"rule"`
 	Source     string   `json:"source"`
 	Owner      string   `json:"owner"`
-	Soft       bool     `json:"soft,omitempty"`
-	Shadowed   bool     `json:"shadowed,omitempty"`
-	Elastic    bool     `json:"elastic,omitempty"`
-	Never      bool     `json:"never,omitempty"`
 	Error      string   `json:"error,omitempty"`
 }
 
@@ -322,12 +319,13 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 		text = decisionText(d, why)
 	}
 	j := decisionJSON{
-		Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains, Limit: d.Limit, Remaining: d.Remaining,
+		Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains,
+		Verdict: strings.ToLower(strings.TrimPrefix(d.Verdict.String(), "VERDICT_")), Limit: d.Limit, Remaining: d.Remaining,
 		ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs), Rule: d.Rule, Source: sourceName(d), Owner: d.Owner,
-		Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never, Error: d.GetError().GetMessage(),
+		Error: d.GetError().GetMessage(),
 	}
-	if !d.Never {
-		j.RetryAfter = seconds(d.RetryAfterNs)
+	if d.RetryAfterNs != nil {
+		j.RetryAfter = new(seconds(*d.RetryAfterNs))
 	}
 	return write(out, format, text, j)
 }
@@ -344,25 +342,27 @@ func decisionText(d *sluicev1.Decision, why unmatched) string {
 		return fmt.Sprintf("not limited: no rule matches%s\n", why)
 	case d.Source == sluicev1.Source_SOURCE_UNMATCHED:
 		return fmt.Sprintf("allowed: unlimited\nrule %s\n", d.Rule)
-	case d.Shadowed:
+	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SHADOW:
 		b.WriteString("allowed (shadow: would be denied)")
-	case d.Allowed && d.Elastic:
+	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC:
 		b.WriteString("allowed (above the limit, out of the rule's pool)")
-	case d.Allowed && d.Soft:
+	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SOFT:
 		b.WriteString("allowed (above the limit, within its soft margin)")
 	case d.Allowed:
 		b.WriteString("allowed")
-	case d.Never:
+	case d.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER:
 		b.WriteString("denied for good (the cost is above the limit)")
 	default:
 		b.WriteString("denied")
 	}
-	fmt.Fprintf(&b, ": %d of %d remaining", d.Remaining, d.Limit)
+	if d.Limit != nil {
+		fmt.Fprintf(&b, ": %d of %d remaining", d.GetRemaining(), d.GetLimit())
+	}
 	if d.DelayNs > 0 {
 		fmt.Fprintf(&b, ", wait %v", time.Duration(d.DelayNs))
 	}
-	if !d.Allowed && !d.Never {
-		fmt.Fprintf(&b, ", retry after %v", roundUp(d.RetryAfterNs))
+	if d.RetryAfterNs != nil {
+		fmt.Fprintf(&b, ", retry after %v", roundUp(d.GetRetryAfterNs()))
 	}
 	if d.ResetAfterNs > 0 {
 		fmt.Fprintf(&b, ", resets after %v", roundUp(d.ResetAfterNs))

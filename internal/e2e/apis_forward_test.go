@@ -56,10 +56,10 @@ func left(t *testing.T, n *node, domain string, pairs ...string) int64 {
 	res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: domain, Descriptor_: entries(pairs...), Verb: sluicev1.Verb_VERB_READ,
 	}}})
-	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].Limit != 20 {
+	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].GetLimit() != 20 {
 		t.Fatalf("reading %v: %v, %v", pairs, res, err)
 	}
-	return res.Decisions[0].Remaining
+	return res.Decisions[0].GetRemaining()
 }
 
 // Whoever makes up the addresses that a request came through is counted by the one that is known, and

@@ -56,10 +56,10 @@ func userLeft(t *testing.T, n *node, key string) int64 {
 	res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: "shop", Descriptor_: entries("user", key), Verb: sluicev1.Verb_VERB_READ,
 	}}})
-	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].Limit != userQuota {
+	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].GetLimit() != userQuota {
 		t.Fatalf("reading %s: %v, %v", key, res, err)
 	}
-	return res.Decisions[0].Remaining
+	return res.Decisions[0].GetRemaining()
 }
 
 // entries makes a descriptor of key, value, key, value …

@@ -51,7 +51,7 @@ func countings(period time.Duration, zone string) []counting {
 			sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, &sluicev1.Limit{Align: sluicev1.Align_ALIGN_FIRST_HIT}),
 		{"fixed_calendar", "algorithm: fixed_window, align: calendar, unit: day, timezone: " + zone, &sluicev1.Limit{
 			Algorithm: sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, Count: auditQuota,
-			Align: sluicev1.Align_ALIGN_CALENDAR, Unit: sluicev1.Unit_UNIT_DAY, Timezone: zone,
+			Align: sluicev1.Align_ALIGN_CALENDAR, Unit: sluicev1.CalendarUnit_CALENDAR_UNIT_DAY, Timezone: zone,
 		}},
 		plain("sliding_log", "algorithm: sliding_log", sluicev1.Algorithm_ALGORITHM_SLIDING_LOG, &sluicev1.Limit{}),
 		plain("sliding_counter", "algorithm: sliding_counter", sluicev1.Algorithm_ALGORITHM_SLIDING_COUNTER, &sluicev1.Limit{}),

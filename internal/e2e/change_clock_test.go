@@ -184,7 +184,7 @@ func (h *keyHammer) hold(i int, call interval, d *sluicev1.Decision) {
 		k.admitted = append(k.admitted, call)
 	case k.until == 0 || call.to.Sub(k.denied.from) > k.until:
 		// The first denial of these: the later ones must say the same.
-		k.denied, k.until = call, time.Duration(d.RetryAfterNs)
+		k.denied, k.until = call, time.Duration(d.GetRetryAfterNs())
 	}
 }
 

@@ -69,7 +69,7 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 					}
 					denied = 0
 					s.Lock()
-					if d.Elastic {
+					if d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC {
 						s.elastic++
 					} else {
 						s.own[key+req.Checks[j].Descriptor_[0].Value]++
@@ -93,7 +93,7 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 			if !d.Allowed {
 				break
 			}
-			if d.Elastic {
+			if d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC {
 				s.elastic++
 			} else {
 				s.own[key+fmt.Sprint(i)]++

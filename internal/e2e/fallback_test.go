@@ -164,7 +164,7 @@ func TestDeferredChargesSurvive(t *testing.T) {
 	}
 	nodes[0].waitLog("deferred charges read", quiet)
 	eventually(t, quiet, "the share is charged", func() error {
-		if d := ask(nodes[1], sluicev1.Verb_VERB_READ, 1); d.Remaining != 30-admitted {
+		if d := ask(nodes[1], sluicev1.Verb_VERB_READ, 1); d.GetRemaining() != 30-admitted {
 			return fmt.Errorf("%v", d)
 		}
 		return nil

@@ -329,7 +329,7 @@ func (v *vault) ask(addr string, config *tls.Config, token string) (limit int64,
 	case d.Error != nil:
 		return 0, fmt.Errorf("%v", d.Error)
 	case !d.Allowed:
-		return 0, fmt.Errorf("denied by %s at %d", d.Rule, d.Limit)
+		return 0, fmt.Errorf("denied by %s at %d", d.Rule, d.GetLimit())
 	}
-	return d.Limit, nil
+	return d.GetLimit(), nil
 }

@@ -75,8 +75,8 @@ func TestSnapshotOfOne(t *testing.T) {
 		before := time.Now()
 		d := n.spend(sluicev1.Verb_VERB_READ, "k")
 		least, most := 10+int64(before.Sub(last)/time.Second), 11+int64(time.Since(first)/time.Second)
-		if d.Remaining < least || d.Remaining > most {
-			t.Errorf("%d remain, want %d to %d", d.Remaining, least, most)
+		if d.GetRemaining() < least || d.GetRemaining() > most {
+			t.Errorf("%d remain, want %d to %d", d.GetRemaining(), least, most)
 		}
 		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
 			t.Errorf("%v counters were read, %v partitions begin afresh", restored, fresh)
@@ -165,8 +165,8 @@ func TestSnapshotRejected(t *testing.T) {
 			if got := n.metric("sluice_snapshots_rejected_total"); got != 1 {
 				t.Errorf("%v are counted as rejected", got)
 			}
-			if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); d.Remaining != 99 {
-				t.Errorf("%d remain of a counter that should be new", d.Remaining)
+			if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); d.GetRemaining() != 99 {
+				t.Errorf("%d remain of a counter that should be new", d.GetRemaining())
 			}
 			n.stop(syscall.SIGTERM)
 			n = start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})

@@ -147,7 +147,7 @@ func (r *running) check(t *testing.T, user string) *sluicev1.Decision {
 // left asks a node what remains of two for a user.
 func (r *running) left(t *testing.T, user string) int64 {
 	t.Helper()
-	return r.decide(t, sluicev1.Verb_VERB_READ, "auth", "user", user).Remaining
+	return r.decide(t, sluicev1.Verb_VERB_READ, "auth", "user", user).GetRemaining()
 }
 
 // writeFile writes a file of its own.
@@ -192,7 +192,7 @@ func TestReload(t *testing.T) {
 	t.Parallel()
 	s := testConfig(t)
 	n := startNode(t, s)
-	limit := func() int64 { return n.decide(t, sluicev1.Verb_VERB_READ, "auth", "user", "a").Limit }
+	limit := func() int64 { return n.decide(t, sluicev1.Verb_VERB_READ, "auth", "user", "a").GetLimit() }
 	if got := limit(); got != 2 {
 		t.Fatalf("before: %d", got)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -24,7 +23,7 @@ func limited(r *limiter.Result) bool {
 }
 
 // counted reports whether r also has what remains: a fallback does not.
-func counted(r *limiter.Result) bool { return limited(r) && httpanswer.Counted(r) }
+func counted(r *limiter.Result) bool { return limited(r) && r.Counted() }
 
 // over reports whether r is over its limit. A rule in shadow mode never is, not even in an all-or-nothing batch that failed.
 func over(r *limiter.Result) bool {

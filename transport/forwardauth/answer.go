@@ -87,8 +87,8 @@ func tightest(b *limiter.Batch) (least *limiter.Result) {
 			continue
 		}
 		switch {
-		case least == nil, httpanswer.Counted(r) && !httpanswer.Counted(least),
-			httpanswer.Counted(r) && r.Remaining < least.Remaining:
+		case least == nil, r.Counted() && !least.Counted(),
+			r.Counted() && r.Remaining < least.Remaining:
 			least = r
 		}
 	}

@@ -3,7 +3,6 @@ package grpcapi
 import (
 	"context"
 	"errors"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +54,7 @@ func TestCheck(t *testing.T) {
 			got.GetOwner() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
 			t.Errorf("step %d: %v", i, got)
 		}
-		if retry := got.GetRetryAfterNs(); (retry > 0) == c.allowed || got.GetNever() {
+		if retry := got.GetRetryAfterNs(); (retry > 0) == c.allowed || got.GetVerdict() == sluicev1.Verdict_VERDICT_DENIED_NEVER {
 			t.Errorf("step %d: retry after %d", i, retry)
 		}
 	}
@@ -81,13 +80,13 @@ func TestDecisionForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	ds := res.GetDecisions()
-	if ds[0].GetAllowed() || !ds[0].GetNever() || ds[0].GetRetryAfterNs() != math.MaxInt64 {
+	if ds[0].GetAllowed() || ds[0].GetVerdict() != sluicev1.Verdict_VERDICT_DENIED_NEVER || ds[0].RetryAfterNs != nil {
 		t.Errorf("never: %v", ds[0])
 	}
-	if !ds[1].GetAllowed() || !ds[1].GetShadowed() || ds[1].GetNever() || ds[1].GetRetryAfterNs() != 0 {
+	if !ds[1].GetAllowed() || ds[1].GetVerdict() != sluicev1.Verdict_VERDICT_ALLOWED_SHADOW || ds[1].RetryAfterNs != nil {
 		t.Errorf("shadow: %v", ds[1])
 	}
-	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNMATCHED || ds[2].GetRemaining() != math.MaxInt64 || ds[2].GetRule() != "" {
+	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNMATCHED || ds[2].Limit != nil || ds[2].Remaining != nil || ds[2].GetRule() != "" {
 		t.Errorf("unmatched: %v", ds[2])
 	}
 	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 2 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {

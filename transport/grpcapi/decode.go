@@ -33,7 +33,7 @@ const (
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
-	limitAlgorithm, limitCount, limitPeriod, limitUnlimited, limitBurst, limitCost, limitRefill, limitAlign   = 1, 2, 3, 4, 5, 6, 7, 8
+	limitAlgorithm, limitCount, limitPeriod, limitUnlimited, limitBurst, limitWeight, limitRefill, limitAlign = 1, 2, 3, 4, 5, 6, 7, 8
 	limitUnit, limitTimezone, limitMinInterval, limitSoft, limitCountDenied, limitSubWindows, limitLogEntries = 9, 10, 11, 12, 13, 14, 15
 )
 
@@ -170,18 +170,18 @@ func decodeLimit(data []byte, l *sluicev1.Limit) error {
 			l.Unlimited = v != 0
 		case limitBurst:
 			l.Burst = int64(v)
-		case limitCost:
-			l.Cost = int64(v)
+		case limitWeight:
+			l.Weight = int64(v)
 		case limitRefill:
 			l.Refill = sluicev1.Refill(v)
 		case limitAlign:
 			l.Align = sluicev1.Align(v)
 		case limitUnit:
-			l.Unit = sluicev1.Unit(v)
+			l.Unit = sluicev1.CalendarUnit(v)
 		case limitMinInterval:
 			l.MinIntervalNs = int64(v)
 		case limitSoft:
-			l.Soft = int32(v)
+			l.SoftPercent = int32(v)
 		case limitCountDenied:
 			l.CountDenied = v != 0
 		case limitSubWindows:

@@ -1,6 +1,8 @@
 package grpcapi
 
 import (
+	"time"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -20,15 +22,14 @@ type answer struct {
 
 // Field numbers of sluice.v1.
 const (
-	responseDecisions, responseID, responseError = 1, 2, 3
+	responseDecisions, responseID, responseError, responseAllowed, responseRetryAfter = 1, 2, 3, 4, 5
 
-	decisionAllowed, decisionLimit, decisionRemaining     = 1, 2, 3
-	decisionResetAfter, decisionRetryAfter, decisionDelay = 4, 5, 6
-	decisionRule, decisionSource, decisionOwner           = 7, 8, 9
-	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
-	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
-	decisionDeniedFor, decisionResponse                   = 16, 17
-	decisionStaleness, decisionElastic                    = 18, 19
+	decisionAllowed, decisionVerdict, decisionSource, decisionOwner = 1, 2, 3, 4
+	decisionRule, decisionLimitName, decisionLimit                  = 5, 6, 7
+	decisionRemaining, decisionResetAfter, decisionRetryAfter       = 8, 9, 10
+	decisionDelay, decisionDeniedFor, decisionPeriod                = 11, 12, 13
+	decisionCount, decisionBurst, decisionLimitIndex                = 14, 15, 16
+	decisionError, decisionResponse, decisionStaleness              = 17, 18, 19
 
 	responseStatus, responseHeaders, responseBody = 1, 2, 3
 	headerName, headerValue                       = 1, 2
@@ -43,13 +44,14 @@ func (a *answer) EncodeWire() mem.BufferSlice {
 	if a.batch != nil {
 		for i := range a.batch.Results {
 			r := &a.batch.Results[i]
-			size += decisionSize + len(r.RuleName()) + len(r.Owner)
+			size += decisionSize + 2*len(r.RuleName()) + len(r.Owner)
 		}
 	}
 	pool := buffers.Pool
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	if a.batch != nil {
+		out = appendOverall(out, a.batch.Results)
 		room := limiter.MaxResponses
 		for i := range a.batch.Results {
 			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
@@ -66,6 +68,27 @@ func (a *answer) EncodeWire() mem.BufferSlice {
 	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 
+// appendOverall appends whether all are allowed and, if one is denied, the time until all may be if that is known.
+func appendOverall(out []byte, list []limiter.Result) []byte {
+	allowed, known, wait := true, true, time.Duration(0)
+	for i := range list {
+		if r := &list[i]; !r.Allowed {
+			allowed = false
+			d, ok := r.RetryIn()
+			known, wait = known && ok, max(wait, d)
+		}
+	}
+	if !allowed && known {
+		out = appendDuration(out, responseRetryAfter, wait)
+	}
+	return wire.AppendBool(out, responseAllowed, allowed)
+}
+
+// appendDuration appends d even if it is 0.
+func appendDuration(out []byte, num protowire.Number, d time.Duration) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(out, num, protowire.VarintType), uint64(d))
+}
+
 // appendDecision appends r, the result of check i. room is the number of bytes left for responses.
 func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 	if r.Err != nil {
@@ -73,20 +96,27 @@ func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 		return appendMessage(out, decisionError, errorAt(r.Err, i))
 	}
 	out = wire.AppendBool(out, decisionAllowed, r.Allowed)
-	out = wire.AppendVarint(out, decisionLimit, uint64(r.Limit))
-	out = wire.AppendVarint(out, decisionRemaining, uint64(r.Remaining))
-	out = wire.AppendVarint(out, decisionResetAfter, uint64(r.ResetAfter))
-	out = wire.AppendVarint(out, decisionRetryAfter, uint64(r.RetryAfter))
-	out = wire.AppendVarint(out, decisionDelay, uint64(r.Delay))
-	out = wire.AppendString(out, decisionRule, r.RuleName())
+	out = wire.AppendVarint(out, decisionVerdict, uint64(r.Verdict()))
 	out = wire.AppendVarint(out, decisionSource, uint64(r.Source))
 	out = wire.AppendString(out, decisionOwner, r.Owner)
-	out = wire.AppendBool(out, decisionSoft, r.Soft)
-	out = wire.AppendBool(out, decisionShadowed, r.Shadowed)
-	out = wire.AppendBool(out, decisionElastic, r.Elastic)
-	out = wire.AppendBool(out, decisionNever, r.Never())
-	out = wire.AppendVarint(out, decisionLimitIndex, uint64(r.LimitPlace()))
-	out = wire.AppendVarint(out, decisionPeriod, uint64(r.Period))
+	out = wire.AppendString(out, decisionRule, r.RuleName())
+	if r.Counted() {
+		l := r.Limits.At(int(r.Index))
+		if r.Rule != nil {
+			out = wire.AppendString(out, decisionLimitName, r.Rule.LimitName(int(r.Index)))
+		}
+		out = protowire.AppendVarint(protowire.AppendTag(out, decisionLimit, protowire.VarintType), uint64(r.Limit))
+		out = protowire.AppendVarint(protowire.AppendTag(out, decisionRemaining, protowire.VarintType), uint64(r.Remaining))
+		out = wire.AppendVarint(out, decisionPeriod, uint64(r.Period))
+		out = wire.AppendVarint(out, decisionCount, uint64(l.Count))
+		out = wire.AppendVarint(out, decisionBurst, uint64(l.Burst))
+		out = wire.AppendVarint(out, decisionLimitIndex, uint64(r.LimitPlace()))
+	}
+	out = wire.AppendVarint(out, decisionResetAfter, uint64(r.ResetAfter))
+	if d, ok := r.RetryIn(); ok && !r.Allowed {
+		out = appendDuration(out, decisionRetryAfter, d)
+	}
+	out = wire.AppendVarint(out, decisionDelay, uint64(r.Delay))
 	out = wire.AppendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
 	out = wire.AppendVarint(out, decisionStaleness, uint64(r.Staleness))
 	if p := r.Response(); p != nil && len(p.Body) <= *room {

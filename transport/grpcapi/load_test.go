@@ -44,7 +44,7 @@ descriptors:
 		}
 	}
 	res, err := d.client.Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{user("x"), user("x")}})
-	if err != nil || res.Decisions[0].Elastic || !res.Decisions[1].Elastic {
+	if err != nil || res.Decisions[0].Verdict != sluicev1.Verdict_VERDICT_ALLOWED || res.Decisions[1].Verdict != sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC {
 		t.Errorf("%v %v", res, err)
 	}
 	d.Drain()

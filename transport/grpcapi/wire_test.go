@@ -29,7 +29,7 @@ func FuzzDecode(f *testing.F) {
 			{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ä"}, {}}, Cost: &cost, Verb: sluicev1.Verb_VERB_CHARGE},
 			{Limits: []*sluicev1.Limit{{Count: 5, PeriodNs: 1e9, Timezone: "Europe/Berlin"}, {Algorithm: 99}}, Verb: 9},
 			{Limits: []*sluicev1.Limit{{
-				Algorithm: 2, Count: 3, PeriodNs: 5e9, Burst: 7, Cost: 11, Refill: 1, Align: 2, Unit: 3, Timezone: "UTC", MinIntervalNs: 13, Soft: 17, CountDenied: true, SubWindows: 19,
+				Algorithm: 2, Count: 3, PeriodNs: 5e9, Burst: 7, Weight: 11, Refill: 1, Align: 2, Unit: 3, Timezone: "UTC", MinIntervalNs: 13, SoftPercent: 17, CountDenied: true, SubWindows: 19,
 				LogEntries: 23,
 			}, {Unlimited: true}}},
 		},
@@ -98,12 +98,31 @@ func normal(checks []limiter.Check) []limiter.Check {
 
 // TestEncode compares what answer puts on the wire with the generated type.
 func TestEncode(t *testing.T) {
-	rule := &rules.Rule{Name: strings.Repeat("r", 200)} // longer than a one-byte length can say
-	spoken := &rules.Rule{Name: "spoken", Response: &rules.Response{
-		Status: 503, Headers: []rules.Header{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
-	}}
-	response := &sluicev1.Response{
-		Status: 503, Headers: []*sluicev1.Header{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
+	// A name is longer than a one-byte length can say.
+	set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte(`
+domain: d
+descriptors:
+  - key: plain
+    limits:
+      - {name: "` + strings.Repeat("r", 200) + `", algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
+      - {count: 1, period: 1m}
+  - key: spoken
+    limits:
+      - {algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
+      - {name: minutely, count: 1, period: 1m}
+    response: {status: 503, headers: {X-Why: "` + strings.Repeat("v", 130) + `", X-Empty: ""}, body: "no"}
+`)}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := func(key string) *rules.Rule {
+		r, _ := set.Match("d", []rules.Entry{{Key: key}})
+		return r
+	}
+	rule, spoken := match("plain"), match("spoken")
+	limits := rule.Limits
+	response := &sluicev1.DenialResponse{
+		Status: 503, Headers: []*sluicev1.DenialHeader{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
 	}
 	values := []int64{0, 1, 127, 128, math.MaxInt64, -1}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -114,10 +133,13 @@ func TestEncode(t *testing.T) {
 	for i := range 300 {
 		r := limiter.Result{
 			Decision: bucket.Decision{
-				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(3)), Limit: pick(), Remaining: pick(),
+				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(2)), Limit: pick(), Remaining: pick(),
 				ResetAfter: time.Duration(pick()), RetryAfter: time.Duration(pick()), Delay: time.Duration(pick()),
 			},
 			Source: check.Source(rng.IntN(9)), Owner: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(), Elastic: coin(), DeniedFor: time.Duration(pick()), Staleness: time.Duration(pick()),
+		}
+		if coin() {
+			r.Limits = limits
 		}
 		if coin() {
 			r.Rule = []*rules.Rule{rule, spoken}[rng.IntN(2)]
@@ -127,11 +149,18 @@ func TestEncode(t *testing.T) {
 			r.Err = &limiter.Error{Code: limiter.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
 			d.Error = errorAt(r.Err, i)
 		} else {
-			d.Allowed, d.Limit, d.Remaining = r.Allowed, r.Limit, r.Remaining
-			d.ResetAfterNs, d.RetryAfterNs, d.DelayNs = int64(r.ResetAfter), int64(r.RetryAfter), int64(r.Delay)
-			d.Source, d.Owner, d.Soft, d.Shadowed, d.Elastic = sluicev1.Source(r.Source), r.Owner, r.Soft, r.Shadowed, r.Elastic
-			d.Never, d.LimitIndex, d.PeriodNs, d.DeniedForNs = r.Never(), uint32(r.Index), int64(r.Period), int64(r.DeniedFor)
-			d.StalenessNs = int64(r.Staleness)
+			d.Allowed, d.Verdict, d.Source, d.Owner = r.Allowed, sluicev1.Verdict(r.Verdict()), sluicev1.Source(r.Source), r.Owner
+			if l := limits.At(int(r.Index)); r.Counted() {
+				d.Limit, d.Remaining, d.Count, d.Burst = new(r.Limit), new(r.Remaining), l.Count, l.Burst
+				d.LimitIndex, d.PeriodNs = uint32(r.Index), int64(r.Period)
+				if r.Rule != nil {
+					d.LimitName = r.Rule.LimitName(int(r.Index))
+				}
+			}
+			if wait, ok := r.RetryIn(); ok && !r.Allowed {
+				d.RetryAfterNs = new(int64(wait))
+			}
+			d.ResetAfterNs, d.DelayNs, d.DeniedForNs, d.StalenessNs = int64(r.ResetAfter), int64(r.Delay), int64(r.DeniedFor), int64(r.Staleness)
 			if r.Rule == spoken && !r.Allowed {
 				d.Response = response
 			}

@@ -13,22 +13,21 @@ import (
 
 // decision is the result of one check. Durations are in seconds.
 type decision struct {
-	Allowed bool `json:"allowed"`
-	// Left out unless httpanswer.Counted.
+	Allowed bool   `json:"allowed"`
+	Verdict string `json:"verdict,omitempty"`
+	// Left out unless limiter.Result.Counted.
 	Limit      *int64  `json:"limit,omitempty"`
 	Remaining  *int64  `json:"remaining,omitempty"`
 	ResetAfter float64 `json:"reset_after,omitempty"`
 	RetryAfter float64 `json:"retry_after,omitempty"`
-	Never      bool    `json:"never,omitempty"`
 	DeniedFor  float64 `json:"denied_for,omitempty"`
 	Staleness  float64 `json:"staleness,omitempty"`
 	Delay      float64 `json:"delay,omitempty"`
 	Period     float64 `json:"period,omitempty"`
-	Soft       bool    `json:"soft,omitempty"`
-	Shadowed   bool    `json:"shadowed,omitempty"`
-	Elastic    bool    `json:"elastic,omitempty"`
+	Count      int64   `json:"count,omitempty"`
+	Burst      int64   `json:"burst,omitempty"`
 	Rule       string  `json:"rule,omitempty"`
-	Policy     string  `json:"policy,omitempty"`
+	LimitName  string  `json:"limit_name,omitempty"`
 	Source     string  `json:"source,omitempty"`
 	Owner      string  `json:"owner,omitempty"`
 	// Response is only in responses to many checks; one check gets it as such.
@@ -107,16 +106,17 @@ func decisionOf(r *limiter.Result, i int) decision {
 		return d
 	}
 	d.Allowed = r.Allowed
-	d.Soft, d.Shadowed, d.Elastic, d.Never = r.Soft, r.Shadowed, r.Elastic, r.Never()
+	d.Verdict = r.Verdict().String()
 	d.DeniedFor, d.Staleness = r.DeniedFor.Seconds(), r.Staleness.Seconds()
 	d.Source, d.Owner = r.Source.String(), r.Owner
-	if !d.Never {
-		d.RetryAfter = r.RetryAfter.Seconds()
+	if wait, ok := r.RetryIn(); ok {
+		d.RetryAfter = wait.Seconds()
 	}
-	if httpanswer.Counted(r) {
+	if r.Counted() {
 		d.Limit, d.Remaining = &r.Limit, &r.Remaining
 		d.ResetAfter, d.Delay, d.Period = r.ResetAfter.Seconds(), r.Delay.Seconds(), r.Period.Seconds()
-		d.Policy = httpanswer.PolicyName(r, int(r.Index))
+		l := r.Limits.At(int(r.Index))
+		d.Count, d.Burst, d.LimitName = l.Count, l.Burst, r.LimitName(int(r.Index))
 	}
 	return d
 }

@@ -25,7 +25,7 @@ import (
 func TestOneCheck(t *testing.T) {
 	const (
 		policy = `"shop/user";q=3;w=60`
-		left   = `"rule":"shop/user","policy":"shop/user","source":"owned","owner":"n1"}`
+		left   = `"count":3,"rule":"shop/user","limit_name":"shop/user","source":"owned","owner":"n1"}`
 	)
 	node := apitest.NewNode(t)
 	h := newAPI(t, newLimiter(t, node))
@@ -36,18 +36,18 @@ func TestOneCheck(t *testing.T) {
 		headers    map[string]string
 	}{
 		{"allowed", user("x", ""), 200,
-			`{"allowed":true,"limit":3,"remaining":2,"reset_after":60,"period":60,` + left,
+			`{"allowed":true,"verdict":"allowed","limit":3,"remaining":2,"reset_after":60,"period":60,` + left,
 			map[string]string{
 				"Content-Type": httpanswer.TypeJSON, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=2;t=60`,
 				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "60", "Retry-After": "",
 			}},
 		{"the last", user("x", `,"cost":2`), 200,
-			`{"allowed":true,"limit":3,"remaining":0,"reset_after":60,"period":60,` + left,
+			`{"allowed":true,"verdict":"allowed","limit":3,"remaining":0,"reset_after":60,"period":60,` + left,
 			map[string]string{"RateLimit": `"shop/user";r=0;t=60`, "Retry-After": ""}},
 		{"denied", user("x", ""), 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
 				`"detail":"try again later","violated-policies":["shop/user"],` +
-				`"allowed":false,"limit":3,"remaining":0,"reset_after":60,"retry_after":60,"denied_for":0.1,"period":60,` + left,
+				`"allowed":false,"verdict":"denied","limit":3,"remaining":0,"reset_after":60,"retry_after":60,"denied_for":0.1,"period":60,` + left,
 			map[string]string{
 				"Content-Type": httpanswer.TypeProblem, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=0;t=60`,
 				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60",
@@ -56,20 +56,20 @@ func TestOneCheck(t *testing.T) {
 		{"never", user("y", `,"cost":4`), 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
 				`"detail":"the cost is more than the limit can ever admit","violated-policies":["shop/user"],` +
-				`"allowed":false,"limit":3,"remaining":3,"never":true,"denied_for":0.1,"period":60,` + left,
+				`"allowed":false,"verdict":"denied_never","limit":3,"remaining":3,"denied_for":0.1,"period":60,` + left,
 			map[string]string{"RateLimit": `"shop/user";r=3`, "Retry-After": "", "X-RateLimit-Retry-After": ""}},
 		{"read", user("y", `,"verb":"read"`), 200,
-			`{"allowed":true,"limit":3,"remaining":3,"period":60,` + left, nil},
+			`{"allowed":true,"verdict":"allowed","limit":3,"remaining":3,"period":60,` + left, nil},
 		{"charge into debt", user("y", `,"verb":"charge","cost":4`), 200,
-			`{"allowed":true,"limit":3,"remaining":0,"reset_after":60,"period":60,` + left, nil},
+			`{"allowed":true,"verdict":"allowed","limit":3,"remaining":0,"reset_after":60,"period":60,` + left, nil},
 		{"no rule", strings.Replace(user("x", ""), `"user"`, `"other"`, 1), 200,
-			`{"allowed":true,"source":"unmatched"}`,
+			`{"allowed":true,"verdict":"allowed","source":"unmatched"}`,
 			map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": ""}},
 		{"shadow", strings.Replace(user("x", `,"cost":5`), `"user"`, `"watched"`, 1), 200,
-			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"owned","owner":"n1"}`,
+			`{"allowed":true,"verdict":"allowed_shadow","limit":1,"remaining":1,"period":60,"count":1,"rule":"shop/watched","limit_name":"shop/watched","source":"owned","owner":"n1"}`,
 			map[string]string{"Retry-After": ""}},
 		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
-			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"owned","owner":"n1"}`,
+			`{"allowed":true,"verdict":"allowed","limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"count":1,"burst":2,"limit_name":"limit#2","source":"owned","owner":"n1"}`,
 			map[string]string{"RateLimit-Policy": `"limit";q=9, "limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
 	} {
 		w, _ := post(t, h, c.body, c.status)
@@ -94,10 +94,10 @@ func TestOnFailureAnswers(t *testing.T) {
 		retry  string
 	}{
 		{"open", check.Answer{Source: check.Open, Owner: "n1", Decision: bucket.Decision{Allowed: true}}, 200,
-			`{"allowed":true,"rule":"shop/user","source":"open","owner":"n1"}`, ""},
+			`{"allowed":true,"verdict":"allowed","rule":"shop/user","source":"open","owner":"n1"}`, ""},
 		{"closed", check.Answer{Source: check.Closed, Owner: "n1", Decision: bucket.Decision{RetryAfter: time.Second}}, 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"try again later","allowed":false,"retry_after":1,"rule":"shop/user","source":"closed","owner":"n1"}`, "1"},
+				`"detail":"try again later","allowed":false,"verdict":"denied","retry_after":1,"rule":"shop/user","source":"closed","owner":"n1"}`, "1"},
 	} {
 		h := newAPI(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) { b.Answers[0] = c.answer })))
 		w, _ := post(t, h, user("x", ""), c.status)

@@ -56,7 +56,7 @@ func TestElastic(t *testing.T) {
 	h := newAPI(t, apitest.NewLimiter(t, apitest.NewNode(t), poolRules, member.Member{Name: "n1"}))
 	post(t, h, user("x", ""), 200)
 	w, m := post(t, h, user("x", ""), 200)
-	if m["elastic"] != true || m["limit"] != 1.0 || m["remaining"] != nil && m["remaining"] != 0.0 || w.Header().Get("Retry-After") != "" {
+	if m["verdict"] != "allowed_elastic" || m["limit"] != 1.0 || m["remaining"] != nil && m["remaining"] != 0.0 || w.Header().Get("Retry-After") != "" {
 		t.Errorf("%s %v", w.Body, w.Header())
 	}
 	if got := w.Header().Get("RateLimit"); !strings.HasPrefix(got, `"shop/user";r=0;`) {

@@ -242,64 +242,65 @@ func (Refill) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{3}
 }
 
-type Unit int32
+// CalendarUnit is a period of the calendar.
+type CalendarUnit int32
 
 const (
-	Unit_UNIT_UNSPECIFIED Unit = 0
-	Unit_UNIT_MINUTE      Unit = 1
-	Unit_UNIT_HOUR        Unit = 2
-	Unit_UNIT_DAY         Unit = 3
-	Unit_UNIT_WEEK        Unit = 4
-	Unit_UNIT_MONTH       Unit = 5
-	Unit_UNIT_YEAR        Unit = 6
+	CalendarUnit_CALENDAR_UNIT_UNSPECIFIED CalendarUnit = 0
+	CalendarUnit_CALENDAR_UNIT_MINUTE      CalendarUnit = 1
+	CalendarUnit_CALENDAR_UNIT_HOUR        CalendarUnit = 2
+	CalendarUnit_CALENDAR_UNIT_DAY         CalendarUnit = 3
+	CalendarUnit_CALENDAR_UNIT_WEEK        CalendarUnit = 4
+	CalendarUnit_CALENDAR_UNIT_MONTH       CalendarUnit = 5
+	CalendarUnit_CALENDAR_UNIT_YEAR        CalendarUnit = 6
 )
 
-// Enum value maps for Unit.
+// Enum value maps for CalendarUnit.
 var (
-	Unit_name = map[int32]string{
-		0: "UNIT_UNSPECIFIED",
-		1: "UNIT_MINUTE",
-		2: "UNIT_HOUR",
-		3: "UNIT_DAY",
-		4: "UNIT_WEEK",
-		5: "UNIT_MONTH",
-		6: "UNIT_YEAR",
+	CalendarUnit_name = map[int32]string{
+		0: "CALENDAR_UNIT_UNSPECIFIED",
+		1: "CALENDAR_UNIT_MINUTE",
+		2: "CALENDAR_UNIT_HOUR",
+		3: "CALENDAR_UNIT_DAY",
+		4: "CALENDAR_UNIT_WEEK",
+		5: "CALENDAR_UNIT_MONTH",
+		6: "CALENDAR_UNIT_YEAR",
 	}
-	Unit_value = map[string]int32{
-		"UNIT_UNSPECIFIED": 0,
-		"UNIT_MINUTE":      1,
-		"UNIT_HOUR":        2,
-		"UNIT_DAY":         3,
-		"UNIT_WEEK":        4,
-		"UNIT_MONTH":       5,
-		"UNIT_YEAR":        6,
+	CalendarUnit_value = map[string]int32{
+		"CALENDAR_UNIT_UNSPECIFIED": 0,
+		"CALENDAR_UNIT_MINUTE":      1,
+		"CALENDAR_UNIT_HOUR":        2,
+		"CALENDAR_UNIT_DAY":         3,
+		"CALENDAR_UNIT_WEEK":        4,
+		"CALENDAR_UNIT_MONTH":       5,
+		"CALENDAR_UNIT_YEAR":        6,
 	}
 )
 
-func (x Unit) Enum() *Unit {
-	p := new(Unit)
+func (x CalendarUnit) Enum() *CalendarUnit {
+	p := new(CalendarUnit)
 	*p = x
 	return p
 }
 
-func (x Unit) String() string {
+func (x CalendarUnit) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Unit) Descriptor() protoreflect.EnumDescriptor {
+func (CalendarUnit) Descriptor() protoreflect.EnumDescriptor {
 	return file_sluice_v1_sluice_proto_enumTypes[4].Descriptor()
 }
 
-func (Unit) Type() protoreflect.EnumType {
+func (CalendarUnit) Type() protoreflect.EnumType {
 	return &file_sluice_v1_sluice_proto_enumTypes[4]
 }
 
-func (x Unit) Number() protoreflect.EnumNumber {
+func (x CalendarUnit) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Unit.Descriptor instead.
-func (Unit) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use CalendarUnit.Descriptor instead.
+func (CalendarUnit) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{4}
 }
 
@@ -381,6 +382,77 @@ func (Source) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{5}
 }
 
+// Verdict says why a check was allowed or denied.
+type Verdict int32
+
+const (
+	// There is no decision; see error.
+	Verdict_VERDICT_UNSPECIFIED Verdict = 0
+	Verdict_VERDICT_ALLOWED     Verdict = 1
+	// Admitted only by the soft margin of a limit.
+	Verdict_VERDICT_ALLOWED_SOFT Verdict = 2
+	// The rule is in shadow mode, and its limits would have denied.
+	Verdict_VERDICT_ALLOWED_SHADOW Verdict = 3
+	// The rule's limits denied, and its pool admitted. All else is about these limits.
+	Verdict_VERDICT_ALLOWED_ELASTIC Verdict = 4
+	Verdict_VERDICT_DENIED          Verdict = 5
+	// The cost can never be admitted.
+	Verdict_VERDICT_DENIED_NEVER Verdict = 6
+	// Of an all-or-nothing request: this check would have been admitted, and another was denied or failed.
+	Verdict_VERDICT_DENIED_BY_OTHERS Verdict = 7
+)
+
+// Enum value maps for Verdict.
+var (
+	Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_ALLOWED",
+		2: "VERDICT_ALLOWED_SOFT",
+		3: "VERDICT_ALLOWED_SHADOW",
+		4: "VERDICT_ALLOWED_ELASTIC",
+		5: "VERDICT_DENIED",
+		6: "VERDICT_DENIED_NEVER",
+		7: "VERDICT_DENIED_BY_OTHERS",
+	}
+	Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED":      0,
+		"VERDICT_ALLOWED":          1,
+		"VERDICT_ALLOWED_SOFT":     2,
+		"VERDICT_ALLOWED_SHADOW":   3,
+		"VERDICT_ALLOWED_ELASTIC":  4,
+		"VERDICT_DENIED":           5,
+		"VERDICT_DENIED_NEVER":     6,
+		"VERDICT_DENIED_BY_OTHERS": 7,
+	}
+)
+
+func (x Verdict) Enum() *Verdict {
+	p := new(Verdict)
+	*p = x
+	return p
+}
+
+func (x Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_v1_sluice_proto_enumTypes[6].Descriptor()
+}
+
+func (Verdict) Type() protoreflect.EnumType {
+	return &file_sluice_v1_sluice_proto_enumTypes[6]
+}
+
+func (x Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verdict.Descriptor instead.
+func (Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+}
+
 type ErrorCode int32
 
 const (
@@ -440,11 +512,11 @@ func (x ErrorCode) String() string {
 }
 
 func (ErrorCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_v1_sluice_proto_enumTypes[6].Descriptor()
+	return file_sluice_v1_sluice_proto_enumTypes[7].Descriptor()
 }
 
 func (ErrorCode) Type() protoreflect.EnumType {
-	return &file_sluice_v1_sluice_proto_enumTypes[6]
+	return &file_sluice_v1_sluice_proto_enumTypes[7]
 }
 
 func (x ErrorCode) Number() protoreflect.EnumNumber {
@@ -453,7 +525,7 @@ func (x ErrorCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErrorCode.Descriptor instead.
 func (ErrorCode) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
 // Entry is one (key, value) of a descriptor. The key has 1 byte to 1 KiB; the value any length.
@@ -600,13 +672,13 @@ type Limit struct {
 	PeriodNs      int64                  `protobuf:"varint,3,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
 	Unlimited     bool                   `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
 	Burst         int64                  `protobuf:"varint,5,opt,name=burst,proto3" json:"burst,omitempty"`
-	Cost          int64                  `protobuf:"varint,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	Weight        int64                  `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
 	Refill        Refill                 `protobuf:"varint,7,opt,name=refill,proto3,enum=sluice.v1.Refill" json:"refill,omitempty"`
 	Align         Align                  `protobuf:"varint,8,opt,name=align,proto3,enum=sluice.v1.Align" json:"align,omitempty"`
-	Unit          Unit                   `protobuf:"varint,9,opt,name=unit,proto3,enum=sluice.v1.Unit" json:"unit,omitempty"`
+	Unit          CalendarUnit           `protobuf:"varint,9,opt,name=unit,proto3,enum=sluice.v1.CalendarUnit" json:"unit,omitempty"`
 	Timezone      string                 `protobuf:"bytes,10,opt,name=timezone,proto3" json:"timezone,omitempty"`
 	MinIntervalNs int64                  `protobuf:"varint,11,opt,name=min_interval_ns,json=minIntervalNs,proto3" json:"min_interval_ns,omitempty"`
-	Soft          int32                  `protobuf:"varint,12,opt,name=soft,proto3" json:"soft,omitempty"`
+	SoftPercent   int32                  `protobuf:"varint,12,opt,name=soft_percent,json=softPercent,proto3" json:"soft_percent,omitempty"`
 	CountDenied   bool                   `protobuf:"varint,13,opt,name=count_denied,json=countDenied,proto3" json:"count_denied,omitempty"`
 	SubWindows    int32                  `protobuf:"varint,14,opt,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
 	LogEntries    int32                  `protobuf:"varint,15,opt,name=log_entries,json=logEntries,proto3" json:"log_entries,omitempty"`
@@ -679,9 +751,9 @@ func (x *Limit) GetBurst() int64 {
 	return 0
 }
 
-func (x *Limit) GetCost() int64 {
+func (x *Limit) GetWeight() int64 {
 	if x != nil {
-		return x.Cost
+		return x.Weight
 	}
 	return 0
 }
@@ -700,11 +772,11 @@ func (x *Limit) GetAlign() Align {
 	return Align_ALIGN_EPOCH
 }
 
-func (x *Limit) GetUnit() Unit {
+func (x *Limit) GetUnit() CalendarUnit {
 	if x != nil {
 		return x.Unit
 	}
-	return Unit_UNIT_UNSPECIFIED
+	return CalendarUnit_CALENDAR_UNIT_UNSPECIFIED
 }
 
 func (x *Limit) GetTimezone() string {
@@ -721,9 +793,9 @@ func (x *Limit) GetMinIntervalNs() int64 {
 	return 0
 }
 
-func (x *Limit) GetSoft() int32 {
+func (x *Limit) GetSoftPercent() int32 {
 	if x != nil {
-		return x.Soft
+		return x.SoftPercent
 	}
 	return 0
 }
@@ -819,7 +891,11 @@ type CheckResponse struct {
 	// That of the request.
 	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	// Set in CheckStream when the whole request was rejected.
-	Error         *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Every check was allowed.
+	Allowed bool `protobuf:"varint,4,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Time until all checks would be admitted, in nanoseconds: set when one was denied, unless that is never or not known.
+	RetryAfterNs  *int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -875,49 +951,63 @@ func (x *CheckResponse) GetError() *Error {
 	return nil
 }
 
-// Decision answers one Check. When denied it describes the limit that takes
-// longest to admit the cost; when allowed, the one with the least remaining.
+func (x *CheckResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *CheckResponse) GetRetryAfterNs() int64 {
+	if x != nil && x.RetryAfterNs != nil {
+		return *x.RetryAfterNs
+	}
+	return 0
+}
+
+// Decision answers one Check. Its limit is, when denied, the one that takes longest to admit the cost; when allowed, the one
+// with the least remaining.
 type Decision struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// Count of that limit, or its burst if it has one; int64's maximum when unmatched,
-	// 0 when the source is closed or open, which know nothing of the counter.
-	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is left of it, never negative; int64's maximum and 0 as above.
-	Remaining int64 `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Until the whole limit is free again.
-	ResetAfterNs int64 `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
-	// Until this cost would be admitted; 0 when allowed, int64's maximum when never.
-	// In an all-or-nothing request that was denied: until the request may be.
-	RetryAfterNs int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
-	// How long to wait before acting (leaky queue).
-	DelayNs int64 `protobuf:"varint,6,opt,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the caller is to do. Verdicts that a client does not know leave it valid.
+	Allowed bool    `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.v1.Verdict" json:"verdict,omitempty"`
+	Source  Source  `protobuf:"varint,3,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
+	// Name of the node that decided; empty if none did.
+	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Name of the rule, or its path in the file; empty when none matched.
-	Rule   string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
-	Source Source `protobuf:"varint,8,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
-	// Name of the node that decided, if one did.
-	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Admitted only by the soft margin.
-	Soft bool `protobuf:"varint,10,opt,name=soft,proto3" json:"soft,omitempty"`
-	// The rule is in shadow mode and would have denied; retry_after_ns is 0.
-	Shadowed bool `protobuf:"varint,11,opt,name=shadowed,proto3" json:"shadowed,omitempty"`
-	// The cost can never be admitted.
-	Never bool `protobuf:"varint,12,opt,name=never,proto3" json:"never,omitempty"`
-	// The deciding limit's place, from 0: among the rule's limits, or among those that came with the check, as they were sent.
-	LimitIndex uint32 `protobuf:"varint,13,opt,name=limit_index,json=limitIndex,proto3" json:"limit_index,omitempty"`
-	// Period of that limit; a calendar month counts as 30 days, a year as 365.
-	PeriodNs int64 `protobuf:"varint,14,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
+	Rule string `protobuf:"bytes,5,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Name of the limit, as RateLimit-Policy has it; empty for limits that came with the check.
+	LimitName string `protobuf:"bytes,6,opt,name=limit_name,json=limitName,proto3" json:"limit_name,omitempty"`
+	// The most units that the limit can admit at once: its burst if it has one, else its count; 0 or more. Unset where nothing
+	// limits, and where nothing is known of the counter (SOURCE_CLOSED, SOURCE_OPEN).
+	Limit *int64 `protobuf:"varint,7,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// Units that are left of it, 0 or more. Unset as above.
+	Remaining *int64 `protobuf:"varint,8,opt,name=remaining,proto3,oneof" json:"remaining,omitempty"`
+	// Time until the whole limit is free again, in nanoseconds, 0 or more.
+	ResetAfterNs int64 `protobuf:"varint,9,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
+	// Time until this cost would be admitted, in nanoseconds, 0 or more: set when denied, unless that is never or not known. In
+	// an all-or-nothing request: until all of it may be.
+	RetryAfterNs *int64 `protobuf:"varint,10,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
+	// How long to wait before acting, in nanoseconds, 0 or more (leaky queue).
+	DelayNs int64 `protobuf:"varint,11,opt,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
+	// How long callers may answer this denial from memory, for the same limits and at least this cost, in nanoseconds: 0 to
+	// 100,000,000. 0 when allowed, and where only asking tells.
+	DeniedForNs int64 `protobuf:"varint,12,opt,name=denied_for_ns,json=deniedForNs,proto3" json:"denied_for_ns,omitempty"`
+	// Period of the limit in nanoseconds; a calendar month counts as 30 days, a year as 365. 0 if it has none, or nothing limits.
+	PeriodNs int64 `protobuf:"varint,13,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
+	// Count of the limit for each period; 0 where limit is unset.
+	Count int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
+	// Burst of the limit; 0 if it has none.
+	Burst int64 `protobuf:"varint,15,opt,name=burst,proto3" json:"burst,omitempty"`
+	// The limit's place, from 0: among the rule's limits, or among those that came with the check, as they were sent.
+	LimitIndex uint32 `protobuf:"varint,16,opt,name=limit_index,json=limitIndex,proto3" json:"limit_index,omitempty"`
 	// Set when there is no decision. Of the other fields only rule may be set then.
-	Error *Error `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
-	// How long callers may answer this denial from memory, for the same limits and at
-	// least this cost: at most 100 ms. 0 when allowed, and where only asking tells.
-	DeniedForNs int64 `protobuf:"varint,16,opt,name=denied_for_ns,json=deniedForNs,proto3" json:"denied_for_ns,omitempty"`
+	Error *Error `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`
 	// What an HTTP API is to answer, when the rule denied and says so.
-	Response *Response `protobuf:"bytes,17,opt,name=response,proto3" json:"response,omitempty"`
-	// How old what the node knew of the counter was, if the source is eventual.
-	StalenessNs int64 `protobuf:"varint,18,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
-	// The rule's limits denied, and its pool admitted. All else is about these limits.
-	Elastic       bool `protobuf:"varint,19,opt,name=elastic,proto3" json:"elastic,omitempty"`
+	Response *DenialResponse `protobuf:"bytes,18,opt,name=response,proto3" json:"response,omitempty"`
+	// How old the owner's counts are that the node knew, in nanoseconds, if the source is SOURCE_EVENTUAL.
+	StalenessNs   int64 `protobuf:"varint,19,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -959,46 +1049,11 @@ func (x *Decision) GetAllowed() bool {
 	return false
 }
 
-func (x *Decision) GetLimit() int64 {
+func (x *Decision) GetVerdict() Verdict {
 	if x != nil {
-		return x.Limit
+		return x.Verdict
 	}
-	return 0
-}
-
-func (x *Decision) GetRemaining() int64 {
-	if x != nil {
-		return x.Remaining
-	}
-	return 0
-}
-
-func (x *Decision) GetResetAfterNs() int64 {
-	if x != nil {
-		return x.ResetAfterNs
-	}
-	return 0
-}
-
-func (x *Decision) GetRetryAfterNs() int64 {
-	if x != nil {
-		return x.RetryAfterNs
-	}
-	return 0
-}
-
-func (x *Decision) GetDelayNs() int64 {
-	if x != nil {
-		return x.DelayNs
-	}
-	return 0
-}
-
-func (x *Decision) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
+	return Verdict_VERDICT_UNSPECIFIED
 }
 
 func (x *Decision) GetSource() Source {
@@ -1015,30 +1070,58 @@ func (x *Decision) GetOwner() string {
 	return ""
 }
 
-func (x *Decision) GetSoft() bool {
+func (x *Decision) GetRule() string {
 	if x != nil {
-		return x.Soft
+		return x.Rule
 	}
-	return false
+	return ""
 }
 
-func (x *Decision) GetShadowed() bool {
+func (x *Decision) GetLimitName() string {
 	if x != nil {
-		return x.Shadowed
+		return x.LimitName
 	}
-	return false
+	return ""
 }
 
-func (x *Decision) GetNever() bool {
-	if x != nil {
-		return x.Never
+func (x *Decision) GetLimit() int64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
 	}
-	return false
+	return 0
 }
 
-func (x *Decision) GetLimitIndex() uint32 {
+func (x *Decision) GetRemaining() int64 {
+	if x != nil && x.Remaining != nil {
+		return *x.Remaining
+	}
+	return 0
+}
+
+func (x *Decision) GetResetAfterNs() int64 {
 	if x != nil {
-		return x.LimitIndex
+		return x.ResetAfterNs
+	}
+	return 0
+}
+
+func (x *Decision) GetRetryAfterNs() int64 {
+	if x != nil && x.RetryAfterNs != nil {
+		return *x.RetryAfterNs
+	}
+	return 0
+}
+
+func (x *Decision) GetDelayNs() int64 {
+	if x != nil {
+		return x.DelayNs
+	}
+	return 0
+}
+
+func (x *Decision) GetDeniedForNs() int64 {
+	if x != nil {
+		return x.DeniedForNs
 	}
 	return 0
 }
@@ -1050,6 +1133,27 @@ func (x *Decision) GetPeriodNs() int64 {
 	return 0
 }
 
+func (x *Decision) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Decision) GetBurst() int64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Decision) GetLimitIndex() uint32 {
+	if x != nil {
+		return x.LimitIndex
+	}
+	return 0
+}
+
 func (x *Decision) GetError() *Error {
 	if x != nil {
 		return x.Error
@@ -1057,14 +1161,7 @@ func (x *Decision) GetError() *Error {
 	return nil
 }
 
-func (x *Decision) GetDeniedForNs() int64 {
-	if x != nil {
-		return x.DeniedForNs
-	}
-	return 0
-}
-
-func (x *Decision) GetResponse() *Response {
+func (x *Decision) GetResponse() *DenialResponse {
 	if x != nil {
 		return x.Response
 	}
@@ -1078,38 +1175,32 @@ func (x *Decision) GetStalenessNs() int64 {
 	return 0
 }
 
-func (x *Decision) GetElastic() bool {
-	if x != nil {
-		return x.Elastic
-	}
-	return false
-}
-
-// Response is a rule's own answer to whom it denies.
-type Response struct {
+// DenialResponse is a rule's own HTTP response to whom it denies.
+type DenialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// HTTP status, 400 to 599; 0 for the API's default, mostly 429.
-	Status        int32     `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
-	Headers       []*Header `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
-	Body          string    `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	Status  int32           `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	Headers []*DenialHeader `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
+	// At most 64 KiB.
+	Body          string `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Response) Reset() {
-	*x = Response{}
+func (x *DenialResponse) Reset() {
+	*x = DenialResponse{}
 	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Response) String() string {
+func (x *DenialResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Response) ProtoMessage() {}
+func (*DenialResponse) ProtoMessage() {}
 
-func (x *Response) ProtoReflect() protoreflect.Message {
+func (x *DenialResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1121,33 +1212,33 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Response.ProtoReflect.Descriptor instead.
-func (*Response) Descriptor() ([]byte, []int) {
+// Deprecated: Use DenialResponse.ProtoReflect.Descriptor instead.
+func (*DenialResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Response) GetStatus() int32 {
+func (x *DenialResponse) GetStatus() int32 {
 	if x != nil {
 		return x.Status
 	}
 	return 0
 }
 
-func (x *Response) GetHeaders() []*Header {
+func (x *DenialResponse) GetHeaders() []*DenialHeader {
 	if x != nil {
 		return x.Headers
 	}
 	return nil
 }
 
-func (x *Response) GetBody() string {
+func (x *DenialResponse) GetBody() string {
 	if x != nil {
 		return x.Body
 	}
 	return ""
 }
 
-type Header struct {
+type DenialHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
@@ -1155,20 +1246,20 @@ type Header struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Header) Reset() {
-	*x = Header{}
+func (x *DenialHeader) Reset() {
+	*x = DenialHeader{}
 	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Header) String() string {
+func (x *DenialHeader) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Header) ProtoMessage() {}
+func (*DenialHeader) ProtoMessage() {}
 
-func (x *Header) ProtoReflect() protoreflect.Message {
+func (x *DenialHeader) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1180,19 +1271,19 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Header.ProtoReflect.Descriptor instead.
-func (*Header) Descriptor() ([]byte, []int) {
+// Deprecated: Use DenialHeader.ProtoReflect.Descriptor instead.
+func (*DenialHeader) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *Header) GetName() string {
+func (x *DenialHeader) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Header) GetValue() string {
+func (x *DenialHeader) GetValue() string {
 	if x != nil {
 		return x.Value
 	}
@@ -1573,21 +1664,21 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04cost\x18\x03 \x01(\x03H\x00R\x04cost\x88\x01\x01\x12#\n" +
 	"\x04verb\x18\x04 \x01(\x0e2\x0f.sluice.v1.VerbR\x04verb\x12(\n" +
 	"\x06limits\x18\x05 \x03(\v2\x10.sluice.v1.LimitR\x06limitsB\a\n" +
-	"\x05_cost\"\xeb\x03\n" +
+	"\x05_cost\"\x86\x04\n" +
 	"\x05Limit\x122\n" +
 	"\talgorithm\x18\x01 \x01(\x0e2\x14.sluice.v1.AlgorithmR\talgorithm\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x1b\n" +
 	"\tperiod_ns\x18\x03 \x01(\x03R\bperiodNs\x12\x1c\n" +
 	"\tunlimited\x18\x04 \x01(\bR\tunlimited\x12\x14\n" +
-	"\x05burst\x18\x05 \x01(\x03R\x05burst\x12\x12\n" +
-	"\x04cost\x18\x06 \x01(\x03R\x04cost\x12)\n" +
+	"\x05burst\x18\x05 \x01(\x03R\x05burst\x12\x16\n" +
+	"\x06weight\x18\x06 \x01(\x03R\x06weight\x12)\n" +
 	"\x06refill\x18\a \x01(\x0e2\x11.sluice.v1.RefillR\x06refill\x12&\n" +
-	"\x05align\x18\b \x01(\x0e2\x10.sluice.v1.AlignR\x05align\x12#\n" +
-	"\x04unit\x18\t \x01(\x0e2\x0f.sluice.v1.UnitR\x04unit\x12\x1a\n" +
+	"\x05align\x18\b \x01(\x0e2\x10.sluice.v1.AlignR\x05align\x12+\n" +
+	"\x04unit\x18\t \x01(\x0e2\x17.sluice.v1.CalendarUnitR\x04unit\x12\x1a\n" +
 	"\btimezone\x18\n" +
 	" \x01(\tR\btimezone\x12&\n" +
-	"\x0fmin_interval_ns\x18\v \x01(\x03R\rminIntervalNs\x12\x12\n" +
-	"\x04soft\x18\f \x01(\x05R\x04soft\x12!\n" +
+	"\x0fmin_interval_ns\x18\v \x01(\x03R\rminIntervalNs\x12!\n" +
+	"\fsoft_percent\x18\f \x01(\x05R\vsoftPercent\x12!\n" +
 	"\fcount_denied\x18\r \x01(\bR\vcountDenied\x12\x1f\n" +
 	"\vsub_windows\x18\x0e \x01(\x05R\n" +
 	"subWindows\x12\x1f\n" +
@@ -1596,38 +1687,46 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fCheckRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\x04R\x02id\"z\n" +
+	"\x02id\x18\x03 \x01(\x04R\x02id\"\xd2\x01\n" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
-	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\xd2\x04\n" +
+	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\x18\n" +
+	"\aallowed\x18\x04 \x01(\bR\aallowed\x12)\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01B\x11\n" +
+	"\x0f_retry_after_ns\"\xb1\x05\n" +
 	"\bDecision\x12\x18\n" +
-	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
-	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
-	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
-	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x19\n" +
-	"\bdelay_ns\x18\x06 \x01(\x03R\adelayNs\x12\x12\n" +
-	"\x04rule\x18\a \x01(\tR\x04rule\x12)\n" +
-	"\x06source\x18\b \x01(\x0e2\x11.sluice.v1.SourceR\x06source\x12\x14\n" +
-	"\x05owner\x18\t \x01(\tR\x05owner\x12\x12\n" +
-	"\x04soft\x18\n" +
-	" \x01(\bR\x04soft\x12\x1a\n" +
-	"\bshadowed\x18\v \x01(\bR\bshadowed\x12\x14\n" +
-	"\x05never\x18\f \x01(\bR\x05never\x12\x1f\n" +
-	"\vlimit_index\x18\r \x01(\rR\n" +
-	"limitIndex\x12\x1b\n" +
-	"\tperiod_ns\x18\x0e \x01(\x03R\bperiodNs\x12&\n" +
-	"\x05error\x18\x0f \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\"\n" +
-	"\rdenied_for_ns\x18\x10 \x01(\x03R\vdeniedForNs\x12/\n" +
-	"\bresponse\x18\x11 \x01(\v2\x13.sluice.v1.ResponseR\bresponse\x12!\n" +
-	"\fstaleness_ns\x18\x12 \x01(\x03R\vstalenessNs\x12\x18\n" +
-	"\aelastic\x18\x13 \x01(\bR\aelastic\"c\n" +
-	"\bResponse\x12\x16\n" +
-	"\x06status\x18\x01 \x01(\x05R\x06status\x12+\n" +
-	"\aheaders\x18\x02 \x03(\v2\x11.sluice.v1.HeaderR\aheaders\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\tR\x04body\"2\n" +
-	"\x06Header\x12\x12\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12,\n" +
+	"\averdict\x18\x02 \x01(\x0e2\x12.sluice.v1.VerdictR\averdict\x12)\n" +
+	"\x06source\x18\x03 \x01(\x0e2\x11.sluice.v1.SourceR\x06source\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04rule\x18\x05 \x01(\tR\x04rule\x12\x1d\n" +
+	"\n" +
+	"limit_name\x18\x06 \x01(\tR\tlimitName\x12\x19\n" +
+	"\x05limit\x18\a \x01(\x03H\x00R\x05limit\x88\x01\x01\x12!\n" +
+	"\tremaining\x18\b \x01(\x03H\x01R\tremaining\x88\x01\x01\x12$\n" +
+	"\x0ereset_after_ns\x18\t \x01(\x03R\fresetAfterNs\x12)\n" +
+	"\x0eretry_after_ns\x18\n" +
+	" \x01(\x03H\x02R\fretryAfterNs\x88\x01\x01\x12\x19\n" +
+	"\bdelay_ns\x18\v \x01(\x03R\adelayNs\x12\"\n" +
+	"\rdenied_for_ns\x18\f \x01(\x03R\vdeniedForNs\x12\x1b\n" +
+	"\tperiod_ns\x18\r \x01(\x03R\bperiodNs\x12\x14\n" +
+	"\x05count\x18\x0e \x01(\x03R\x05count\x12\x14\n" +
+	"\x05burst\x18\x0f \x01(\x03R\x05burst\x12\x1f\n" +
+	"\vlimit_index\x18\x10 \x01(\rR\n" +
+	"limitIndex\x12&\n" +
+	"\x05error\x18\x11 \x01(\v2\x10.sluice.v1.ErrorR\x05error\x125\n" +
+	"\bresponse\x18\x12 \x01(\v2\x19.sluice.v1.DenialResponseR\bresponse\x12!\n" +
+	"\fstaleness_ns\x18\x13 \x01(\x03R\vstalenessNsB\b\n" +
+	"\x06_limitB\f\n" +
+	"\n" +
+	"_remainingB\x11\n" +
+	"\x0f_retry_after_nsJ\x04\b\x14\x10(\"o\n" +
+	"\x0eDenialResponse\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\x05R\x06status\x121\n" +
+	"\aheaders\x18\x02 \x03(\v2\x17.sluice.v1.DenialHeaderR\aheaders\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\tR\x04body\"8\n" +
+	"\fDenialHeader\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"a\n" +
 	"\x05Error\x12(\n" +
@@ -1676,16 +1775,15 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x0fALIGN_FIRST_HIT\x10\x02*4\n" +
 	"\x06Refill\x12\x15\n" +
 	"\x11REFILL_CONTINUOUS\x10\x00\x12\x13\n" +
-	"\x0fREFILL_INTERVAL\x10\x01*x\n" +
-	"\x04Unit\x12\x14\n" +
-	"\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n" +
-	"\vUNIT_MINUTE\x10\x01\x12\r\n" +
-	"\tUNIT_HOUR\x10\x02\x12\f\n" +
-	"\bUNIT_DAY\x10\x03\x12\r\n" +
-	"\tUNIT_WEEK\x10\x04\x12\x0e\n" +
-	"\n" +
-	"UNIT_MONTH\x10\x05\x12\r\n" +
-	"\tUNIT_YEAR\x10\x06*\xd2\x01\n" +
+	"\x0fREFILL_INTERVAL\x10\x01*\xbf\x01\n" +
+	"\fCalendarUnit\x12\x1d\n" +
+	"\x19CALENDAR_UNIT_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CALENDAR_UNIT_MINUTE\x10\x01\x12\x16\n" +
+	"\x12CALENDAR_UNIT_HOUR\x10\x02\x12\x15\n" +
+	"\x11CALENDAR_UNIT_DAY\x10\x03\x12\x16\n" +
+	"\x12CALENDAR_UNIT_WEEK\x10\x04\x12\x17\n" +
+	"\x13CALENDAR_UNIT_MONTH\x10\x05\x12\x16\n" +
+	"\x12CALENDAR_UNIT_YEAR\x10\x06*\xd2\x01\n" +
 	"\x06Source\x12\x16\n" +
 	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSOURCE_OWNED\x10\x01\x12\x14\n" +
@@ -1696,7 +1794,16 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x10SOURCE_UNMATCHED\x10\x06\x12\x10\n" +
 	"\fSOURCE_LEASE\x10\a\x12\x13\n" +
 	"\x0fSOURCE_EVENTUAL\x10\b\x12\x15\n" +
-	"\x11SOURCE_LOST_STATE\x10\t*\x82\x02\n" +
+	"\x11SOURCE_LOST_STATE\x10\t*\xdc\x01\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fVERDICT_ALLOWED\x10\x01\x12\x18\n" +
+	"\x14VERDICT_ALLOWED_SOFT\x10\x02\x12\x1a\n" +
+	"\x16VERDICT_ALLOWED_SHADOW\x10\x03\x12\x1b\n" +
+	"\x17VERDICT_ALLOWED_ELASTIC\x10\x04\x12\x12\n" +
+	"\x0eVERDICT_DENIED\x10\x05\x12\x18\n" +
+	"\x14VERDICT_DENIED_NEVER\x10\x06\x12\x1c\n" +
+	"\x18VERDICT_DENIED_BY_OTHERS\x10\a\"\x04\b\b\x10\x0f*\x82\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -1726,61 +1833,63 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 	return file_sluice_v1_sluice_proto_rawDescData
 }
 
-var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                  // 0: sluice.v1.Verb
 	(Algorithm)(0),             // 1: sluice.v1.Algorithm
 	(Align)(0),                 // 2: sluice.v1.Align
 	(Refill)(0),                // 3: sluice.v1.Refill
-	(Unit)(0),                  // 4: sluice.v1.Unit
+	(CalendarUnit)(0),          // 4: sluice.v1.CalendarUnit
 	(Source)(0),                // 5: sluice.v1.Source
-	(ErrorCode)(0),             // 6: sluice.v1.ErrorCode
-	(*Entry)(nil),              // 7: sluice.v1.Entry
-	(*Check)(nil),              // 8: sluice.v1.Check
-	(*Limit)(nil),              // 9: sluice.v1.Limit
-	(*CheckRequest)(nil),       // 10: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),      // 11: sluice.v1.CheckResponse
-	(*Decision)(nil),           // 12: sluice.v1.Decision
-	(*Response)(nil),           // 13: sluice.v1.Response
-	(*Header)(nil),             // 14: sluice.v1.Header
-	(*Error)(nil),              // 15: sluice.v1.Error
-	(*ReportLoadRequest)(nil),  // 16: sluice.v1.ReportLoadRequest
-	(*ReportLoadResponse)(nil), // 17: sluice.v1.ReportLoadResponse
-	(*NodesRequest)(nil),       // 18: sluice.v1.NodesRequest
-	(*NodesResponse)(nil),      // 19: sluice.v1.NodesResponse
-	(*Node)(nil),               // 20: sluice.v1.Node
+	(Verdict)(0),               // 6: sluice.v1.Verdict
+	(ErrorCode)(0),             // 7: sluice.v1.ErrorCode
+	(*Entry)(nil),              // 8: sluice.v1.Entry
+	(*Check)(nil),              // 9: sluice.v1.Check
+	(*Limit)(nil),              // 10: sluice.v1.Limit
+	(*CheckRequest)(nil),       // 11: sluice.v1.CheckRequest
+	(*CheckResponse)(nil),      // 12: sluice.v1.CheckResponse
+	(*Decision)(nil),           // 13: sluice.v1.Decision
+	(*DenialResponse)(nil),     // 14: sluice.v1.DenialResponse
+	(*DenialHeader)(nil),       // 15: sluice.v1.DenialHeader
+	(*Error)(nil),              // 16: sluice.v1.Error
+	(*ReportLoadRequest)(nil),  // 17: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil), // 18: sluice.v1.ReportLoadResponse
+	(*NodesRequest)(nil),       // 19: sluice.v1.NodesRequest
+	(*NodesResponse)(nil),      // 20: sluice.v1.NodesResponse
+	(*Node)(nil),               // 21: sluice.v1.Node
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
-	7,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
+	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
 	0,  // 1: sluice.v1.Check.verb:type_name -> sluice.v1.Verb
-	9,  // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
+	10, // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
 	1,  // 3: sluice.v1.Limit.algorithm:type_name -> sluice.v1.Algorithm
 	3,  // 4: sluice.v1.Limit.refill:type_name -> sluice.v1.Refill
 	2,  // 5: sluice.v1.Limit.align:type_name -> sluice.v1.Align
-	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.Unit
-	8,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
-	12, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	15, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
-	5,  // 10: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	15, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	13, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
-	14, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
-	6,  // 14: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	20, // 15: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
-	10, // 16: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	10, // 17: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	18, // 18: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	16, // 19: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	11, // 20: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	11, // 21: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	19, // 22: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	17, // 23: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.CalendarUnit
+	9,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
+	13, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
+	16, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	6,  // 10: sluice.v1.Decision.verdict:type_name -> sluice.v1.Verdict
+	5,  // 11: sluice.v1.Decision.source:type_name -> sluice.v1.Source
+	16, // 12: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	14, // 13: sluice.v1.Decision.response:type_name -> sluice.v1.DenialResponse
+	15, // 14: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
+	7,  // 15: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
+	21, // 16: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
+	11, // 17: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	11, // 18: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	19, // 19: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	17, // 20: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	12, // 21: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	12, // 22: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	20, // 23: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	18, // 24: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -1789,12 +1898,14 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[4].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,

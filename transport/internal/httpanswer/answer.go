@@ -45,8 +45,8 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 	if r.Never() {
 		p.Detail = "the cost is more than the limit can ever admit"
 	}
-	if Counted(r) {
-		p.Violated = []string{PolicyName(r, int(r.Index))}
+	if r.Counted() {
+		p.Violated = []string{r.LimitName(int(r.Index))}
 	}
 	Write(w, status, TypeProblem, body(p))
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 )
@@ -40,7 +39,7 @@ func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) 
 	if after, ok := retryAfter(decides); !decides.Allowed && ok {
 		SetRetryAfter(h, after)
 	}
-	if Counted(decides) {
+	if decides.Counted() {
 		httpfield.Set(h, "X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
 		httpfield.Set(h, "X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
 		httpfield.Set(h, "X-RateLimit-Reset", strconv.FormatInt(httpfield.Seconds(decides.ResetAfter), 10))
@@ -56,15 +55,15 @@ func (l *lists) add(r *limiter.Result) {
 	}
 	for i := range r.Limits.Len() {
 		one := r.Limits.At(i)
-		if name := PolicyName(r, i); !one.Unlimited && !slices.Contains(l.named, name) {
+		if name := r.LimitName(i); !one.Unlimited && !slices.Contains(l.named, name) {
 			l.named = append(l.named, name)
 			l.policies = append(l.policies, policy(name, one))
 		}
 	}
-	if !Counted(r) {
+	if !r.Counted() {
 		return
 	}
-	name := PolicyName(r, int(r.Index))
+	name := r.LimitName(int(r.Index))
 	if slices.Contains(l.counted, name) {
 		return
 	}
@@ -79,11 +78,6 @@ func (l *lists) add(r *limiter.Result) {
 	l.left = append(l.left, string(item))
 }
 
-// Counted reports whether r has what remains of a limit: an unlimited check and a fallback decision do not.
-func Counted(r *limiter.Result) bool {
-	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
-}
-
 // SetRetryAfter sets the seconds after which to try again.
 func SetRetryAfter(h http.Header, after int64) {
 	s := strconv.FormatInt(after, 10)
@@ -94,20 +88,6 @@ func SetRetryAfter(h http.Header, after int64) {
 // retryAfter returns the seconds, at least 1, after which a denied check may be tried again, and false if that never helps.
 func retryAfter(r *limiter.Result) (int64, bool) {
 	return max(httpfield.Seconds(r.RetryAfter), 1), !r.Never()
-}
-
-// PolicyName returns the name of limit i of r.
-func PolicyName(r *limiter.Result, i int) string {
-	switch {
-	case r.Rule != nil:
-		return r.Rule.LimitName(i)
-	case r.Limits != nil && i < r.Limits.Len():
-		i = r.Limits.Place(i)
-	}
-	if i > 0 {
-		return "limit#" + strconv.Itoa(i+1)
-	}
-	return "limit"
 }
 
 // policy returns a limit as an item of RateLimit-Policy. q is the most that can be admitted at once, and w the time in which
