@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -276,6 +277,14 @@ func (watcher) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context 
 func (watcher) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (watcher) HandleConn(context.Context, stats.ConnStats)                       {}
 
+// overloaded reports whether err says that the node is overloaded.
+func overloaded(err error) bool {
+	return slices.ContainsFunc(status.Convert(err).Details(), func(d any) bool {
+		e, ok := d.(*sluicev1.Error)
+		return ok && e.Code == sluicev1.ErrorCode_ERROR_CODE_OVERLOADED
+	})
+}
+
 // judge classifies err, of a call with this fate, and names the kind of error.
 func (f *fate) judge(err error) (failure, string) {
 	code := status.Code(err)
@@ -284,14 +293,14 @@ func (f *fate) judge(err error) (failure, string) {
 		return none, ""
 	case !f.sent.Load() && !f.answered.Load():
 		return unsent, "unsent"
+	case code == codes.Unavailable && f.answered.Load() && overloaded(err):
+		return final, "overloaded"
 	case code == codes.Unavailable && f.answered.Load():
 		return rejected, "unavailable"
 	case code == codes.Unavailable:
 		return ambiguous, "connection lost"
 	case code == codes.DeadlineExceeded:
 		return ambiguous, "deadline exceeded"
-	case code == codes.ResourceExhausted && f.answered.Load():
-		return final, "overloaded"
 	}
 	switch code {
 	case codes.Canceled, codes.Unknown, codes.Internal, codes.Aborted, codes.DataLoss:

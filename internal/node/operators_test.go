@@ -126,9 +126,12 @@ func (r route) grpcCalls(t *testing.T) (answered []string, all int) {
 			_, err := c.Inspect(ctx, &adminv1alpha1.InspectRequest{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
 			return err
 		},
-		"ForgetMember": func() error { _, err := c.ForgetMember(ctx, &adminv1alpha1.ForgetMemberRequest{Name: "nobody"}); return err },
-		"Bootstrap":    func() error { _, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{}); return err },
-		"AcceptLoss":   func() error { _, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{}); return err },
+		"ForgetMember": func() error {
+			_, err := c.ForgetMember(ctx, &adminv1alpha1.ForgetMemberRequest{Name: "nobody"})
+			return err
+		},
+		"Bootstrap":  func() error { _, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{}); return err },
+		"AcceptLoss": func() error { _, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{}); return err },
 	} {
 		all++
 		switch err := call(); status.Code(err) {

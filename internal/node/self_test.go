@@ -168,7 +168,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 		"Check": func() bool {
 			_, err := api.Check(t.Context(), one)
 			st := status.Convert(err)
-			if st.Code() != codes.ResourceExhausted {
+			if st.Code() != codes.Unavailable {
 				return false
 			}
 			var retry *errdetails.RetryInfo
@@ -177,7 +177,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 					retry = r
 				}
 			}
-			if retry.GetRetryDelay().AsDuration() <= 0 || len(st.Details()) != 2 {
+			if retry.GetRetryDelay().AsDuration() <= 0 || len(st.Details()) != 3 {
 				t.Errorf("details are %v", st.Details())
 			}
 			return true
@@ -196,7 +196,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			_, err := gubernatorv1.NewV1Client(conn).GetRateLimits(t.Context(), &gubernatorv1.GetRateLimitsReq{
 				Requests: []*gubernatorv1.RateLimitReq{{Name: "n", UniqueKey: "k", Limit: 1, Duration: 1000}},
 			})
-			return status.Code(err) == codes.ResourceExhausted
+			return status.Code(err) == codes.Unavailable
 		},
 		"Envoy": func() bool { // by the rule, since Envoy may pass what is an error
 			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}}, HitsAddend: wrapperspb.UInt64(0)}

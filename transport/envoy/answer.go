@@ -48,7 +48,7 @@ func exceeded(b *limiter.Batch) bool {
 // codeOf has the gRPC code of an error of a check. Envoy takes each for a failure of the service, but retries by code.
 var codeOf = map[limiter.Code]codes.Code{
 	limiter.Invalid: codes.InvalidArgument, limiter.UnknownDomain: codes.InvalidArgument,
-	limiter.Overloaded: codes.ResourceExhausted, limiter.Unavailable: codes.Unavailable,
+	limiter.Overloaded: codes.Unavailable, limiter.Unavailable: codes.Unavailable,
 	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -163,7 +164,7 @@ func TestBadCalls(t *testing.T) {
 		if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") {
 			t.Errorf("%d checks: %v", n, st)
 		}
-		if ds := st.Details(); len(ds) != 1 || ds[0].(*sluicev1.Error).GetField() != "checks" {
+		if ds := st.Details(); len(ds) != 2 || ds[0].(*sluicev1.Error).GetField() != "checks" || ds[1].(*errdetails.ErrorInfo).GetReason() != "INVALID" {
 			t.Errorf("%d checks: details %v", n, st.Details())
 		}
 	}
@@ -183,7 +184,7 @@ func TestCallErrors(t *testing.T) {
 	}{
 		{&limiter.Error{Code: limiter.Invalid}, codes.InvalidArgument},
 		{&limiter.Error{Code: limiter.UnknownDomain}, codes.InvalidArgument},
-		{&limiter.Error{Code: limiter.Overloaded}, codes.ResourceExhausted},
+		{&limiter.Error{Code: limiter.Overloaded}, codes.Unavailable},
 		{&limiter.Error{Code: limiter.Unavailable}, codes.Unavailable},
 		{&limiter.Error{Code: limiter.NotFound}, codes.NotFound},
 		{&limiter.Error{Code: limiter.Rejected}, codes.FailedPrecondition},
@@ -200,7 +201,7 @@ func TestCallErrors(t *testing.T) {
 			b.Answers[i].Err = check.ErrOverloaded
 		}
 	}))})
-	if _, err := d.client.Check(t.Context(), request(user("x"))); status.Code(err) != codes.ResourceExhausted {
+	if _, err := d.client.Check(t.Context(), request(user("x"))); status.Code(err) != codes.Unavailable {
 		t.Errorf("overload of everything: %v", err)
 	}
 	res, err := d.client.Check(t.Context(), request(user("x"), change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" })))

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
+	"time"
 
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
@@ -11,8 +13,11 @@ import (
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // admin is the API of operators.
@@ -200,19 +205,30 @@ var errLeaving = statusOf(&limiter.Error{Code: limiter.Unavailable, Message: "th
 // codeOf has the gRPC code of an error of a call; Internal for those that it lacks.
 var codeOf = map[limiter.Code]codes.Code{
 	limiter.Invalid: codes.InvalidArgument, limiter.UnknownDomain: codes.InvalidArgument,
-	limiter.Overloaded: codes.ResourceExhausted, limiter.Unavailable: codes.Unavailable,
+	limiter.Overloaded: codes.Unavailable, limiter.Unavailable: codes.Unavailable,
 	limiter.NotFound: codes.NotFound, limiter.Rejected: codes.FailedPrecondition,
 	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
 }
 
-// statusOf returns the error of a call as a status with a sluice.v1.Error as its detail.
+// overloadRetry is the time after which a call that met an overloaded node may be repeated.
+const overloadRetry = time.Second
+
+// errorDomain is that of google.rpc.ErrorInfo.
+const errorDomain = "sluice.v1"
+
+// statusOf returns the error of a call as a status with a sluice.v1.Error and a google.rpc.ErrorInfo as its details, and if
+// the node is overloaded a google.rpc.RetryInfo. The reason of the ErrorInfo is the code's name in capitals.
 func statusOf(err error) error {
 	e, ok := errors.AsType[*limiter.Error](err)
 	if !ok {
 		return status.Error(codes.Internal, err.Error())
 	}
 	st := status.New(cmp.Or(codeOf[e.Code], codes.Internal), e.Error())
-	if with, err := st.WithDetails(callError(e)); err == nil {
+	details := []protoadapt.MessageV1{callError(e), &errdetails.ErrorInfo{Reason: strings.ToUpper(e.Code.String()), Domain: errorDomain}}
+	if e.Code == limiter.Overloaded {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(overloadRetry)})
+	}
+	if with, err := st.WithDetails(details...); err == nil {
 		st = with
 	}
 	return st.Err()

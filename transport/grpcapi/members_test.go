@@ -115,7 +115,7 @@ func TestForgetMember(t *testing.T) {
 		if want := (&adminv1alpha1.VoterSet{ClusterId: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetVoterSet(), want) {
 			t.Errorf("%v", got)
 		}
-		if err != nil && (len(st.Details()) != 1 || st.Details()[0].(*sluicev1.Error).GetMessage() == "") {
+		if err != nil && (len(st.Details()) != 2 || st.Details()[0].(*sluicev1.Error).GetMessage() == "") {
 			t.Errorf("%s: details %v", c.want, st.Details())
 		}
 		if rejected := c.code == codes.PermissionDenied || c.code == codes.InvalidArgument; rejected != (len(asked) == 0) {

@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -17,21 +16,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// busyRetry is the retry delay of a call that was shed.
-const busyRetry = time.Second
-
-// errBusy is limiter.ErrBusy with busyRetry.
-var errBusy = func() error {
-	st := status.New(codes.ResourceExhausted, limiter.ErrBusy.Message)
-	with, err := st.WithDetails(callError(limiter.ErrBusy), &errdetails.RetryInfo{RetryDelay: durationpb.New(busyRetry)})
-	if err != nil {
-		return st.Err()
-	}
-	return with.Err()
-}()
+// errBusy is limiter.ErrBusy of a call that was shed.
+var errBusy = statusOf(limiter.ErrBusy)
 
 // Method says how calls of a method are admitted.
 type Method struct {

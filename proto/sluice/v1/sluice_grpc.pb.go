@@ -34,8 +34,8 @@ const (
 // RateLimitService decides checks. Every node answers every check, whichever owns the key.
 type RateLimitServiceClient interface {
 	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
-	// call fails, with an Error as a detail of its status, with INVALID_ARGUMENT for no or too many checks,
-	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when the node is leaving.
+	// call fails, with an Error and a google.rpc.ErrorInfo as details of its status, with INVALID_ARGUMENT for no or too many
+	// checks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
 	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node
@@ -107,8 +107,8 @@ func (c *rateLimitServiceClient) ReportLoad(ctx context.Context, in *ReportLoadR
 // RateLimitService decides checks. Every node answers every check, whichever owns the key.
 type RateLimitServiceServer interface {
 	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
-	// call fails, with an Error as a detail of its status, with INVALID_ARGUMENT for no or too many checks,
-	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when the node is leaving.
+	// call fails, with an Error and a google.rpc.ErrorInfo as details of its status, with INVALID_ARGUMENT for no or too many
+	// checks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
 	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node
