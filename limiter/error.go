@@ -29,10 +29,12 @@ const (
 	Forbidden
 	// Unauthenticated: the caller is not authenticated, and anonymous ones do not have the permission.
 	Unauthenticated
+	// Unsupported: the call requires a feature that the node does not have.
+	Unsupported
 )
 
 // codes is the number of codes, counting the unused 0.
-const codes = int(Unauthenticated) + 1
+const codes = int(Unsupported) + 1
 
 // checkCodes are those that checks can have.
 var checkCodes = []Code{Invalid, UnknownDomain, Overloaded, Unavailable, Forbidden, Unauthenticated}
@@ -40,6 +42,7 @@ var checkCodes = []Code{Invalid, UnknownDomain, Overloaded, Unavailable, Forbidd
 var codeNames = [codes]string{
 	Invalid: "invalid", UnknownDomain: "unknown_domain", Overloaded: "overloaded", Unavailable: "unavailable",
 	NotFound: "not_found", Rejected: "rejected", Forbidden: "forbidden", Unauthenticated: "unauthenticated",
+	Unsupported: "unsupported",
 }
 
 func (c Code) String() string {

@@ -49,7 +49,7 @@ func exceeded(b *limiter.Batch) bool {
 var codeOf = map[limiter.Code]codes.Code{
 	limiter.Invalid: codes.InvalidArgument, limiter.UnknownDomain: codes.InvalidArgument,
 	limiter.Overloaded: codes.Unavailable, limiter.Unavailable: codes.Unavailable,
-	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
+	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated, limiter.Unsupported: codes.Unimplemented,
 }
 
 // errorOf returns e, about a field of the request or "" for all of it, as a gRPC status.

@@ -111,6 +111,14 @@ func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 		q.batch.Release()
 		return nil, q.fault
 	}
+	if s.config.Tracing && q.traceparent != "" && len(q.traceparent) <= maxTraceparent {
+		q.batch.Traceparent = q.traceparent
+	}
+	if q.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, q.timeout)
+		defer cancel()
+	}
 	if err := s.config.Limiter.Check(ctx, q.batch); err != nil {
 		q.batch.Release()
 		return nil, err
@@ -124,7 +132,7 @@ func (s *Server) Nodes(ctx context.Context, _ *sluicev1.NodesRequest) (*sluicev1
 		return nil, statusOf(rejected)
 	}
 	m := s.config.Limiter.Members(ctx)
-	res := &sluicev1.NodesResponse{Self: m.Self, CheckTimeoutNs: int64(s.config.CheckTimeout)}
+	res := &sluicev1.NodesResponse{Self: m.Self, CheckTimeoutNs: int64(s.config.CheckTimeout), Features: features}
 	for i := range m.Members {
 		if x := &m.Members[i]; x.Serves() {
 			res.Nodes = append(res.Nodes, &sluicev1.Node{Name: x.Name, GrpcAddress: x.GRPC, HttpAddress: x.HTTP, Zone: x.Zone})

@@ -284,3 +284,69 @@ func TestMalformedProtobuf(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 }
+
+// TestRequestFields: a request of a stream has its own time and trace, and a feature that the node lacks is not ignored.
+func TestRequestFields(t *testing.T) {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	asked := make(chan context.Context, 1)
+	got := ""
+	d := open(t, Config{Tracing: true, Limiter: watched{newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+		asked <- ctx
+		for i := range b.Answers {
+			b.Answers[i].Err = check.ErrOverloaded
+		}
+	})), func(b *limiter.Batch) { got = b.Traceparent }}})
+	stream, err := d.client.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(change func(*sluicev1.CheckRequest)) *sluicev1.CheckResponse {
+		t.Helper()
+		r := request(user("x"))
+		change(r)
+		if err := stream.Send(r); err != nil {
+			t.Fatal(err)
+		}
+		res, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	send(func(r *sluicev1.CheckRequest) { r.TimeoutNs, r.Traceparent = int64(time.Minute), trace })
+	if deadline, ok := (<-asked).Deadline(); !ok || time.Until(deadline) > time.Minute || got != trace {
+		t.Errorf("deadline %v %v, trace %q", deadline, ok, got)
+	}
+	send(func(r *sluicev1.CheckRequest) { r.Traceparent = strings.Repeat("0", maxTraceparent+1) })
+	if <-asked; got != "" {
+		t.Errorf("a long trace: %q", got)
+	}
+	for name, c := range map[string]struct {
+		change func(*sluicev1.CheckRequest)
+		code   sluicev1.ErrorCode
+		field  string
+	}{
+		"a feature that it lacks": {func(r *sluicev1.CheckRequest) { r.Requires = []string{"reservations"} }, sluicev1.ErrorCode_ERROR_CODE_UNSUPPORTED, "requires"},
+		"a negative time":         {func(r *sluicev1.CheckRequest) { r.TimeoutNs = -1 }, sluicev1.ErrorCode_ERROR_CODE_INVALID, "timeout_ns"},
+	} {
+		if e := send(c.change).GetError(); e.GetCode() != c.code || e.GetField() != c.field {
+			t.Errorf("%s: %v", name, e)
+		}
+	}
+	unsupported := request(user("x"))
+	unsupported.Requires = []string{"reservations"}
+	if _, err := d.client.Check(t.Context(), unsupported); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a call: %v", err)
+	}
+}
+
+// watched tells of each batch.
+type watched struct {
+	limiter.Service
+	see func(*limiter.Batch)
+}
+
+func (w watched) Check(ctx context.Context, b *limiter.Batch) error {
+	w.see(b)
+	return w.Service.Check(ctx, b)
+}

@@ -2,6 +2,8 @@ package grpcapi
 
 import (
 	"fmt"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -18,6 +20,9 @@ import (
 type question struct {
 	batch *limiter.Batch
 	id    uint64
+	// timeout is how long the decision may take, 0 for no bound.
+	timeout     time.Duration
+	traceparent string
 	// fault is set when the whole request is invalid.
 	fault *limiter.Error
 	text  wire.Text
@@ -30,6 +35,7 @@ func (q *question) WireSize() int { return q.size }
 // Field numbers of sluice.v1.
 const (
 	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
+	requestTimeout, requestTraceparent, requestRequires             = 4, 5, 6
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
@@ -41,7 +47,7 @@ const (
 func (q *question) DecodeWire(data []byte) error {
 	q.size = len(data)
 	q.batch = limiter.NewBatch()
-	count := 0
+	count, lacks := 0, (*limiter.Error)(nil)
 	for len(data) > 0 {
 		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
@@ -60,11 +66,35 @@ func (q *question) DecodeWire(data []byte) error {
 			q.batch.AllOrNothing = wire.Varint(value) != 0
 		case num == requestID && typ == protowire.VarintType:
 			q.id = wire.Varint(value)
+		case num == requestTimeout && typ == protowire.VarintType:
+			q.timeout = time.Duration(wire.Varint(value))
+		case (num == requestTraceparent || num == requestRequires) && typ == protowire.BytesType:
+			if !utf8.Valid(value) {
+				return wire.ErrUTF8
+			}
+			if num == requestTraceparent {
+				q.traceparent = string(value[:min(len(value), maxTraceparent+1)])
+			} else if text := string(value[:min(len(value), maxFeature)]); lacks == nil && !slices.Contains(features, text) {
+				lacks = &limiter.Error{Code: limiter.Unsupported, Field: "requires", Message: fmt.Sprintf("this node does not have %q; ask a node of a newer version", text)}
+			}
 		}
 	}
-	q.fault = limiter.CountError(count)
+	if q.fault = limiter.CountError(count); q.fault == nil {
+		q.fault = lacks
+	}
+	if q.fault == nil && q.timeout < 0 {
+		q.fault = &limiter.Error{Code: limiter.Invalid, Field: "timeout_ns", Message: "negative; want the time that the node may take, or 0 for no bound"}
+	}
 	return nil
 }
+
+const (
+	maxTraceparent = 128 // bytes of a traceparent that is read
+	maxFeature     = 64  // bytes of a feature's name that an error shows
+)
+
+// features are those of this version, see NodesResponse.features.
+var features []string
 
 // decodeCheck adds a check. behind is the length of the request after it.
 func (q *question) decodeCheck(data []byte, behind int) error {

@@ -208,6 +208,7 @@ var codeOf = map[limiter.Code]codes.Code{
 	limiter.Overloaded: codes.Unavailable, limiter.Unavailable: codes.Unavailable,
 	limiter.NotFound: codes.NotFound, limiter.Rejected: codes.FailedPrecondition,
 	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
+	limiter.Unsupported: codes.Unimplemented,
 }
 
 // overloadRetry is the time after which a call that met an overloaded node may be repeated.

@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 				LogEntries: 23,
 			}, {Unlimited: true}}},
 		},
-		AllOrNothing: true, Id: math.MaxUint64,
+		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"},
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -75,7 +75,10 @@ func FuzzDecode(f *testing.F) {
 		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
 			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
 		}
-		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil) {
+		if q.timeout != time.Duration(m.GetTimeoutNs()) || q.traceparent != m.GetTraceparent()[:min(len(m.GetTraceparent()), maxTraceparent+1)] {
+			t.Fatalf("timeout %v, traceparent %q; want %v, %q", q.timeout, q.traceparent, m.GetTimeoutNs(), m.GetTraceparent())
+		}
+		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil && len(m.GetRequires()) == 0 && m.GetTimeoutNs() >= 0) {
 			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
 		}
 	})

@@ -473,6 +473,8 @@ const (
 	ErrorCode_ERROR_CODE_FORBIDDEN ErrorCode = 7
 	// It is not known who calls, and not everybody may.
 	ErrorCode_ERROR_CODE_UNAUTHENTICATED ErrorCode = 8
+	// The node lacks a feature that the request requires.
+	ErrorCode_ERROR_CODE_UNSUPPORTED ErrorCode = 9
 )
 
 // Enum value maps for ErrorCode.
@@ -487,6 +489,7 @@ var (
 		6: "ERROR_CODE_REJECTED",
 		7: "ERROR_CODE_FORBIDDEN",
 		8: "ERROR_CODE_UNAUTHENTICATED",
+		9: "ERROR_CODE_UNSUPPORTED",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":     0,
@@ -498,6 +501,7 @@ var (
 		"ERROR_CODE_REJECTED":        6,
 		"ERROR_CODE_FORBIDDEN":       7,
 		"ERROR_CODE_UNAUTHENTICATED": 8,
+		"ERROR_CODE_UNSUPPORTED":     9,
 	}
 )
 
@@ -828,7 +832,16 @@ type CheckRequest struct {
 	// none is allowed. Charge, refund and reset, which cannot be denied, are rejected here.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Names the request in CheckStream.
-	Id            uint64 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	Id uint64 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	// How long the node may take, in nanoseconds, 0 or more; then on_failure decides. 0 for no bound but the call's deadline and
+	// the node's --check-timeout. A CheckStream has no deadline for one request.
+	TimeoutNs int64 `protobuf:"varint,4,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	// W3C trace context of the request, as in the metadata of a call; at most 128 bytes, else it is ignored. The metadata of a
+	// CheckStream does not apply to its requests.
+	Traceparent string `protobuf:"bytes,5,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// Features that the node must have, of those in NodesResponse.features; at most 16. A node that lacks one rejects the
+	// request with ERROR_CODE_UNSUPPORTED, and does not ignore fields that it does not know.
+	Requires      []string `protobuf:"bytes,6,rep,name=requires,proto3" json:"requires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,6 +895,27 @@ func (x *CheckRequest) GetId() uint64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *CheckRequest) GetTimeoutNs() int64 {
+	if x != nil {
+		return x.TimeoutNs
+	}
+	return 0
+}
+
+func (x *CheckRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *CheckRequest) GetRequires() []string {
+	if x != nil {
+		return x.Requires
+	}
+	return nil
 }
 
 type CheckResponse struct {
@@ -1521,8 +1555,10 @@ type NodesResponse struct {
 	// How long nodes look for the owner of a key before the rule's on_failure decides, in nanoseconds: a caller that waits for
 	// less decides by itself what a takeover would have decided.
 	CheckTimeoutNs int64 `protobuf:"varint,3,opt,name=check_timeout_ns,json=checkTimeoutNs,proto3" json:"check_timeout_ns,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the node that answers can do beyond the first version of this API. There is nothing yet.
+	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodesResponse) Reset() {
@@ -1574,6 +1610,13 @@ func (x *NodesResponse) GetCheckTimeoutNs() int64 {
 		return x.CheckTimeoutNs
 	}
 	return 0
+}
+
+func (x *NodesResponse) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 // Node is a node that decides checks.
@@ -1683,11 +1726,15 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vsub_windows\x18\x0e \x01(\x05R\n" +
 	"subWindows\x12\x1f\n" +
 	"\vlog_entries\x18\x0f \x01(\x05R\n" +
-	"logEntries\"n\n" +
+	"logEntries\"\xd1\x01\n" +
 	"\fCheckRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\x04R\x02id\"\xd2\x01\n" +
+	"\x02id\x18\x03 \x01(\x04R\x02id\x12\x1d\n" +
+	"\n" +
+	"timeout_ns\x18\x04 \x01(\x03R\ttimeoutNs\x12 \n" +
+	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\x12\x1a\n" +
+	"\brequires\x18\x06 \x03(\tR\brequiresJ\x04\b\a\x10\r\"\xd2\x01\n" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
@@ -1742,11 +1789,12 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04load\x18\x01 \x01(\x01R\x04load\x12\x1d\n" +
 	"\n" +
 	"expires_ns\x18\x02 \x01(\x03R\texpiresNs\"\x0e\n" +
-	"\fNodesRequest\"t\n" +
+	"\fNodesRequest\"\x90\x01\n" +
 	"\rNodesResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12%\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x0f.sluice.v1.NodeR\x05nodes\x12(\n" +
-	"\x10check_timeout_ns\x18\x03 \x01(\x03R\x0echeckTimeoutNs\"t\n" +
+	"\x10check_timeout_ns\x18\x03 \x01(\x03R\x0echeckTimeoutNs\x12\x1a\n" +
+	"\bfeatures\x18\x04 \x03(\tR\bfeatures\"t\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
@@ -1803,7 +1851,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x17VERDICT_ALLOWED_ELASTIC\x10\x04\x12\x12\n" +
 	"\x0eVERDICT_DENIED\x10\x05\x12\x18\n" +
 	"\x14VERDICT_DENIED_NEVER\x10\x06\x12\x1c\n" +
-	"\x18VERDICT_DENIED_BY_OTHERS\x10\a\"\x04\b\b\x10\x0f*\x82\x02\n" +
+	"\x18VERDICT_DENIED_BY_OTHERS\x10\a\"\x04\b\b\x10\x0f*\x9e\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -1813,7 +1861,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x17\n" +
 	"\x13ERROR_CODE_REJECTED\x10\x06\x12\x18\n" +
 	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
-	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b2\x9b\x02\n" +
+	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b\x12\x1a\n" +
+	"\x16ERROR_CODE_UNSUPPORTED\x10\t2\x9b\x02\n" +
 	"\x10RateLimitService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +

@@ -35,7 +35,7 @@ const (
 type RateLimitServiceClient interface {
 	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
 	// call fails, with an Error and a google.rpc.ErrorInfo as details of its status, with INVALID_ARGUMENT for no or too many
-	// checks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
+	// checks, UNIMPLEMENTED for a feature that the node lacks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
 	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node
@@ -108,7 +108,7 @@ func (c *rateLimitServiceClient) ReportLoad(ctx context.Context, in *ReportLoadR
 type RateLimitServiceServer interface {
 	// Check decides 1 to 10,000 checks. What is wrong with one check is in its Decision and does not affect the others. The
 	// call fails, with an Error and a google.rpc.ErrorInfo as details of its status, with INVALID_ARGUMENT for no or too many
-	// checks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
+	// checks, UNIMPLEMENTED for a feature that the node lacks, and UNAVAILABLE when the node is leaving or, with a google.rpc.RetryInfo, is overloaded.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: responses have the id of their request and may come in another order. A request that
 	// would fail as a call is answered with error set, and the stream goes on. It ends with UNAVAILABLE when the node

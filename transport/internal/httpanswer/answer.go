@@ -100,6 +100,7 @@ var statuses = map[limiter.Code]int{
 	limiter.Overloaded: http.StatusServiceUnavailable, limiter.Unavailable: http.StatusServiceUnavailable,
 	limiter.NotFound: http.StatusNotFound, limiter.Rejected: http.StatusConflict,
 	limiter.Forbidden: http.StatusForbidden, limiter.Unauthenticated: http.StatusUnauthorized,
+	limiter.Unsupported: http.StatusNotImplemented,
 }
 
 // StatusOf is the HTTP status of an error.
