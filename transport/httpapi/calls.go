@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
@@ -183,16 +185,34 @@ func readCheckField(r *reader, c *limiter.Check, name string) (err error) {
 	return err
 }
 
+// readEntry reads an object, or a string: "user=ann".
 func readEntry(r *reader, c *limiter.Check) error {
 	var e rules.Entry
-	err := r.object(entryFields, func(name string) (err error) {
-		if name == "key" {
-			e.Key, err = r.text()
-		} else {
-			e.Value, err = r.text()
-		}
+	t, err := r.token()
+	if err != nil {
 		return err
-	})
+	}
+	switch t := t.(type) {
+	case string:
+		var ok bool
+		if e.Key, e.Value, ok = strings.Cut(t, "="); !ok {
+			return r.fail("%q has no =; want \"key=value\", or an object of key and value", clip(t))
+		}
+	case json.Delim:
+		if t != '{' {
+			return r.fail("want an object, or a string \"key=value\", found %s", kind(t))
+		}
+		err = r.fields(entryFields, func(name string) (err error) {
+			if name == "key" {
+				e.Key, err = r.text()
+			} else {
+				e.Value, err = r.text()
+			}
+			return err
+		})
+	default:
+		return r.fail("want an object, or a string \"key=value\", found %s", kind(t))
+	}
 	// One too many is enough for it to be rejected.
 	if len(c.Descriptor) <= limiter.MaxEntries {
 		c.Descriptor = append(c.Descriptor, e)

@@ -107,6 +107,11 @@ func (r *reader) object(fields []string, each func(name string) error) error {
 	if err := r.open('{', "an object"); err != nil {
 		return err
 	}
+	return r.fields(fields, each)
+}
+
+// fields reads the rest of an object that is open.
+func (r *reader) fields(fields []string, each func(name string) error) error {
 	var seen uint64 // a bit per field
 	for r.dec.More() {
 		t, err := r.token()
