@@ -36,7 +36,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authori
 		status = httpanswer.DeniedStatus(denied)
 	}
 	httpanswer.SetHeadersOf(w.Header(), denied, b.Results)
-	httpanswer.Deny(w, denied, status, func(p httpanswer.Problem) any { return p })
+	httpanswer.Deny(w, denied, status)
 }
 
 // lookAgain reads the counters of b's checks into now, and returns the worst denial, nil if there is none now. The results of

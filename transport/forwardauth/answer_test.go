@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // TestSettings: what the keys of authorize change.
@@ -189,6 +190,53 @@ descriptors:
 		}
 		if got := w.Header().Get("RateLimit"); (c.name == "open" || c.status == 503) && got != "" {
 			t.Errorf("%s: RateLimit is %s, of what nobody counted", c.name, got)
+		}
+	}
+}
+
+// TestRuleResponse: whom a rule denies gets its response. Its headers go before ours in any spelling.
+func TestRuleResponse(t *testing.T) {
+	d := open(t, apitest.NewNode(t), `
+domain: web
+authorize:
+  descriptors:
+    - - {key: kind, from: header, name: X-Kind}
+descriptors:
+  - key: kind
+    value: custom
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response:
+      status: 503
+      headers: {X-Why: custom, Retry-After: "77", Content-Type: text/html, ratelimit: mine}
+      body: <p>later</p>
+  - key: kind
+    value: plain
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response: {body: later}
+  - key: kind
+    value: status
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response: {status: 420, headers: {X-Why: status}}
+`)
+	for _, c := range []struct {
+		kind    string
+		status  int
+		body    string // whole, or a part of a problem
+		headers map[string]string
+	}{
+		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "Ratelimit": "mine", "RateLimit-Policy": `"web/kind=custom";q=0;w=60`}},
+		{"plain", 429, "later", map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
+		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": httpanswer.TypeProblem}},
+	} {
+		w := ask(d, call{path: Prefix + "web", headers: "X-Kind: " + c.kind})
+		got := w.Body.String()
+		if isProblem := w.Header().Get("Content-Type") == httpanswer.TypeProblem; w.Code != c.status || !isProblem && got != c.body || !strings.Contains(got, c.body) {
+			t.Errorf("%s: %d %q, want %d %q", c.kind, w.Code, got, c.status, c.body)
+		}
+		for k, want := range c.headers {
+			if got := w.Header().Get(k); got != want {
+				t.Errorf("%s: %s is %q, want %q", c.kind, k, got, want)
+			}
 		}
 	}
 }

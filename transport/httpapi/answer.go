@@ -30,7 +30,6 @@ type decision struct {
 	LimitName  string  `json:"limit_name,omitempty"`
 	Source     string  `json:"source,omitempty"`
 	Owner      string  `json:"owner,omitempty"`
-	// Response is only in responses to many checks; one check gets it as such.
 	Response *response  `json:"response,omitempty"`
 	Error    *errorJSON `json:"error,omitempty"`
 }
@@ -131,9 +130,9 @@ func answerOne(w http.ResponseWriter, b *limiter.Batch) {
 	case r.Allowed:
 		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, decisionOf(r, 0))
 	default:
-		httpanswer.Deny(w, r, httpanswer.DeniedStatus(r), func(p httpanswer.Problem) any {
-			return denial{p, decisionOf(r, 0)}
-		})
+		d, room := decisionOf(r, 0), limiter.MaxResponses
+		d.Response = responseOf(r, &room)
+		httpanswer.Write(w, http.StatusTooManyRequests, httpanswer.TypeProblem, denial{httpanswer.Denial(r, http.StatusTooManyRequests), d})
 	}
 }
 

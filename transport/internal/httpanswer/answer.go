@@ -22,9 +22,9 @@ func DeniedStatus(r *limiter.Result) int {
 	return http.StatusTooManyRequests
 }
 
-// Deny writes the response to a denied check: status, the headers and the body of its rule, or if it has no body, body of
-// the denial as a problem.
-func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Problem) any) {
+// Deny writes the response to a denied check: status, the headers and the body of its rule, or if it has no body, the denial
+// as a problem.
+func Deny(w http.ResponseWriter, r *limiter.Result, status int) {
 	custom := &rules.Response{}
 	if r.Rule != nil && r.Rule.Response != nil {
 		custom = r.Rule.Response
@@ -41,6 +41,11 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 		_, _ = w.Write([]byte(custom.Body))
 		return
 	}
+	Write(w, status, TypeProblem, Denial(r, status))
+}
+
+// Denial returns the denied check as a problem.
+func Denial(r *limiter.Result, status int) Problem {
 	p := Exceeded(status, "try again later")
 	if r.Never() {
 		p.Detail = "the cost is more than the limit can ever admit"
@@ -48,7 +53,7 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 	if r.Counted() {
 		p.Violated = []string{r.LimitName(int(r.Index))}
 	}
-	Write(w, status, TypeProblem, body(p))
+	return p
 }
 
 // Types of bodies.
