@@ -121,7 +121,7 @@ func TestOnFailureAnswers(t *testing.T) {
 func TestRuleResponse(t *testing.T) {
 	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	for key, want := range map[string]string{
-		"custom": `"response":{"status":503,"headers":[{"name":"X-Why","value":"custom"},{"name":"Retry-After","value":"77"},{"name":"Content-Type","value":"text/html"}],"body":"\u003cp\u003elater\u003c/p\u003e"}`,
+		"custom": `"response":{"status":503,"headers":[{"name":"X-Why","value":"custom"},{"name":"Retry-After","value":"77"},{"name":"Content-Type","value":"text/html"}],"body":"<p>later</p>"}`,
 		"plain":  `"response":{"body":"later"}`,
 		"status": `"response":{"status":420,"headers":[{"name":"X-Why","value":"status"}]}`,
 	} {
