@@ -23,6 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Verb says what is to happen to the units of a check.
 type Verb int32
 
 const (
@@ -83,17 +84,26 @@ func (Verb) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{0}
 }
 
+// Algorithm says how a limit counts; docs/algorithms.md describes each.
 type Algorithm int32
 
 const (
-	Algorithm_ALGORITHM_UNSPECIFIED     Algorithm = 0 // fixed window
-	Algorithm_ALGORITHM_TOKEN_BUCKET    Algorithm = 1
-	Algorithm_ALGORITHM_LEAKY_BUCKET    Algorithm = 2
-	Algorithm_ALGORITHM_LEAKY_QUEUE     Algorithm = 3
-	Algorithm_ALGORITHM_FIXED_WINDOW    Algorithm = 4
-	Algorithm_ALGORITHM_SLIDING_LOG     Algorithm = 5
+	// Fixed window.
+	Algorithm_ALGORITHM_UNSPECIFIED Algorithm = 0
+	// Refills by count in each period, up to burst.
+	Algorithm_ALGORITHM_TOKEN_BUCKET Algorithm = 1
+	// Drains by count in each period, and holds up to burst.
+	Algorithm_ALGORITHM_LEAKY_BUCKET Algorithm = 2
+	// As the leaky bucket, and delays what it admits so that it is evenly spaced.
+	Algorithm_ALGORITHM_LEAKY_QUEUE Algorithm = 3
+	// Admits count in each window.
+	Algorithm_ALGORITHM_FIXED_WINDOW Algorithm = 4
+	// Admits count in any period; keeps the time of every admitted check.
+	Algorithm_ALGORITHM_SLIDING_LOG Algorithm = 5
+	// Admits about count in any period, by two windows.
 	Algorithm_ALGORITHM_SLIDING_COUNTER Algorithm = 6
-	Algorithm_ALGORITHM_SLIDING_WINDOW  Algorithm = 7
+	// Admits at most count in any period, by sub-windows.
+	Algorithm_ALGORITHM_SLIDING_WINDOW Algorithm = 7
 )
 
 // Enum value maps for Algorithm.
@@ -147,11 +157,15 @@ func (Algorithm) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{1}
 }
 
+// Align says where windows begin.
 type Align int32
 
 const (
-	Align_ALIGN_EPOCH     Align = 0
-	Align_ALIGN_CALENDAR  Align = 1
+	// At multiples of the period since 1970 in UTC.
+	Align_ALIGN_EPOCH Align = 0
+	// With the calendar unit, in a time zone.
+	Align_ALIGN_CALENDAR Align = 1
+	// With the first check.
 	Align_ALIGN_FIRST_HIT Align = 2
 )
 
@@ -196,11 +210,14 @@ func (Align) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{2}
 }
 
+// Refill says when a token bucket refills.
 type Refill int32
 
 const (
+	// At all times.
 	Refill_REFILL_CONTINUOUS Refill = 0
-	Refill_REFILL_INTERVAL   Refill = 1
+	// At once, at the end of each period.
+	Refill_REFILL_INTERVAL Refill = 1
 )
 
 // Enum value maps for Refill.
@@ -246,13 +263,20 @@ func (Refill) EnumDescriptor() ([]byte, []int) {
 type CalendarUnit int32
 
 const (
+	// None: the limit has a period.
 	CalendarUnit_CALENDAR_UNIT_UNSPECIFIED CalendarUnit = 0
-	CalendarUnit_CALENDAR_UNIT_MINUTE      CalendarUnit = 1
-	CalendarUnit_CALENDAR_UNIT_HOUR        CalendarUnit = 2
-	CalendarUnit_CALENDAR_UNIT_DAY         CalendarUnit = 3
-	CalendarUnit_CALENDAR_UNIT_WEEK        CalendarUnit = 4
-	CalendarUnit_CALENDAR_UNIT_MONTH       CalendarUnit = 5
-	CalendarUnit_CALENDAR_UNIT_YEAR        CalendarUnit = 6
+	// A minute of the clock.
+	CalendarUnit_CALENDAR_UNIT_MINUTE CalendarUnit = 1
+	// An hour of the clock.
+	CalendarUnit_CALENDAR_UNIT_HOUR CalendarUnit = 2
+	// A day, of 23 to 25 hours where clocks change.
+	CalendarUnit_CALENDAR_UNIT_DAY CalendarUnit = 3
+	// From Monday.
+	CalendarUnit_CALENDAR_UNIT_WEEK CalendarUnit = 4
+	// A month of 28 to 31 days.
+	CalendarUnit_CALENDAR_UNIT_MONTH CalendarUnit = 5
+	// From the 1st of January.
+	CalendarUnit_CALENDAR_UNIT_YEAR CalendarUnit = 6
 )
 
 // Enum value maps for CalendarUnit.
@@ -304,18 +328,22 @@ func (CalendarUnit) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{4}
 }
 
+// Source says who decided, and on what.
 type Source int32
 
 const (
+	// There is no decision; see error.
 	Source_SOURCE_UNSPECIFIED Source = 0
 	// The node asked owns the key, and decided.
 	Source_SOURCE_OWNED Source = 1
 	// Another node holds the key.
 	Source_SOURCE_FORWARDED Source = 2
 	// No owner answered; on_failure or on_partition decided.
-	Source_SOURCE_SHARE  Source = 3
+	Source_SOURCE_SHARE Source = 3
+	// As above: on_failure or on_partition is closed. The counter is not known.
 	Source_SOURCE_CLOSED Source = 4
-	Source_SOURCE_OPEN   Source = 5
+	// As above: on_failure or on_partition is open. The counter is not known.
+	Source_SOURCE_OPEN Source = 5
 	// No rule matched, or it is unlimited.
 	Source_SOURCE_UNMATCHED Source = 6
 	// Another node holds the key, and has granted units of it to the node asked.
@@ -388,14 +416,16 @@ type Verdict int32
 const (
 	// There is no decision; see error.
 	Verdict_VERDICT_UNSPECIFIED Verdict = 0
-	Verdict_VERDICT_ALLOWED     Verdict = 1
+	// Admitted by every limit, or by on_failure.
+	Verdict_VERDICT_ALLOWED Verdict = 1
 	// Admitted only by the soft margin of a limit.
 	Verdict_VERDICT_ALLOWED_SOFT Verdict = 2
 	// The rule is in shadow mode, and its limits would have denied.
 	Verdict_VERDICT_ALLOWED_SHADOW Verdict = 3
 	// The rule's limits denied, and its pool admitted. All else is about these limits.
 	Verdict_VERDICT_ALLOWED_ELASTIC Verdict = 4
-	Verdict_VERDICT_DENIED          Verdict = 5
+	// Denied by a limit, or by on_failure.
+	Verdict_VERDICT_DENIED Verdict = 5
 	// The cost can never be admitted.
 	Verdict_VERDICT_DENIED_NEVER Verdict = 6
 	// Of an all-or-nothing request: this check would have been admitted, and another was denied or failed.
@@ -453,9 +483,11 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
 }
 
+// ErrorCode is the kind of an Error.
 type ErrorCode int32
 
 const (
+	// Not used.
 	ErrorCode_ERROR_CODE_UNSPECIFIED ErrorCode = 0
 	// A field is wrong; see field.
 	ErrorCode_ERROR_CODE_INVALID ErrorCode = 1
@@ -532,11 +564,13 @@ func (ErrorCode) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
-// Entry is one (key, value) of a descriptor. The key has 1 byte to 1 KiB; the value any length.
+// Entry is one (key, value) of a descriptor.
 type Entry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 byte to 1 KiB of UTF-8.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// UTF-8 of any length; long ones are counted by their hash. May be empty.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +619,7 @@ func (x *Entry) GetValue() string {
 	return ""
 }
 
+// Check asks whether a descriptor may spend units now.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Not empty, at most 1 KiB.
@@ -593,7 +628,8 @@ type Check struct {
 	Descriptor_ []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
 	// Units to spend, 0 or more; unset means 1. 0 with VERB_CHECK only reads.
 	Cost *int64 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
-	Verb Verb   `protobuf:"varint,4,opt,name=verb,proto3,enum=sluice.v1.Verb" json:"verb,omitempty"`
+	// What is to happen; VERB_CHECK if unset.
+	Verb Verb `protobuf:"varint,4,opt,name=verb,proto3,enum=sluice.v1.Verb" json:"verb,omitempty"`
 	// At most 16 limits that come with the check. When set, no rule is matched, and
 	// the check is counted under its domain and descriptor apart from what rules
 	// count there.
@@ -670,22 +706,37 @@ func (x *Check) GetLimits() []*Limit {
 // Limit is one limit; the fields mean what the keys of the same name mean in rule
 // files, and 0 is the default. Durations are in nanoseconds.
 type Limit struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Algorithm     Algorithm              `protobuf:"varint,1,opt,name=algorithm,proto3,enum=sluice.v1.Algorithm" json:"algorithm,omitempty"`
-	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	PeriodNs      int64                  `protobuf:"varint,3,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
-	Unlimited     bool                   `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
-	Burst         int64                  `protobuf:"varint,5,opt,name=burst,proto3" json:"burst,omitempty"`
-	Weight        int64                  `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
-	Refill        Refill                 `protobuf:"varint,7,opt,name=refill,proto3,enum=sluice.v1.Refill" json:"refill,omitempty"`
-	Align         Align                  `protobuf:"varint,8,opt,name=align,proto3,enum=sluice.v1.Align" json:"align,omitempty"`
-	Unit          CalendarUnit           `protobuf:"varint,9,opt,name=unit,proto3,enum=sluice.v1.CalendarUnit" json:"unit,omitempty"`
-	Timezone      string                 `protobuf:"bytes,10,opt,name=timezone,proto3" json:"timezone,omitempty"`
-	MinIntervalNs int64                  `protobuf:"varint,11,opt,name=min_interval_ns,json=minIntervalNs,proto3" json:"min_interval_ns,omitempty"`
-	SoftPercent   int32                  `protobuf:"varint,12,opt,name=soft_percent,json=softPercent,proto3" json:"soft_percent,omitempty"`
-	CountDenied   bool                   `protobuf:"varint,13,opt,name=count_denied,json=countDenied,proto3" json:"count_denied,omitempty"`
-	SubWindows    int32                  `protobuf:"varint,14,opt,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
-	LogEntries    int32                  `protobuf:"varint,15,opt,name=log_entries,json=logEntries,proto3" json:"log_entries,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it counts.
+	Algorithm Algorithm `protobuf:"varint,1,opt,name=algorithm,proto3,enum=sluice.v1.Algorithm" json:"algorithm,omitempty"`
+	// Units admitted in each period, 0 or more; 0 blocks.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// 1,000 (1 µs) to 100 years in nanoseconds; required unless unit is set.
+	PeriodNs int64 `protobuf:"varint,3,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
+	// Admits everything and counts nothing. Ignored beside other limits.
+	Unlimited bool `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
+	// Capacity of a bucket or length of a queue in units, 1 or more; 0 for count.
+	Burst int64 `protobuf:"varint,5,opt,name=burst,proto3" json:"burst,omitempty"`
+	// How many units one unit of a check's cost spends here, 1 or more; 0 for 1.
+	Weight int64 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Of token buckets.
+	Refill Refill `protobuf:"varint,7,opt,name=refill,proto3,enum=sluice.v1.Refill" json:"refill,omitempty"`
+	// Of fixed windows, and of token buckets that refill by interval.
+	Align Align `protobuf:"varint,8,opt,name=align,proto3,enum=sluice.v1.Align" json:"align,omitempty"`
+	// With ALIGN_CALENDAR, instead of a period.
+	Unit CalendarUnit `protobuf:"varint,9,opt,name=unit,proto3,enum=sluice.v1.CalendarUnit" json:"unit,omitempty"`
+	// With ALIGN_CALENDAR: an IANA name; empty for UTC.
+	Timezone string `protobuf:"bytes,10,opt,name=timezone,proto3" json:"timezone,omitempty"`
+	// Least time since the last admitted check, in nanoseconds; 0 for none.
+	MinIntervalNs int64 `protobuf:"varint,11,opt,name=min_interval_ns,json=minIntervalNs,proto3" json:"min_interval_ns,omitempty"`
+	// How far above the limit checks are admitted and marked, in percent, 0 to 1,000.
+	SoftPercent int32 `protobuf:"varint,12,opt,name=soft_percent,json=softPercent,proto3" json:"soft_percent,omitempty"`
+	// Denied checks count too.
+	CountDenied bool `protobuf:"varint,13,opt,name=count_denied,json=countDenied,proto3" json:"count_denied,omitempty"`
+	// Of a sliding window, 2 to 3,600; 0 for 60.
+	SubWindows int32 `protobuf:"varint,14,opt,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
+	// Of a sliding log, 1 to 65,536; 0 for 1,024.
+	LogEntries    int32 `protobuf:"varint,15,opt,name=log_entries,json=logEntries,proto3" json:"log_entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,9 +876,11 @@ func (x *Limit) GetLogEntries() int32 {
 	return 0
 }
 
+// CheckRequest asks for the decisions of checks.
 type CheckRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Checks []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 10,000.
+	Checks []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
 	// When one check is denied or fails, the others' charges are given back and
 	// none is allowed. Charge, refund and reset, which cannot be denied, are rejected here.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
@@ -918,6 +971,7 @@ func (x *CheckRequest) GetRequires() []string {
 	return nil
 }
 
+// CheckResponse has the decisions of a CheckRequest.
 type CheckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One per check, in the same order.
@@ -1004,9 +1058,11 @@ func (x *CheckResponse) GetRetryAfterNs() int64 {
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What the caller is to do. Verdicts that a client does not know leave it valid.
-	Allowed bool    `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Why.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.v1.Verdict" json:"verdict,omitempty"`
-	Source  Source  `protobuf:"varint,3,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
+	// Who decided.
+	Source Source `protobuf:"varint,3,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
 	// Name of the node that decided; empty if none did.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Name of the rule, or its path in the file; empty when none matched.
@@ -1213,7 +1269,8 @@ func (x *Decision) GetStalenessNs() int64 {
 type DenialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// HTTP status, 400 to 599; 0 for the API's default, mostly 429.
-	Status  int32           `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	// In the order of the rule.
 	Headers []*DenialHeader `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
 	// At most 64 KiB.
 	Body          string `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
@@ -1272,10 +1329,13 @@ func (x *DenialResponse) GetBody() string {
 	return ""
 }
 
+// DenialHeader is a header of a DenialResponse.
 type DenialHeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A token of HTTP.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// May be empty.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1324,11 +1384,14 @@ func (x *DenialHeader) GetValue() string {
 	return ""
 }
 
+// Error says why there is no decision on a check, or why a call failed.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Code  ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.v1.ErrorCode" json:"code,omitempty"`
+	// The kind.
+	Code ErrorCode `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.v1.ErrorCode" json:"code,omitempty"`
 	// The field at fault, for example checks[3].descriptor[0].key; empty if none is.
-	Field         string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// The reason and the remedy, in English; it may change.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1385,9 +1448,11 @@ func (x *Error) GetMessage() string {
 	return ""
 }
 
+// ReportLoadRequest is the load of a service.
 type ReportLoadRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Domain of the pool.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
 	// Name of a pool of the domain.
 	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	// 0 (idle) to 1 (as much as the service can bear).
@@ -1456,6 +1521,7 @@ func (x *ReportLoadRequest) GetReporter() string {
 	return ""
 }
 
+// ReportLoadResponse says what the report has led to.
 type ReportLoadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What counts for the pool on the node asked: the highest of all reporters.
@@ -1510,6 +1576,7 @@ func (x *ReportLoadResponse) GetExpiresNs() int64 {
 	return 0
 }
 
+// NodesRequest asks for the nodes.
 type NodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1546,6 +1613,7 @@ func (*NodesRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
 }
 
+// NodesResponse lists the nodes that decide checks.
 type NodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node that answers.
@@ -1626,6 +1694,7 @@ type Node struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Addresses of its gRPC and HTTP ports, host:port.
 	GrpcAddress string `protobuf:"bytes,2,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
+	// As above, of its HTTP port.
 	HttpAddress string `protobuf:"bytes,3,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
 	// The zone that it runs in, as --zone says; empty if it was not told.
 	Zone          string `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`

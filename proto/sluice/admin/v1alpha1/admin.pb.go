@@ -24,6 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// TopBy says what keys are ranked by.
 type TopBy int32
 
 const (
@@ -72,6 +73,7 @@ func (TopBy) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// MembersRequest asks for the members.
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -108,6 +110,7 @@ func (*MembersRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// MembersResponse is the cluster as one node sees it.
 type MembersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node that answers.
@@ -115,13 +118,15 @@ type MembersResponse struct {
 	// Sorted by name: members in gossip, and voters that are missing there.
 	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	// Hash of the ring table; equal on nodes that agree.
-	Ring       string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
-	Partitions int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Ring string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
+	// Number of partitions of the ring; 0 before the first table.
+	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// Unset while the node knows no voter set.
 	VoterSet *VoterSet `protobuf:"bytes,5,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
 	// The node may decide checks at full limit. If not, reason says why.
-	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
-	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	MayDecide bool `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
+	// Empty if it may.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Numbers of partitions on the node.
 	PartitionCounts *PartitionCounts `protobuf:"bytes,8,opt,name=partition_counts,json=partitionCounts,proto3" json:"partition_counts,omitempty"`
 	// A majority of the voters has clocks that differ by no more than --max-clock-skew. Unset while the clocks of a majority are
@@ -251,18 +256,26 @@ func (x *MembersResponse) GetLostRules() []*LostRule {
 	return nil
 }
 
+// Member is a member of the cluster.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Boot  string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	// Unique in the cluster, and the same after a restart.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of the process; another after a restart.
+	Boot string `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
 	// joining, serving or leaving; missing if it is a voter and gossip does not show it:
 	// then only its name is known.
-	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// host:port of its gossip port.
 	GossipAddress string `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
-	PeerAddress   string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	GrpcAddress   string `protobuf:"bytes,6,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
-	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	// host:port for other nodes.
+	PeerAddress string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	// host:port of its gRPC port.
+	GrpcAddress string `protobuf:"bytes,6,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
+	// host:port of its HTTP port.
+	HttpAddress string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	// What its `sluice version` says.
+	Version string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	// Partitions that the ring gives to it.
 	Partitions int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// It is in the voter set.
@@ -592,9 +605,11 @@ func (x *PartitionCounts) GetLost() int32 {
 
 // LostRule is a rule that denies keys of partitions whose counters are lost.
 type LostRule struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	Rule   string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Domain of the rule.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Its name.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// For how much longer, if the counters do not come back before.
 	LeftNs        int64 `protobuf:"varint,3,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -652,9 +667,11 @@ func (x *LostRule) GetLeftNs() int64 {
 	return 0
 }
 
+// TopRequest asks for the heaviest keys.
 type TopRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	By    TopBy                  `protobuf:"varint,1,opt,name=by,proto3,enum=sluice.admin.v1alpha1.TopBy" json:"by,omitempty"`
+	// What they are ranked by.
+	By TopBy `protobuf:"varint,1,opt,name=by,proto3,enum=sluice.admin.v1alpha1.TopBy" json:"by,omitempty"`
 	// How many keys, up to 100; 0 means 20.
 	N int32 `protobuf:"varint,2,opt,name=n,proto3" json:"n,omitempty"`
 	// The only domain that is asked about; empty for all.
@@ -714,6 +731,7 @@ func (x *TopRequest) GetDomain() string {
 	return ""
 }
 
+// TopResponse has the heaviest keys.
 type TopResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The heaviest first.
@@ -721,7 +739,8 @@ type TopResponse struct {
 	// The longest time, up to now, that a node's counts are about.
 	CoversNs int64 `protobuf:"varint,2,opt,name=covers_ns,json=coversNs,proto3" json:"covers_ns,omitempty"`
 	// Nodes that have answered, and those that have not in time, or count nothing; sorted.
-	Nodes         []string `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes []string `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// As above.
 	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -785,9 +804,11 @@ func (x *TopResponse) GetMissing() []string {
 	return nil
 }
 
+// TopKey is a key and how often it was checked, or limited.
 type TopKey struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Domain of the key.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
 	// As the counter has it: of values that share one, the pattern or the block of addresses.
 	Descriptor_ []*v1.Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
 	// Name of the rule; empty where checks bring their limits.
@@ -795,8 +816,10 @@ type TopKey struct {
 	// The name was too long and is not complete.
 	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
 	// Checks, or denied ones. Too high by at most error; an estimate where checks are many.
-	Count         uint64  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	Error         uint64  `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
+	Count uint64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// By how much count may be too high, 0 or more.
+	Error uint64 `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
+	// count by second, 0 or more.
 	PerSecond     float64 `protobuf:"fixed64,7,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -881,10 +904,12 @@ func (x *TopKey) GetPerSecond() float64 {
 	return 0
 }
 
+// InspectRequest names a descriptor.
 type InspectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in a Check.
-	Domain        string      `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// As in a Check.
 	Descriptor_   []*v1.Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -934,6 +959,7 @@ func (x *InspectRequest) GetDescriptor_() []*v1.Entry {
 	return nil
 }
 
+// InspectResponse has the rule of a descriptor and the state of its counter.
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As it is shown in counts and logs: private values as a hash.
@@ -942,24 +968,29 @@ type InspectResponse struct {
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Name of the rule that applies; empty for none. Then, and where it is unlimited, there is no counter and the rest
 	// is empty.
-	Rule      string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
-	Unlimited bool   `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The rule limits nothing.
+	Unlimited bool `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
 	// The rule only watches.
-	Shadow    bool  `protobuf:"varint,5,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	Shadow bool `protobuf:"varint,5,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	// Partition of the key, from 0.
 	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
 	// The owner of the key; empty if none has responded. Generation is that of the
 	// partition.
-	Owner      string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	// As above; it grows with every new owner.
 	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Nodes with a complete replica of the partition, and nodes whose initial sync is in progress.
-	Replicas    []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// As above.
 	InitialSync []string `protobuf:"bytes,10,rep,name=initial_sync,json=initialSync,proto3" json:"initial_sync,omitempty"`
 	// There is a counter; if not, nothing was spent, or it is free again.
 	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
 	// As the owner says; empty without one.
 	Limits []*LimitStanding `protobuf:"bytes,12,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Leases that the owner has granted and that have not ended, and their units.
-	Grants  int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
+	Grants int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
+	// As above.
 	Granted int64 `protobuf:"varint,14,opt,name=granted,proto3" json:"granted,omitempty"`
 	// What nodes have left of theirs.
 	Leases []*LeaseLeft `protobuf:"bytes,15,rep,name=leases,proto3" json:"leases,omitempty"`
@@ -1132,10 +1163,13 @@ func (x *InspectResponse) GetDomains() []string {
 // LimitStanding is how one limit of a key stands.
 type LimitStanding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Limit *v1.Limit              `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// As RateLimit-Policy has it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The limit itself.
+	Limit *v1.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What is charged at present, what is granted among it. Above the limit it is a debt, or within the soft margin.
-	Spent     int64 `protobuf:"varint,3,opt,name=spent,proto3" json:"spent,omitempty"`
+	Spent int64 `protobuf:"varint,3,opt,name=spent,proto3" json:"spent,omitempty"`
+	// Units that are left, 0 or more.
 	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Until all of it is free again if nothing more is spent.
 	ResetAfterNs  int64 `protobuf:"varint,5,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
@@ -1208,9 +1242,11 @@ func (x *LimitStanding) GetResetAfterNs() int64 {
 	return 0
 }
 
+// LeaseLeft is what a node has left of a lease.
 type LeaseLeft struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Units that may be spent without asking.
 	Left          int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1261,6 +1297,7 @@ func (x *LeaseLeft) GetLeft() int64 {
 	return 0
 }
 
+// ForgetMemberRequest names a member that is gone for good.
 type ForgetMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A name in the voter set.
@@ -1306,6 +1343,7 @@ func (x *ForgetMemberRequest) GetName() string {
 	return ""
 }
 
+// ForgetMemberResponse has the voter set after that.
 type ForgetMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Without the member.
@@ -1351,6 +1389,7 @@ func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
 	return nil
 }
 
+// AcceptLossRequest has no fields.
 type AcceptLossRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1387,6 +1426,7 @@ func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{15}
 }
 
+// AcceptLossResponse says where losses have ended.
 type AcceptLossResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Partitions of the node that answers for which a loss has ended.
@@ -1441,6 +1481,7 @@ func (x *AcceptLossResponse) GetTold() []string {
 	return nil
 }
 
+// BootstrapRequest has no fields.
 type BootstrapRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1477,6 +1518,7 @@ func (*BootstrapRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{17}
 }
 
+// BootstrapResponse has the new voter set.
 type BootstrapResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the node alone.

@@ -32,6 +32,8 @@ const (
 // AdminServiceClient is the client API for AdminService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// AdminService shows the cluster to operators, and takes their orders. Members is for every caller.
 type AdminServiceClient interface {
 	// Members lists the cluster as the node that answers sees it.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
@@ -130,6 +132,8 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
+//
+// AdminService shows the cluster to operators, and takes their orders. Members is for every caller.
 type AdminServiceServer interface {
 	// Members lists the cluster as the node that answers sees it.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
