@@ -81,19 +81,19 @@ func TestConsoleLogin(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode
 	}
-	if got := status("GET", "/v1/rules", ""); got != 401 {
+	if got := status("GET", "/console/api/rules", ""); got != 401 {
 		t.Errorf("before the login: %d", got)
 	}
 	if got := status("POST", "/console/login", `{"code":"`+login+`"}`); got != 204 {
 		t.Errorf("login: %d", got)
 	}
-	if got := status("GET", "/v1/rules", ""); got != 200 {
+	if got := status("GET", "/console/api/rules", ""); got != 200 {
 		t.Errorf("after the login: %d", got)
 	}
 	// The session is the console's.
-	for _, path := range []string{"/v1/top", "/v1/members/forget", "/console/code"} {
+	for _, path := range []string{"/admin/v1alpha1/top", "/admin/v1alpha1/members/forget", "/console/code"} {
 		method := "POST"
-		if path == "/v1/top" {
+		if path == "/admin/v1alpha1/top" {
 			method = "GET"
 		}
 		if got := status(method, path, `{"name":"nobody"}`); got != 403 {
@@ -103,7 +103,7 @@ func TestConsoleLogin(t *testing.T) {
 	if got := status("POST", "/console/logout", "{}"); got != 204 {
 		t.Errorf("logout: %d", got)
 	}
-	if got := status("GET", "/v1/rules", ""); got != 401 {
+	if got := status("GET", "/console/api/rules", ""); got != 401 {
 		t.Errorf("after the logout: %d", got)
 	}
 	if got := status("POST", "/console/login", `{"code":"`+login+`"}`); got != 401 {

@@ -127,7 +127,7 @@ func TestTokens(t *testing.T) {
 	}
 	// Nor does the node let it, whatever the page does.
 	for token, want := range map[string]int{"": 401, tokens["viewer"]: 403, tokens["tenant"]: 403, tokens["operator"]: 200} {
-		req, err := http.NewRequest("POST", "http://"+nodes[1].http+"/v1/inspect/reset", strings.NewReader(`{"domain":"shop","descriptor":[{"key":"user","value":"ann"}]}`))
+		req, err := http.NewRequest("POST", "http://"+nodes[1].http+"/console/api/inspect/reset", strings.NewReader(`{"domain":"shop","descriptor":[{"key":"user","value":"ann"}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}

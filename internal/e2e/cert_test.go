@@ -98,7 +98,7 @@ func TestCert(t *testing.T) {
 	}
 	bare := clientOf(t, dir)
 	bare.Certificates = nil
-	for path, want := range map[string]int{"/readyz": 200, "/metrics": 401, "/v1/members": 401} {
+	for path, want := range map[string]int{"/readyz": 200, "/metrics": 401, "/admin/v1alpha1/members": 401} {
 		n := *nodes[0]
 		n.tls = bare
 		if status, body, err := n.get(path); err != nil || status != want {

@@ -57,7 +57,7 @@ func TestConsoleCost(t *testing.T) {
 		defer cancel()
 		var bytes [3]int64
 		for i, n := range nodes {
-			req, err := http.NewRequestWithContext(ctx, "GET", "http://localhost/v1/watch", nil)
+			req, err := http.NewRequestWithContext(ctx, "GET", "http://localhost/console/api/watch", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -205,7 +205,7 @@ func attempts() (list []attempt) {
 		return s.byCode(err)
 	})
 	add("HTTP top of a domain", "read", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/v1/top?domain=a", "", a)
+		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/top?domain=a", "", a)
 		return outcome
 	})
 	add("gRPC Top of all", "read of all", func(s *outsider, a []string) string {
@@ -213,7 +213,7 @@ func attempts() (list []attempt) {
 		return s.byCode(err)
 	})
 	add("HTTP top of all", "read of all", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/v1/top", "", a)
+		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/top", "", a)
 		return outcome
 	})
 	add("gRPC Inspect", "read", func(s *outsider, a []string) string {
@@ -221,15 +221,15 @@ func attempts() (list []attempt) {
 		return s.byCode(err)
 	})
 	add("HTTP inspect", "read", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/v1/inspect", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
+		outcome, _ := s.http("Authorization", "POST", "/console/api/inspect", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
 	add("HTTP rules", "read of all", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/v1/rules", "", a)
+		outcome, _ := s.http("Authorization", "GET", "/console/api/rules", "", a)
 		return outcome
 	})
 	add("HTTP inspect and reset", "reset", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/v1/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
+		outcome, _ := s.http("Authorization", "POST", "/console/api/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
 	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
@@ -249,7 +249,7 @@ func attempts() (list []attempt) {
 		return s.byCode(err)
 	})
 	add("HTTP members", "", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/v1/members", "", a)
+		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/members", "", a)
 		return outcome
 	})
 	add("gRPC ForgetMember", "admin", func(s *outsider, a []string) string {
@@ -265,7 +265,7 @@ func attempts() (list []attempt) {
 		return s.byCode(err)
 	})
 	add("HTTP forget", "admin", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/v1/members/forget", `{"name":"nobody"}`, a)
+		outcome, _ := s.http("Authorization", "POST", "/admin/v1alpha1/members/forget", `{"name":"nobody"}`, a)
 		return outcome
 	})
 	return list

@@ -30,7 +30,7 @@ func TestConsole(t *testing.T) {
 	if res := get(t.Context(), n, "/console"); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
 		t.Errorf("the page: %v", res)
 	}
-	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/watch", nil)
+	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/console/api/watch", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestConsole(t *testing.T) {
 	s := testConfig(t)
 	s.Console = false
 	off := startNode(t, s)
-	for _, path := range []string{"/console", "/v1/watch", "/v1/rules"} {
+	for _, path := range []string{"/console", "/console/api/watch", "/console/api/rules"} {
 		if res := get(t.Context(), off, path); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s with --console=false: %s", path, res.Status)
 		}

@@ -73,7 +73,7 @@ func TestGubernatorAPI(t *testing.T) {
 	if code, body := nodes[1].get(t, "/v1/HealthCheck"); code != http.StatusOK || !strings.Contains(body, "peer_count") {
 		t.Errorf("health by HTTP: %d %s", code, body)
 	}
-	if code, body := nodes[1].get(t, "/v1/members"); code != http.StatusOK || !strings.Contains(body, `"self":"n2"`) {
+	if code, body := nodes[1].get(t, "/admin/v1alpha1/members"); code != http.StatusOK || !strings.Contains(body, `"self":"n2"`) {
 		t.Errorf("sluice's own HTTP API: %d %s", code, body)
 	}
 

@@ -152,8 +152,8 @@ func (r route) httpCalls(t *testing.T, tools bool) (answered []string, all int) 
 	defer transport.CloseIdleConnections()
 	const ann = `{"domain":"auth","descriptor":[{"key":"user","value":"ann"}]}`
 	calls := []struct{ method, path, body string }{
-		{"GET", "/v1/top", ""}, {"GET", "/v1/rules", ""}, {"GET", "/v1/watch", ""}, {"POST", "/v1/inspect", ann},
-		{"POST", "/v1/inspect/reset", ann}, {"POST", "/v1/members/forget", `{"name":"nobody"}`}, {"POST", "/console/code", "{}"},
+		{"GET", "/admin/v1alpha1/top", ""}, {"GET", "/console/api/rules", ""}, {"GET", "/console/api/watch", ""}, {"POST", "/console/api/inspect", ann},
+		{"POST", "/console/api/inspect/reset", ann}, {"POST", "/admin/v1alpha1/members/forget", `{"name":"nobody"}`}, {"POST", "/console/code", "{}"},
 	}
 	if tools {
 		calls = append(calls, []struct{ method, path, body string }{
@@ -186,7 +186,7 @@ func (r route) httpCalls(t *testing.T, tools bool) (answered []string, all int) 
 		case http.StatusOK:
 			answered = append(answered, c.path)
 		case http.StatusNotFound: // nobody is to be forgotten; or there is nothing at the path
-			if c.path == "/v1/members/forget" {
+			if c.path == "/admin/v1alpha1/members/forget" {
 				answered = append(answered, c.path)
 			}
 		case http.StatusUnauthorized, http.StatusForbidden:
@@ -376,9 +376,9 @@ func TestOtherPages(t *testing.T) {
 	calls := []struct{ address, method, path, body string }{
 		{web, "POST", "/v1/check", ann}, {web, "POST", "/v1/reset", ann}, {web, "PUT", "/v1/pools/auth/x/load", `{"load":0}`},
 		{web, "POST", "/v1/GetRateLimits", gubernator(8, 1)}, {web, "POST", "/v1/GetRateLimits", gubernator(0, -1)},
-		{web, "GET", "/v1/HealthCheck", ""}, {web, "GET", "/v1/members", ""}, {web, "GET", "/v1/top", ""}, {web, "GET", "/v1/rules", ""},
-		{web, "POST", "/v1/inspect/reset", ann}, {web, "POST", "/console/login", "{}"}, {web, "GET", "/metrics", ""}, {web, "GET", "/healthz", ""},
-		{admin, "PUT", "/loglevel", "debug"}, {admin, "GET", "/debug/pprof/profile?seconds=1", ""}, {admin, "POST", "/v1/members/forget", `{"name":"n1"}`},
+		{web, "GET", "/v1/HealthCheck", ""}, {web, "GET", "/admin/v1alpha1/members", ""}, {web, "GET", "/admin/v1alpha1/top", ""}, {web, "GET", "/console/api/rules", ""},
+		{web, "POST", "/console/api/inspect/reset", ann}, {web, "POST", "/console/login", "{}"}, {web, "GET", "/metrics", ""}, {web, "GET", "/healthz", ""},
+		{admin, "PUT", "/loglevel", "debug"}, {admin, "GET", "/debug/pprof/profile?seconds=1", ""}, {admin, "POST", "/admin/v1alpha1/members/forget", `{"name":"n1"}`},
 	}
 	for kind, headers := range map[string]map[string]string{
 		"another site":     {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Content-Type": "text/plain"},

@@ -448,7 +448,7 @@ callers:
 		if got != c.want && !(c.want == codes.Unknown && got == codes.Unavailable) {
 			t.Errorf("gRPC, %s: %v, want %v", c.name, got, c.want)
 		}
-		code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/v1/members", p.client(c.show...))
+		code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/admin/v1alpha1/members", p.client(c.show...))
 		want := map[codes.Code]int{codes.OK: 200, codes.PermissionDenied: 200, codes.Unauthenticated: 401}[c.want]
 		if code != want || (err != nil) != (c.want == codes.Unknown) {
 			t.Errorf("HTTP, %s: %d, %v", c.name, code, err)

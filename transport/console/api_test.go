@@ -155,14 +155,14 @@ func TestRejected(t *testing.T) {
 		status                   int
 		want                     string
 	}{
-		{"a form", "POST", "/v1/inspect/reset", ann, []string{"Content-Type: text/plain"}, 415, "application/json"},
-		{"no JSON", "POST", "/v1/inspect", "{", nil, 400, "invalid body"},
-		{"something behind", "POST", "/v1/inspect", ann + "x", nil, 400, "invalid body: more after"},
-		{"unknown field", "POST", "/v1/inspect", `{"domain":"shop","cost":1}`, nil, 400, "cost"},
-		{"no descriptor", "POST", "/v1/inspect", `{"domain":"shop"}`, nil, 400, "descriptor: empty"},
-		{"too large", "POST", "/v1/inspect", `{"domain":"` + strings.Repeat("x", 2<<20) + `"}`, nil, 413, "1 MiB"},
-		{"wrong method", "GET", "/v1/inspect", "", nil, 405, "want POST"},
-		{"nothing to reset", "POST", "/v1/inspect/reset", `{"domain":"shop","descriptor":[{"key":"free","value":"x"}]}`, nil, 404, "nothing to reset"},
+		{"a form", "POST", "/console/api/inspect/reset", ann, []string{"Content-Type: text/plain"}, 415, "application/json"},
+		{"no JSON", "POST", "/console/api/inspect", "{", nil, 400, "invalid body"},
+		{"something behind", "POST", "/console/api/inspect", ann + "x", nil, 400, "invalid body: more after"},
+		{"unknown field", "POST", "/console/api/inspect", `{"domain":"shop","cost":1}`, nil, 400, "cost"},
+		{"no descriptor", "POST", "/console/api/inspect", `{"domain":"shop"}`, nil, 400, "descriptor: empty"},
+		{"too large", "POST", "/console/api/inspect", `{"domain":"` + strings.Repeat("x", 2<<20) + `"}`, nil, 413, "1 MiB"},
+		{"wrong method", "GET", "/console/api/inspect", "", nil, 405, "want POST"},
+		{"nothing to reset", "POST", "/console/api/inspect/reset", `{"domain":"shop","descriptor":[{"key":"free","value":"x"}]}`, nil, 404, "nothing to reset"},
 	} {
 		res := w.ask(c.method, c.path, c.body, c.headers...)
 		if res.Code != c.status || !strings.Contains(res.Body.String(), c.want) || res.Header().Get("Cache-Control") != "no-store" {
@@ -182,7 +182,7 @@ func TestInspectAndReset(t *testing.T) {
 	}
 	look := func() (x inspection) {
 		t.Helper()
-		res := w.ask("POST", "/v1/inspect", ann)
+		res := w.ask("POST", "/console/api/inspect", ann)
 		if err := json.Unmarshal(res.Body.Bytes(), &x); err != nil || res.Code != 200 {
 			t.Fatalf("%d %s", res.Code, res.Body)
 		}
@@ -193,13 +193,13 @@ func TestInspectAndReset(t *testing.T) {
 		len(x.Limits) != 1 || x.Limits[0].Spent != 1 || x.Limits[0].Remaining != 2 || x.Limits[0].ResetAfter != 60 || x.Limits[0].Text != "3 in 1m, fixed window" || x.Levels[0].Tries[0].Matched || !x.Levels[0].Tries[1].Matched {
 		t.Errorf("%+v", x)
 	}
-	if res := w.ask("POST", "/v1/inspect/reset", ann); res.Code != 200 || strings.TrimSpace(res.Body.String()) != `{"rule":"shop/user","owner":"n1"}` {
+	if res := w.ask("POST", "/console/api/inspect/reset", ann); res.Code != 200 || strings.TrimSpace(res.Body.String()) != `{"rule":"shop/user","owner":"n1"}` {
 		t.Errorf("%d %s", res.Code, res.Body)
 	}
 	if x := look(); x.Counted || x.Limits[0].Spent != 0 {
 		t.Errorf("after the reset: %+v", x)
 	}
-	res := w.ask("GET", "/v1/rules", "")
+	res := w.ask("GET", "/console/api/rules", "")
 	var set ruleSet
 	if err := json.Unmarshal(res.Body.Bytes(), &set); err != nil || len(set.Rules) != 2 || !set.Rules[0].Path[0].Redact || set.Rules[1].Limits[0] != "unlimited" || set.Hash == "" {
 		t.Errorf("%s %v", res.Body, err)
@@ -218,7 +218,7 @@ func TestWatch(t *testing.T) {
 	defer server.Close()
 	get := func(token string) *http.Response {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/v1/watch", nil)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/console/api/watch", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,10 +252,10 @@ func TestWatch(t *testing.T) {
 	if seen[watch.EventHistory] != 1 || seen[watch.EventState] != 3 || seen[watch.EventTop] != 1 {
 		t.Errorf("%v, %v", seen, lines.Err())
 	}
-	if res := w.askAs(t.Context(), "POST", "/v1/inspect/reset", ann, "Authorization: Bearer "+token); res.Code != 403 {
+	if res := w.askAs(t.Context(), "POST", "/console/api/inspect/reset", ann, "Authorization: Bearer "+token); res.Code != 403 {
 		t.Errorf("reset by who may only read: %d %s", res.Code, res.Body)
 	}
-	if r := w.askAs(t.Context(), "POST", "/v1/inspect", ann, "Authorization: Bearer "+token, "Host: sluice.example"); r.Code != 200 || !strings.Contains(r.Body.String(), `"may_reset":false`) {
+	if r := w.askAs(t.Context(), "POST", "/console/api/inspect", ann, "Authorization: Bearer "+token, "Host: sluice.example"); r.Code != 200 || !strings.Contains(r.Body.String(), `"may_reset":false`) {
 		t.Errorf("by token, from elsewhere: %d %s", r.Code, r.Body)
 	}
 

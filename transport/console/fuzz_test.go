@@ -12,7 +12,7 @@ func FuzzInspect(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := newTestCluster(t, nil)
-		for _, path := range []string{"/v1/inspect", "/v1/inspect/reset"} {
+		for _, path := range []string{"/console/api/inspect", "/console/api/inspect/reset"} {
 			if res := w.ask("POST", path, string(body)); !slices.Contains([]int{200, 400, 404, 413}, res.Code) {
 				t.Errorf("%s %q: %d %s", path, body, res.Code, res.Body)
 			}

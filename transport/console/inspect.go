@@ -17,7 +17,7 @@ import (
 // maxBody is the largest body, in bytes. The longest descriptor fits, with all its characters escaped.
 const maxBody = 1 << 20
 
-// asked is the body of POST /v1/inspect and /v1/inspect/reset.
+// asked is the body of POST /console/api/inspect and /console/api/inspect/reset.
 type asked struct {
 	Domain     string             `json:"domain"`
 	Descriptor []httpanswer.Entry `json:"descriptor"`
@@ -57,7 +57,7 @@ func read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
 	return c, nil
 }
 
-// inspection is the response to POST /v1/inspect. Times are in seconds.
+// inspection is the response to POST /console/api/inspect. Times are in seconds.
 type inspection struct {
 	Domain      string             `json:"domain"`
 	Descriptor  []httpanswer.Entry `json:"descriptor"`
@@ -105,7 +105,7 @@ type standing struct {
 	ResetAfter float64 `json:"reset_after"`
 }
 
-// inspect serves POST /v1/inspect.
+// inspect serves POST /console/api/inspect.
 func (a *API) inspect(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {
@@ -150,13 +150,13 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 	return a
 }
 
-// wasReset is the response to POST /v1/inspect/reset.
+// wasReset is the response to POST /console/api/inspect/reset.
 type wasReset struct {
 	Rule  string `json:"rule"`
 	Owner string `json:"owner"`
 }
 
-// reset serves POST /v1/inspect/reset.
+// reset serves POST /console/api/inspect/reset.
 func (a *API) reset(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 )
 
 // cookiePaths are the only paths that browsers send the session's cookie to.
-var cookiePaths = []string{"/v1/watch", "/v1/rules", "/v1/inspect", "/console/logout"}
+var cookiePaths = []string{"/console/api", "/console/logout"}
 
 var (
 	errNoSession = &limiter.Error{Code: limiter.Unauthenticated, Message: "not logged in, or no longer: open the address that `sluice console` prints on the node's machine; or call through the operators' socket"}

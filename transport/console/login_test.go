@@ -24,7 +24,7 @@ func cookies(t *testing.T, res *httptest.ResponseRecorder) string {
 		paths = append(paths, c.Path)
 		pairs = []string{c.Name + "=" + c.Value}
 	}
-	if got := strings.Join(paths, " "); got != "/v1/watch /v1/rules /v1/inspect /console/logout" {
+	if got := strings.Join(paths, " "); got != "/console/api /console/logout" {
 		t.Fatalf("%d %s: cookies for %q", res.Code, res.Body, got)
 	}
 	return "Cookie: " + strings.Join(pairs, "; ")
@@ -49,7 +49,7 @@ func codeOf(t *testing.T, w *testCluster) string {
 func TestLogin(t *testing.T) {
 	w := newTestCluster(t, nil)
 	asks := []struct{ method, path, body string }{
-		{"GET", "/v1/rules", ""}, {"GET", "/v1/watch", ""}, {"POST", "/v1/inspect", ann}, {"POST", "/v1/inspect/reset", ann},
+		{"GET", "/console/api/rules", ""}, {"GET", "/console/api/watch", ""}, {"POST", "/console/api/inspect", ann}, {"POST", "/console/api/inspect/reset", ann},
 	}
 	for _, a := range asks {
 		for _, header := range []string{"X-Nothing: x", "Cookie: " + "sluice=x", "X-Forwarded-For: 127.0.0.1"} {
@@ -76,7 +76,7 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	for _, a := range asks {
-		if a.path == "/v1/watch" {
+		if a.path == "/console/api/watch" {
 			continue // goes on
 		}
 		if res := w.askAs(t.Context(), a.method, a.path, a.body, cookie); res.Code != 200 {
@@ -84,7 +84,7 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	other := newTestCluster(t, nil)
-	if res := other.askAs(t.Context(), "GET", "/v1/rules", "", cookie); res.Code != 401 {
+	if res := other.askAs(t.Context(), "GET", "/console/api/rules", "", cookie); res.Code != 401 {
 		t.Errorf("another node takes the cookie: %d", res.Code)
 	}
 	if res := w.askAs(t.Context(), "POST", "/console/code", "{}", cookie); res.Code != 403 {
@@ -93,7 +93,7 @@ func TestLogin(t *testing.T) {
 	if res := w.askAs(t.Context(), "POST", "/console/logout", "{}", cookie); res.Code != 204 || res.Result().Cookies()[0].MaxAge >= 0 {
 		t.Errorf("logout: %d", res.Code)
 	}
-	if res := w.askAs(t.Context(), "GET", "/v1/rules", "", cookie); res.Code != 401 {
+	if res := w.askAs(t.Context(), "GET", "/console/api/rules", "", cookie); res.Code != 401 {
 		t.Errorf("after the logout: %d", res.Code)
 	}
 }
@@ -109,19 +109,19 @@ func TestLoginOfCallers(t *testing.T) {
 		}
 	}
 	cookie := cookies(t, w.askAs(t.Context(), "POST", "/console/login", "{}", "Authorization: Bearer "+token))
-	if res := w.askAs(t.Context(), "GET", "/v1/rules", "", cookie); res.Code != 200 {
+	if res := w.askAs(t.Context(), "GET", "/console/api/rules", "", cookie); res.Code != 200 {
 		t.Errorf("rules: %d %s", res.Code, res.Body)
 	}
-	if res := w.askAs(t.Context(), "POST", "/v1/inspect/reset", ann, cookie); res.Code != 403 {
+	if res := w.askAs(t.Context(), "POST", "/console/api/inspect/reset", ann, cookie); res.Code != 403 {
 		t.Errorf("reset by who may only read: %d %s", res.Code, res.Body)
 	}
 	operator := cookies(t, w.askAs(t.Context(), "POST", "/console/login", `{"code":"`+codeOf(t, w)+`"}`))
-	if res := w.askAs(t.Context(), "POST", "/v1/inspect/reset", ann, operator); res.Code != 200 {
+	if res := w.askAs(t.Context(), "POST", "/console/api/inspect/reset", ann, operator); res.Code != 200 {
 		t.Errorf("reset by an operator: %d %s", res.Code, res.Body)
 	}
 	another, _ := onePolicy(t, "read")
 	guard.SetPolicy(another)
-	if res := w.askAs(t.Context(), "GET", "/v1/rules", "", cookie); res.Code != 401 {
+	if res := w.askAs(t.Context(), "GET", "/console/api/rules", "", cookie); res.Code != 401 {
 		t.Errorf("after the token was taken away: %d %s", res.Code, res.Body)
 	}
 }

@@ -1,10 +1,10 @@
 // Package console is the API for operators: the page at /console, plain HTML, CSS and JavaScript within the binary, and the
 // calls that it makes. docs/console.md is the reference.
 //
-//	GET  /v1/watch          the cluster live, as server-sent events     read in all domains
-//	GET  /v1/rules          the rules in force                          read in all domains
-//	POST /v1/inspect        the rule and counter of a descriptor         read in its domain
-//	POST /v1/inspect/reset  forgets its counter                         reset in its domain
+//	GET  /console/api/watch          the cluster live, as server-sent events     read in all domains
+//	GET  /console/api/rules          the rules in force                          read in all domains
+//	POST /console/api/inspect        the rule and counter of a descriptor         read in its domain
+//	POST /console/api/inspect/reset  forgets its counter                         reset in its domain
 //	POST /console/code      a one-time login address                    operators
 //	POST /console/login     a session for its code, or for a token      all
 //	POST /console/logout    ends the session                            all
@@ -136,10 +136,10 @@ func (a *API) Mount(mux *http.ServeMux) {
 	route(mux, http.MethodPost, "/console/code", a.code)
 	route(mux, http.MethodPost, "/console/login", a.login)
 	route(mux, http.MethodPost, "/console/logout", a.logout)
-	route(mux, http.MethodGet, "/v1/watch", a.watch)
-	route(mux, http.MethodGet, "/v1/rules", a.rules)
-	route(mux, http.MethodPost, "/v1/inspect", a.inspect)
-	route(mux, http.MethodPost, "/v1/inspect/reset", a.reset)
+	route(mux, http.MethodGet, "/console/api/watch", a.watch)
+	route(mux, http.MethodGet, "/console/api/rules", a.rules)
+	route(mux, http.MethodPost, "/console/api/inspect", a.inspect)
+	route(mux, http.MethodPost, "/console/api/inspect/reset", a.reset)
 }
 
 // route serves one method of a path, never from a cache, and rejects other methods.
@@ -177,7 +177,7 @@ func (e *statusError) Error() string { return e.text }
 // writePatience is how long a watcher may take to accept an event.
 const writePatience = 10 * time.Second
 
-// watch serves GET /v1/watch: the Hub's events, until the client leaves, loses its permission, or is too slow.
+// watch serves GET /console/api/watch: the Hub's events, until the client leaves, loses its permission, or is too slow.
 func (a *API) watch(w http.ResponseWriter, r *http.Request) error {
 	if _, err := a.enter(r, access.Read, ""); err != nil {
 		return err

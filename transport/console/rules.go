@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// ruleSet is the response to GET /v1/rules.
+// ruleSet is the response to GET /console/api/rules.
 type ruleSet struct {
 	Hash    string   `json:"hash"` // as in the events of the hub
 	Domains []string `json:"domains"`
@@ -38,7 +38,7 @@ type level struct {
 	Redact bool   `json:"redact,omitempty"`
 }
 
-// rules serves GET /v1/rules.
+// rules serves GET /console/api/rules.
 func (a *API) rules(w http.ResponseWriter, r *http.Request) error {
 	if _, err := a.enter(r, access.Read, ""); err != nil {
 		return err

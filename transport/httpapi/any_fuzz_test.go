@@ -16,9 +16,9 @@ func FuzzAnyRequest(f *testing.F) {
 	for _, seed := range []struct{ method, target, body string }{
 		{"POST", "/v1/check", `{"domain":"shop","descriptor":[{"key":"user","value":"x"}]}`},
 		{"POST", "/v1/reset", `{"domain":"shop","descriptor":[{"key":"user","value":"x"}]}`},
-		{"GET", "/v1/members", ""},
-		{"POST", "/v1/members/forget", `{"name":"n2"}`},
-		{"GET", "/v1/top?by=frequent&domain=shop&n=5", ""},
+		{"GET", "/admin/v1alpha1/members", ""},
+		{"POST", "/admin/v1alpha1/members/forget", `{"name":"n2"}`},
+		{"GET", "/admin/v1alpha1/top?by=frequent&domain=shop&n=5", ""},
 		{"PUT", "/v1/pools/shop/spare/load", `{"load":0.5,"reporter":"a"}`},
 		{"GET", "/healthz?%zz", ""},
 		{"DELETE", "//../v1/check", ""},

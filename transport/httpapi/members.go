@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// membership is the body of GET /v1/members.
+// membership is the body of GET /admin/v1alpha1/members.
 type membership struct {
 	Self            string                  `json:"self"`
 	Ring            string                  `json:"ring"`
@@ -53,7 +53,7 @@ type memberJSON struct {
 	ClockAhead *float64 `json:"clock_ahead,omitempty"`
 }
 
-// members serves GET /v1/members.
+// members serves GET /admin/v1alpha1/members.
 func (d *api) members(w http.ResponseWriter, r *http.Request) error {
 	if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
 		return rejected
@@ -100,15 +100,15 @@ func voterSetOf(s limiter.VoterSet) *limiter.VoterSet {
 	return &s
 }
 
-// forgetFields are those of the body of POST /v1/members/forget.
+// forgetFields are those of the body of POST /admin/v1alpha1/members/forget.
 var forgetFields = []string{"name"}
 
-// forgotten is the response to POST /v1/members/forget.
+// forgotten is the response to POST /admin/v1alpha1/members/forget.
 type forgotten struct {
 	VoterSet *limiter.VoterSet `json:"voter_set,omitempty"`
 }
 
-// forget serves POST /v1/members/forget.
+// forget serves POST /admin/v1alpha1/members/forget.
 func (d *api) forget(w http.ResponseWriter, r *http.Request) error {
 	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 	if rejected == nil {

@@ -73,7 +73,7 @@ func TestMembers(t *testing.T) {
 				`"version":"","partitions":0,"owned":0,"voter":true,"alive":false}]}`,
 		},
 	} {
-		w, _ := call(t, clustered(t, c.o, nil), "GET", "/v1/members", "")
+		w, _ := call(t, clustered(t, c.o, nil), "GET", "/admin/v1alpha1/members", "")
 		if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != c.want {
 			t.Errorf("%s: %d %s\nwant %s", c.name, w.Code, got, c.want)
 		}
@@ -109,7 +109,7 @@ func TestForget(t *testing.T) {
 			asked = append(asked, name)
 			return c.err
 		})
-		r := httptest.NewRequest(http.MethodPost, "/v1/members/forget", strings.NewReader(c.body))
+		r := httptest.NewRequest(http.MethodPost, "/admin/v1alpha1/members/forget", strings.NewReader(c.body))
 		r.RemoteAddr, r.Host = "127.0.0.1:5000", "127.0.0.1:7461"
 		if c.want != limiter.ErrNotOperator.Message {
 			r = r.WithContext(access.AsOperator(r.Context()))

@@ -118,7 +118,7 @@ func (d *api) readyz(w http.ResponseWriter, _ *http.Request) error {
 // defaultTop is the number of keys of a request that does not set n.
 const defaultTop = 20
 
-// topJSON is the body of GET /v1/top. Times are in seconds.
+// topJSON is the body of GET /admin/v1alpha1/top. Times are in seconds.
 type topJSON struct {
 	By      string       `json:"by"`
 	Covers  float64      `json:"covers"`
@@ -137,7 +137,7 @@ type topKeyJSON struct {
 	PerSecond  float64            `json:"per_second"`
 }
 
-// top serves GET /v1/top.
+// top serves GET /admin/v1alpha1/top.
 func (d *api) top(w http.ResponseWriter, r *http.Request) error {
 	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 	if rejected != nil {
@@ -170,7 +170,7 @@ func (d *api) top(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readTop reads the query of GET /v1/top.
+// readTop reads the query of GET /admin/v1alpha1/top.
 func readTop(query string) (q limiter.TopQuery, err error) {
 	q.N = defaultTop
 	values, err := url.ParseQuery(query)

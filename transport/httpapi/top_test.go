@@ -37,7 +37,7 @@ func TestTop(t *testing.T) {
 		{"an operator", "?n=%zz", 400, `malformed query`},
 		{"", "", 403, `"code":"forbidden"`},
 	} {
-		r := httptest.NewRequest("GET", "/v1/top"+c.query, nil)
+		r := httptest.NewRequest("GET", "/admin/v1alpha1/top"+c.query, nil)
 		if c.operator != "" {
 			r = r.WithContext(access.AsOperator(r.Context()))
 		}

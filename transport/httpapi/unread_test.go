@@ -28,7 +28,7 @@ func TestUnauthenticatedBodyIsNotRead(t *testing.T) {
 	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) {
 		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
 	})
-	for _, path := range []string{"/v1/check", "/v1/reset", "/v1/members/forget"} {
+	for _, path := range []string{"/v1/check", "/v1/reset", "/admin/v1alpha1/members/forget"} {
 		if w := serve(h, httptest.NewRequest("POST", path, untouched{t})); w.Code != 401 {
 			t.Errorf("%s: status %d", path, w.Code)
 		}

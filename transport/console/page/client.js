@@ -29,13 +29,13 @@ async function call(method, path, body, signal, token) {
 // login begins a session by the code of an address that `sluice console` printed, or by a caller's token.
 export const login = (code, token) => call("POST", "/console/login", code ? { code } : {}, undefined, token);
 export const logout = () => call("POST", "/console/logout", {});
-export const rules = async () => (await call("GET", "/v1/rules")).json();
-export const inspect = async (q) => (await call("POST", "/v1/inspect", q)).json();
-export const reset = async (q) => (await call("POST", "/v1/inspect/reset", q)).json();
+export const rules = async () => (await call("GET", "/console/api/rules")).json();
+export const inspect = async (q) => (await call("POST", "/console/api/inspect", q)).json();
+export const reset = async (q) => (await call("POST", "/console/api/inspect/reset", q)).json();
 
 // watch calls on[event](data) for each event, until there are no more or signal ends it. It throws what a call throws.
 export async function watch(on, signal) {
-  const answer = await call("GET", "/v1/watch", undefined, signal);
+  const answer = await call("GET", "/console/api/watch", undefined, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
