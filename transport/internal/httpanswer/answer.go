@@ -41,10 +41,7 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 		_, _ = w.Write([]byte(custom.Body))
 		return
 	}
-	p := Exceeded(status, "try again later")
-	if r.Never() {
-		p.Detail = "the cost is more than the limit can ever admit"
-	}
+	p := Exceeded(status, r.Why())
 	if Counted(r) {
 		p.Violated = []string{PolicyName(r, int(r.Index))}
 	}
