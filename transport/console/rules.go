@@ -83,7 +83,7 @@ func ruleOf(r *rules.Rule) *rule {
 	note(r.OnPartition != rules.FailShare, "on partition "+r.OnPartition.String())
 	note(r.OnLostState == rules.LostDeny, "lost state denies")
 	note(r.Limits != nil && r.Replication != rules.DefaultReplication(r.Limits), "replication "+r.Replication.String())
-	note(r.NoDenialCache, "refunds")
+	note(r.NoDenialCache, "denials are not cached")
 	note(len(r.Replaces) > 0, "replaces "+strings.Join(r.Replaces, ", "))
 	if r.Elastic != nil {
 		note(true, "elastic, pool "+r.Elastic.Pool.Name)
