@@ -85,7 +85,7 @@ func (p *parser) readRule(d *descriptor, levels []level) *Rule {
 func (p *parser) readOtherwise(f yamldoc.Field, b branch) {
 	path := yamldoc.Join(b.path, "otherwise")
 	d := &descriptor{node: f.Value, path: path, errors: p.Count()}
-	d.rule = &Rule{Domain: p.domain.name, Path: path, Name: path, File: p.file, Line: f.Line, otherwise: true}
+	d.rule = &Rule{Domain: p.domain.name, Path: path, Name: path, File: p.file, Line: f.Line, Otherwise: true}
 	d.fields = p.read(f.Value, path, inOtherwise, nil)
 	if other := b.to.otherwise; other != nil {
 		p.ErrorfAt(f.Line, path, "the level has one already, at %s:%d", other.File, other.Line)
@@ -221,7 +221,7 @@ func (r *Rule) AppendMetric(dst []byte, descriptor []Entry, show func(dst []byte
 			dst = show(append(dst, '='), i, descriptor[i])
 		}
 	}
-	if r.otherwise {
+	if r.Otherwise {
 		dst = append(dst, ".otherwise"...)
 	}
 	return dst

@@ -68,7 +68,7 @@ func (s *Set) Explain(domain string, descriptor []Entry) Explanation {
 		x.Reason = fmt.Sprintf("%s at %s:%d has no limit of its own, only levels below it can have one", written(n.entry), n.file, n.line)
 	}
 	switch {
-	case x.Rule != nil && x.Rule.otherwise:
+	case x.Rule != nil && x.Rule.Otherwise:
 		x.Reason += fmt.Sprintf(", so otherwise at %s:%d applies", x.Rule.File, x.Rule.Line)
 	case x.Rule == nil && d.unmatched == UnmatchedDeny:
 		x.Reason += "; unmatched is deny"

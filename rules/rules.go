@@ -90,6 +90,8 @@ type Rule struct {
 	// Limits is nil if and only if the rule is Unlimited.
 	Limits    *bucket.Limits
 	Unlimited bool
+	// Otherwise: the rule is for descriptors that no other rule matches. They begin with its entries.
+	Otherwise bool
 	// Shadow: the rule counts, and what it denies is admitted.
 	Shadow bool
 	// Quota: a request is over its limits only if one of its rules without Quota is, or all of those with Quota are.
@@ -115,9 +117,7 @@ type Rule struct {
 	DetailedMetric bool
 
 	limitNames []string
-	// levels lead to the rule. The descriptors of an otherwise rule have further entries.
-	levels    []level
-	otherwise bool
+	levels     []level
 }
 
 // Response is the response of an HTTP API when the rule denies.

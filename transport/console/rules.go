@@ -63,6 +63,9 @@ func ruleOf(r *rules.Rule) *rule {
 	for _, e := range r.Entries() {
 		j.Path = append(j.Path, level{Key: e.Key, Value: e.Value})
 	}
+	if r.Otherwise {
+		j.Path = append(j.Path, level{Key: "(otherwise)"})
+	}
 	if r.Unlimited {
 		j.Limits = append(j.Limits, "unlimited")
 	} else if r.Limits != nil {
