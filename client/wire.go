@@ -162,7 +162,7 @@ func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error,
 			b = b[n:]
 		}
 	}
-	if d.Source == SourceUnmatched {
+	if d.Source == SourceUnmatched && d.Allowed {
 		d.Limit, d.Remaining = math.MaxInt64, math.MaxInt64
 	}
 	return failure, nil

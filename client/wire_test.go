@@ -90,7 +90,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 			if p.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER {
 				want.RetryAfter = Never
 			}
-			if want.Source == SourceUnmatched {
+			if want.Source == SourceUnmatched && want.Allowed {
 				want.Limit, want.Remaining = math.MaxInt64, math.MaxInt64
 			}
 			if d != want {

@@ -105,7 +105,7 @@ func TestDeniedFor(t *testing.T) {
 	s := newService(t, newNode(t))
 	s.SetRules(parse(t, testRules+`
   - key: given back
-    refunds: true
+    cache_denials: false
     rate_limit: {unit: minute, requests_per_unit: 1}
   - key: counting
     rate_limit: {algorithm: sliding_log, count: 1, period: 1m, count_denied: true}

@@ -102,8 +102,8 @@ type Result struct {
 	// Err is set when there is no decision.
 	Err *Error
 
-	// unmatched: no rule matches, and the check brings no limits.
-	unmatched bool
+	// unmatched is what the domain says if no rule matches and the check brings no limits, else 0.
+	unmatched rules.Unmatched
 	// asked: the rule's pool was asked. fleeting: its owner has not denied, so no denial cache may keep the denial.
 	asked, fleeting bool
 	// givenBack: it was admitted, and given back with the rest of an all-or-nothing batch.
@@ -195,7 +195,21 @@ func (r *Result) Response() *rules.Response {
 	return r.Rule.Response
 }
 
-// Never reports whether the check was denied because its cost can never be admitted.
+// DeniedUnmatched reports whether the check was denied because no rule matches it: see rules.UnmatchedDeny.
+func (r *Result) DeniedUnmatched() bool { return r.unmatched == rules.UnmatchedDeny }
+
+// Why says in half a sentence why the check was denied, or what to do.
+func (r *Result) Why() string {
+	switch {
+	case r.DeniedUnmatched():
+		return "no rule matches, and the rules of the domain deny such checks"
+	case r.Never():
+		return "the cost is more than the limit can ever admit"
+	}
+	return "try again later"
+}
+
+// Never reports whether the check was denied because it can never be admitted.
 func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
 
 // RetryIn returns the time until the denied check would be admitted, and whether there is one that is known.

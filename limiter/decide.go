@@ -26,7 +26,9 @@ func (l *Limiter) match(set *rules.Set, b *Batch, i int) {
 	}
 	if r.Err == nil {
 		r.Rule, r.Limits, r.Err = l.limitsOf(set, b, i)
-		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
+		if r.Err == nil && r.Rule == nil && r.Limits == nil {
+			r.unmatched = set.Unmatched(c.Domain)
+		}
 	}
 	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
 		r.Rule, r.Limits = nil, nil
@@ -36,23 +38,24 @@ func (l *Limiter) match(set *rules.Set, b *Batch, i int) {
 	}
 }
 
-// prepare queues the checks of b that the Decider has to decide, and decides the rest. It reports whether one is invalid.
-func (l *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
+// prepare queues the checks of b that the Decider has to decide, and decides the rest. It reports whether an all-or-nothing
+// batch has failed by that: a check is invalid, or denied without a rule.
+func (l *Limiter) prepare(set *rules.Set, b *Batch) (failed bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
 		r := &b.Results[i]
 		if r.Err = spendError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
 			l.queue(set, b, i)
 		}
-		invalid = invalid || r.Err != nil
+		failed = failed || r.Err != nil || r.DeniedUnmatched() && b.Checks[i].Verb == bucket.Check
 	}
-	b.asked.AllOrNothing = b.AllOrNothing && !invalid
-	if b.AllOrNothing && invalid { // the batch has failed, and its results still show the counters
+	b.asked.AllOrNothing = b.AllOrNothing && !failed
+	if b.AllOrNothing && failed { // the batch has failed, and its results still show the counters
 		for j := range b.asked.Requests {
 			b.asked.Requests[j].Verb = bucket.Read
 		}
 	}
-	return invalid
+	return failed
 }
 
 // queue queues check i for the Decider, or decides it where no limit applies.
@@ -77,7 +80,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	if rule := r.Rule; rule != nil {
 		replication = rule.Replication
 		q.OnFailure, q.OnPartition, q.UnknownShare = rule.OnFailure, rule.OnPartition, rule.UnknownShare
-		q.Shadow, q.NoDenialCache, q.DenyLost = rule.Shadow, rule.Refunds, rule.OnLostState == rules.LostDeny
+		q.Shadow, q.NoDenialCache, q.DenyLost = rule.Shadow, rule.NoDenialCache, rule.OnLostState == rules.LostDeny
 		q.Eventual = rule.Consistency == rules.Eventual && r.Limits.Windowed()
 	} else { // the other defaults are zeros
 		replication = rules.DefaultReplication(r.Limits)
@@ -151,12 +154,16 @@ func accountOf(domain string) string {
 	return domain
 }
 
-// setUnmatched allows a check to which no limit applies.
+// setUnmatched decides a check to which no limit applies: it is allowed unless its domain denies checks without a rule.
 func (r *Result) setUnmatched() {
-	r.Allowed = true
-	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
 	r.Source = check.Unmatched
 	r.Limits = nil
+	if r.DeniedUnmatched() {
+		r.RetryAfter = bucket.Never
+		return
+	}
+	r.Allowed = true
+	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
 }
 
 // take makes a the result.
@@ -180,10 +187,9 @@ func (r *Result) take(a *check.Answer) {
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 }
 
-// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
-// result.
-func (b *Batch) finish(invalid bool) {
-	failed := b.AllOrNothing && (invalid || b.denied())
+// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, in prepare or by a result.
+func (b *Batch) finish(failed bool) {
+	failed = b.AllOrNothing && (failed || b.denied())
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err != nil {
@@ -206,7 +212,7 @@ func (b *Batch) finish(invalid bool) {
 
 // deniedFor returns how long the denial r of c holds regardless of other checks.
 func deniedFor(c *Check, r *Result) time.Duration {
-	if r.Source != check.Owned && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
+	if r.Source != check.Owned && r.Source != check.Forwarded || r.Rule != nil && r.Rule.NoDenialCache {
 		return 0
 	}
 	asked := bucket.Request{Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay, Limits: r.Limits}

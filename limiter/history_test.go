@@ -70,6 +70,9 @@ func TestRulesHash(t *testing.T) {
 	if a, b := RulesHash(parse(t, one)), RulesHash(parse(t, two)); a != b || len(a) != 16 {
 		t.Errorf("the same rules: %q and %q", a, b)
 	}
+	if a, b := RulesHash(unmatchedRules(t, "warn")), RulesHash(unmatchedRules(t, "deny")); a == b || a != RulesHash(parse(t, testRules)) {
+		t.Errorf("unmatched: %s and %s", a, b)
+	}
 	if a, b := RulesHash(parse(t, one)), RulesHash(parse(t, testRules)); a == b || RulesHash(nil) != "" {
 		t.Errorf("other rules: %q and %q", a, b)
 	}

@@ -120,10 +120,13 @@ func RulesHash(set *rules.Set) string {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Path, b.Path))
 	})
 	h := sha256.New()
+	for _, domain := range set.Domains() {
+		fmt.Fprintf(h, "%q %v\n", domain, set.Unmatched(domain))
+	}
 	for _, r := range list {
 		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
 			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication,
-			r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.Refunds)
+			r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.NoDenialCache)
 		if r.Limits != nil {
 			for i := range r.Limits.Len() {
 				fmt.Fprintf(h, "%+v\n", r.Limits.At(i))

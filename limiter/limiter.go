@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -88,6 +89,8 @@ type Config struct {
 	InlineEntries int
 	// SetsFull reports whether checks of the domain may bring no new sets of limits; they are Overloaded. nil is never.
 	SetsFull func(domain string) bool
+	// Log gets a line about checks that no rule matches. nil means none.
+	Log *slog.Logger
 	// Tracer records some calls. nil records none.
 	Tracer *tracing.Tracer
 	// Clock measures latency: the time since any fixed moment. nil means the monotonic clock.
@@ -135,6 +138,7 @@ type Limiter struct {
 	inline  *interner
 	rules   atomic.Pointer[ruleBook]
 	top     *topCount // nil if nothing is counted
+	lines   unmatchedLines
 
 	calls    atomic.Uint64
 	results  counts
@@ -168,7 +172,7 @@ func New(c Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Limiter{config: c, inline: inline}
+	s := &Limiter{config: c, inline: inline, lines: newUnmatchedLines(c.Log)}
 	if c.TopKeys != TopOff {
 		s.top = newTopCount()
 	}
@@ -214,12 +218,12 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	book := l.rules.Load()
 	b.start(len(b.Checks))
 	span := l.begin(b)
-	invalid := l.prepare(book.set, b)
+	failed := l.prepare(book.set, b)
 	l.decide(ctx, b)
 	l.askPools(ctx, book, b)
-	b.finish(invalid)
-	l.count(book, b)
+	b.finish(failed)
 	now := l.config.Clock()
+	l.count(now, book, b)
 	l.observe(now, book.set, b)
 	api := b.API
 	if int(api) >= APIs {

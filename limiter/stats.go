@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/rules"
@@ -20,7 +21,7 @@ type Stats struct {
 	// Rules are these counts for each rule in force, sorted by domain and name. They outlive reloads that keep the name.
 	Rules []RuleStats
 	// Unmatched are the checks that no rule matches, by domain of the rules in force, and UnknownDomains for all other
-	// domains. Checks with their own limits do not count.
+	// domains. Checks with their own limits do not count, nor those of domains that allow such checks.
 	Unmatched map[string]uint64
 	// Descriptors are these counts for the descriptors of rules with detailed_metric or value_to_metric, by their names in
 	// metrics: at most MaxDescriptorStats, and OtherDescriptors of each domain. They restart when the rules change.
@@ -119,8 +120,8 @@ func (l *Limiter) Stats() Stats {
 	return st
 }
 
-// count adds a decided batch to the statistics.
-func (l *Limiter) count(book *ruleBook, b *Batch) {
+// count adds a batch that was decided at now to the statistics.
+func (l *Limiter) count(now time.Duration, book *ruleBook, b *Batch) {
 	var all, one sums
 	var rule *rules.Rule
 	for i := range b.Results {
@@ -129,12 +130,13 @@ func (l *Limiter) count(book *ruleBook, b *Batch) {
 		if r.Err != nil {
 			l.failures[r.Err.Code].Add(1)
 		}
-		if r.unmatched {
-			n := book.unmatched[b.Checks[i].Domain]
-			if n == nil {
-				n = book.unmatched[UnknownDomains]
+		if r.unmatched > rules.UnmatchedAllow {
+			domain := b.Checks[i].Domain
+			if book.unmatched[domain] == nil {
+				domain = UnknownDomains
 			}
-			n.Add(1)
+			book.unmatched[domain].Add(1)
+			l.lines.log(now, domain, &b.Checks[i], r.unmatched)
 		}
 		if r.Rule != rule {
 			if rule != nil {

@@ -38,11 +38,11 @@ func TestLimitsAsRead(t *testing.T) {
 		{"unit: month, count: 1, align: calendar", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Align: bucket.AlignCalendar, Unit: bucket.Month}},
 		{"unit: week, count: 1, align: calendar, timezone: Asia/Tokyo", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Align: bucket.AlignCalendar, Unit: bucket.Week, Zone: "Asia/Tokyo"}},
 		{"unit: minute, count: 3, algorithm: token_bucket, refill: interval, align: epoch", bucket.Limit{Algorithm: bucket.TokenBucket, Count: 3, Period: time.Minute, Refill: bucket.RefillInterval}},
-		{"unit: minute, count: 3, algorithm: token_bucket, refill: continuous, burst: 9, cost: 2", bucket.Limit{Algorithm: bucket.TokenBucket, Count: 3, Period: time.Minute, Burst: 9, Cost: 2}},
+		{"unit: minute, count: 3, algorithm: token_bucket, refill: continuous, burst: 9, weight: 2", bucket.Limit{Algorithm: bucket.TokenBucket, Count: 3, Period: time.Minute, Burst: 9, Cost: 2}},
 		{"period: 1s, count: 3, algorithm: leaky_bucket, burst: 1", bucket.Limit{Algorithm: bucket.LeakyBucket, Count: 3, Period: time.Second, Burst: 1}},
 		{"period: 1us, count: 3, algorithm: leaky_queue", bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 3, Period: time.Microsecond}},
 		{"period: 1s, count: 3, algorithm: sliding_log, log_entries: 65536, count_denied: on, min_interval: 250ms", bucket.Limit{Algorithm: bucket.SlidingLog, Count: 3, Period: time.Second, LogEntries: 65536, CountDenied: true, MinInterval: 250 * time.Millisecond}},
-		{"period: 1s, count: 3, algorithm: sliding_counter, soft: 1000", bucket.Limit{Algorithm: bucket.SlidingCounter, Count: 3, Period: time.Second, Soft: 1000}},
+		{"period: 1s, count: 3, algorithm: sliding_counter, soft: 1000%", bucket.Limit{Algorithm: bucket.SlidingCounter, Count: 3, Period: time.Second, Soft: 1000}},
 		{"period: 1s, count: 3, algorithm: sliding_window, sub_windows: 3600", bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 3, Period: time.Second, SubWindows: 3600}},
 	} {
 		set, err := parse(t, one(c.limit))
@@ -79,7 +79,7 @@ descriptors:
     on_partition: open
     unknown_share: none
     on_lost_state: fresh
-    refunds: true
+    cache_denials: false
     response:
       status: 503
       headers: {Retry-After: 5, X-Why: "too much", X-Ok: yes}
@@ -102,7 +102,7 @@ descriptors:
 		Name, Path, File         string
 		Line                     int
 		Shadow, Quota, Detailed  bool
-		Refunds                  bool
+		NoDenialCache            bool
 		Replaces                 []string
 		Consistency, Replication string
 		OnFailure, OnPartition   string
@@ -112,7 +112,7 @@ descriptors:
 		Metadata                 map[string]any
 		Entries                  []rules.Entry
 	}
-	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Refunds, r.Replaces, r.Consistency.String(),
+	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.NoDenialCache, r.Replaces, r.Consistency.String(),
 		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), r.UnknownShare.String(), r.OnLostState.String(), *r.Response, r.Metadata, r.Entries()}
 	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open", "none", "fresh",
 		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
@@ -148,11 +148,83 @@ descriptors:
 		if got := fmt.Sprint(r.Name, " ", r.Replication, " ", r.Consistency, " ", r.OnFailure, " ", r.OnPartition); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
-		if r.Shadow || r.Quota || r.Refunds || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
+		if r.Shadow || r.Quota || r.NoDenialCache || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
 			t.Errorf("%s: something is set: %+v", r.Name, r)
 		}
 		if r.Unlimited != (r.Limits == nil) {
 			t.Errorf("%s: unlimited %v with limits %v", r.Name, r.Unlimited, r.Limits)
+		}
+	}
+}
+
+// TestShortLimits: each short form is the limit that it stands for.
+func TestShortLimits(t *testing.T) {
+	for _, c := range []struct{ short, long string }{
+		{"5/1m", "{count: 5, period: 1m}"},
+		{"0/1h30m", "{count: 0, period: 1h30m}"},
+		{"1000/day", "{count: 1000, period: day}"},
+		{"1000/day", "{count: 1000, unit: day}"},
+		{"7 / WEEK", "{requests_per_unit: 7, period: 7d}"},
+		{"3/month", "{count: 3, period: 30d}"},
+	} {
+		set := mustParse(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+c.short+", 1/1s]}\n  - {key: b, limits: ["+c.long+", 1/1s]}\n")
+		if a, b := set.Rules()[0].Limits.At(0), set.Rules()[1].Limits.At(0); a != b || a.Algorithm != bucket.FixedWindow {
+			t.Errorf("%s is %+v, %s is %+v", c.short, a, c.long, b)
+		}
+	}
+	set := mustParse(t, one("period: month, count: 1, align: calendar, timezone: Europe/Berlin"))
+	if l := set.Rules()[0].Limits.At(0); l.Unit != bucket.Month || l.Period != 0 {
+		t.Errorf("by the calendar: %+v", l)
+	}
+}
+
+// TestNames: the descriptor's name is the rule's, whatever its limits are called.
+func TestNames(t *testing.T) {
+	set := mustParse(t, `
+domain: d
+descriptors:
+  - {key: two, name: both, limits: [5/1m, 100/1h]}
+  - {key: one, name: rule, limits: [{count: 1, period: 1s, name: limit}]}
+  - {key: envoy, name: rule, rate_limit: {requests_per_unit: 1, unit: day, name: limit}, limits: [1/1s]}
+  - {key: none, limits: [5/1m, 100/1h]}
+`)
+	for i, want := range []string{"both: both both#2", "rule: limit", "rule: limit rule#2", "d/none: d/none d/none#2"} {
+		r := set.Rules()[i]
+		got := r.Name + ":"
+		for j := range r.Limits.Len() {
+			got += " " + r.LimitName(r.Limits.Place(j))
+		}
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// TestUnmatched: one file of a domain says what becomes of checks without a rule.
+func TestUnmatched(t *testing.T) {
+	files := []rules.File{
+		{Name: "a.yaml", Data: []byte("domain: d\nunmatched: deny\n")}, {Name: "b.yaml", Data: []byte("domain: d\n")},
+		{Name: "c.yaml", Data: []byte("domain: e\n")}, {Name: "d.yaml", Data: []byte("domain: f\nunmatched: allow\nversion: 1\n")},
+	}
+	set, err := rules.Parse(files, rules.Options{MergeDomains: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for domain, want := range map[string]rules.Unmatched{"d": rules.UnmatchedDeny, "e": rules.UnmatchedWarn, "f": rules.UnmatchedAllow, "g": rules.UnmatchedWarn} {
+		if got := set.Unmatched(domain); got != want {
+			t.Errorf("%s: %v, want %v", domain, got, want)
+		}
+	}
+	for key, want := range map[string]string{
+		"unmatched: deny":             `z.yaml:2: unmatched: another file has it for domain "d" already; leave one out`,
+		"otherwise: {limits: [1/1s]}": "z.yaml:2: d.otherwise: the level has one already, at a.yaml:3",
+	} {
+		files := []rules.File{
+			{Name: "a.yaml", Data: []byte("domain: d\nunmatched: allow\notherwise: {limits: [2/1s]}\n")},
+			{Name: "z.yaml", Data: []byte("domain: d\n" + key + "\n")},
+		}
+		if _, err := rules.Parse(files, rules.Options{MergeDomains: true}); err == nil || err.Error() != want {
+			t.Errorf("%s twice: %v", key, err)
 		}
 	}
 }
@@ -177,6 +249,7 @@ func TestEnvoyFilesLoad(t *testing.T) {
 			"f.yaml:4: d/a.rate_limit: the key shadow_mode has no effect here; it belongs in a descriptor"}},
 		{"count is missing", one("unit: day"), []string{
 			"f.yaml:4: d/a.rate_limit: requests_per_unit is missing, which blocks everything; write 0 if that is meant"}},
+		{"name that nothing has", head + "  - {key: a, name: n}\n", []string{"f.yaml:3: d/a.name: has no effect without limits beside it"}},
 		{"wildcard in the key", head + "  - key: a*\n", []string{
 			"f.yaml:3: d/a*.key: * is a wildcard in value only; in key it stands for itself"}},
 		{"a long value", head + "  - key: a\n    value: " + long + "\n", nil},

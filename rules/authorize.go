@@ -239,8 +239,8 @@ func (s *Set) warnOfUnmatched() {
 
 // leads reports whether a descriptor with the keys of d can match a rule. It ignores values.
 func (n *node) leads(d []AuthorizeEntry) bool {
-	if len(d) == 0 {
-		return n.rule != nil
+	if len(d) == 0 || n.otherwise != nil {
+		return n.rule != nil || n.otherwise != nil
 	}
 	if to := n.byKey[d[0].Key]; to != nil && to.leads(d[1:]) {
 		return true

@@ -58,16 +58,41 @@ func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names ma
 	d.rule = &Rule{Domain: p.domain.name, Path: d.path, Name: d.path, File: p.file, Line: item.Line}
 	p.readLevel(d)
 	levels := append(slices.Clip(b.levels), d.level)
+	to.rule = p.readRule(d, levels)
+	below := branch{path: d.path, to: to, levels: levels}
+	if f, ok := d.fields["descriptors"]; ok {
+		p.readDescriptors(f.Value, below)
+	}
+	if f, ok := d.fields["otherwise"]; ok {
+		p.readOtherwise(f, below)
+	}
+}
+
+// readRule reads the limits of d and what it says about them. It returns nil if d has no limits.
+func (p *parser) readRule(d *descriptor, levels []level) *Rule {
 	p.readLimits(d)
 	p.readOptions(d)
-	if len(d.limits) > 0 {
-		d.rule.levels = levels
-		p.finish(d)
-		to.rule = d.rule
-		p.set.rules = append(p.set.rules, d.rule)
+	if len(d.limits) == 0 {
+		return nil
 	}
-	if f, ok := d.fields["descriptors"]; ok {
-		p.readDescriptors(f.Value, branch{path: d.path, to: to, levels: levels})
+	d.rule.levels = levels
+	p.finish(d)
+	p.set.rules = append(p.set.rules, d.rule)
+	return d.rule
+}
+
+// readOtherwise reads the rule of the descriptors that reach b and match no rule there.
+func (p *parser) readOtherwise(f yamldoc.Field, b branch) {
+	path := yamldoc.Join(b.path, "otherwise")
+	d := &descriptor{node: f.Value, path: path, errors: p.Count()}
+	d.rule = &Rule{Domain: p.domain.name, Path: path, Name: path, File: p.file, Line: f.Line, Otherwise: true}
+	d.fields = p.read(f.Value, path, inOtherwise, nil)
+	if other := b.to.otherwise; other != nil {
+		p.ErrorfAt(f.Line, path, "the level has one already, at %s:%d", other.File, other.Line)
+	}
+	b.to.otherwise = p.readRule(d, b.levels)
+	if len(d.limits) == 0 && p.Count() == d.errors {
+		p.ErrorfAt(f.Line, path+".limits", "is missing: give limits to descriptors that match nothing else")
 	}
 }
 
@@ -195,6 +220,9 @@ func (r *Rule) AppendMetric(dst []byte, descriptor []Entry, show func(dst []byte
 		default:
 			dst = show(append(dst, '='), i, descriptor[i])
 		}
+	}
+	if r.Otherwise {
+		dst = append(dst, ".otherwise"...)
 	}
 	return dst
 }

@@ -53,18 +53,25 @@ func (s *Set) Explain(domain string, descriptor []Entry) Explanation {
 		x.Levels = append(x.Levels, level)
 		if to == nil {
 			x.Reason = fmt.Sprintf("nothing matches %s at level %d", written(e), i+1)
-			return x
+			break
 		}
 		n = to
 	}
-	x.Rule = n.rule
+	x.Rule, _ = s.Match(domain, descriptor)
 	switch {
+	case x.Reason != "":
 	case len(descriptor) == 0:
 		x.Reason = "the descriptor is empty"
 	case n.rule != nil:
 		x.Reason = fmt.Sprintf("the rule at %s:%d applies", n.file, n.line)
 	default:
 		x.Reason = fmt.Sprintf("%s at %s:%d has no limit of its own, only levels below it can have one", written(n.entry), n.file, n.line)
+	}
+	switch {
+	case x.Rule != nil && x.Rule.Otherwise:
+		x.Reason += fmt.Sprintf(", so otherwise at %s:%d applies", x.Rule.File, x.Rule.Line)
+	case x.Rule == nil && d.unmatched == UnmatchedDeny:
+		x.Reason += "; unmatched is deny"
 	}
 	return x
 }

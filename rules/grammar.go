@@ -17,6 +17,7 @@ import (
 const (
 	inFile       = "file"
 	inDescriptor = "descriptor"
+	inOtherwise  = "otherwise"
 	inRateLimit  = "rate_limit"
 	inLimits     = "limits"
 	inReplaces   = "replaces"
@@ -36,18 +37,23 @@ const (
 
 // limitKeys are the keys of every limit.
 var limitKeys = []string{
-	"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "cost", "refill", "align", "timezone",
+	"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "weight", "refill", "align", "timezone",
 	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
+}
+
+// ruleKeys are the keys of every rule.
+var ruleKeys = []string{
+	"name", "limits", "shadow_mode", "quota_mode", "metadata", "consistency", "replication", "on_failure", "on_partition",
+	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic",
 }
 
 // grammar has every key by its mapping. The reader rejects all others; a test compares docs/rules.md and the schema.
 var grammar = map[string][]string{
-	inFile: {"domain", "descriptors", "authorize", "pools", "max_keys"},
-	inDescriptor: {
-		"key", "value", "rate_limit", "limits", "descriptors",
-		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
-		"consistency", "replication", "on_failure", "on_partition", "unknown_share", "on_lost_state", "response", "refunds", "ip_prefix", "elastic", "redact",
-	},
+	inFile: {"version", "domain", "descriptors", "otherwise", "unmatched", "authorize", "pools", "max_keys"},
+	inDescriptor: append([]string{
+		"key", "value", "rate_limit", "descriptors", "otherwise", "detailed_metric", "value_to_metric", "share_threshold", "ip_prefix", "redact",
+	}, ruleKeys...),
+	inOtherwise: ruleKeys,
 	inRateLimit: append([]string{"replaces"}, limitKeys...),
 	inLimits:    limitKeys,
 	inReplaces:  {"name"},
@@ -76,6 +82,9 @@ var envoyKeys = []string{
 // envoyMappings are the mappings that envoyproxy/ratelimit has too.
 var envoyMappings = []string{inFile, inDescriptor, inRateLimit, inReplaces}
 
+// instead has the keys to write for others that are not as near as yamldoc.Suggest wants.
+var instead = map[string]string{"cost": "weight", "refunds": "cache_denials: false", "rate": "limits", "rate_limit": "limits"}
+
 // belongs names the mappings that take key, for a message.
 func belongs(key string) string {
 	var in []string
@@ -93,17 +102,13 @@ func belongs(key string) string {
 	return strings.Join(in, " or ")
 }
 
-// resembling returns the key of the mapping that differs from name only in case, hyphens and underscores, or "".
-func resembling(mapping, name string) string {
-	plain := func(s string) string {
-		return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
+// suggest ends an error about an unknown key of the mapping with what may be meant.
+func suggest(mapping, name string) string {
+	other := instead[name]
+	if key, _, _ := strings.Cut(other, ":"); slices.Contains(grammar[mapping], key) {
+		return "; did you mean " + other + "?"
 	}
-	for _, k := range grammar[mapping] {
-		if plain(k) == plain(name) {
-			return k
-		}
-	}
-	return ""
+	return yamldoc.Suggest(name, grammar[mapping])
 }
 
 // knows reports whether the grammar has f in the mapping. Other keys are errors, except those that envoyproxy/ratelimit
@@ -115,13 +120,9 @@ func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
 	where := belongs(f.Name)
 	switch {
 	case where == "":
-		hint := ""
-		if k := resembling(mapping, f.Name); k != "" {
-			hint = "; did you mean " + k + "?"
-		}
-		p.ErrorfAt(f.Line, path, "unknown key %s%s", yamldoc.Quote(f.Name), hint)
+		p.ErrorfAt(f.Line, path, "unknown key %s%s", yamldoc.Quote(f.Name), suggest(mapping, f.Name))
 	case !slices.Contains(envoyMappings, mapping) || !slices.Contains(envoyKeys, f.Name):
-		p.ErrorfAt(f.Line, path, "the key %s belongs in %s, not here", f.Name, where)
+		p.ErrorfAt(f.Line, path, "the key %s belongs in %s, not here%s", f.Name, where, suggest(mapping, f.Name))
 	default:
 		p.warn(f.Line, path, "the key %s has no effect here; it belongs in %s", f.Name, where)
 		p.onlyKnown(f.Value, path, 0)
@@ -174,6 +175,12 @@ var onFailures = []yamldoc.Named[OnFailure]{
 	{Name: "share", Value: FailShare},
 	{Name: "closed", Value: FailClosed},
 	{Name: "open", Value: FailOpen},
+}
+
+var unmatcheds = []yamldoc.Named[Unmatched]{
+	{Name: "allow", Value: UnmatchedAllow},
+	{Name: "warn", Value: UnmatchedWarn},
+	{Name: "deny", Value: UnmatchedDeny},
 }
 
 var unknownShares = []yamldoc.Named[UnknownShare]{

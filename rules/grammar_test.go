@@ -55,7 +55,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 			}
 		}
 	}
-	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(consistencies), valueNames(replications), valueNames(sources[1:]), unitNames()} {
+	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(unmatcheds), valueNames(consistencies), valueNames(replications), valueNames(sources[1:]), unitNames()} {
 		inSchema, err := json.Marshal(list)
 		if err != nil {
 			t.Fatal(err)
@@ -81,6 +81,9 @@ func TestEveryKeyIsRead(t *testing.T) {
 			switch mapping {
 			case inFile:
 				text, path = k+": {[x]: y}\n", k
+				if k == "otherwise" {
+					text, path = "domain: d\n"+text, "d."+k
+				}
 			case inDescriptor:
 				text, path = "domain: d\ndescriptors:\n  - "+k+": {[x]: y}\n", "d.descriptors[0]."+k
 				if k != "key" && k != "value" {
@@ -88,6 +91,8 @@ func TestEveryKeyIsRead(t *testing.T) {
 				}
 			case inRateLimit, inResponse, inIPPrefix:
 				text, path = head+"    "+mapping+": {"+k+": {[x]: y}}\n", "d/a."+mapping+"."+k
+			case inOtherwise:
+				text, path = "domain: d\notherwise: {"+k+": {[x]: y}}\n", "d.otherwise."+k
 			case inLimits:
 				text, path = head+"    limits: [{"+k+": {[x]: y}}]\n", "d/a.limits[0]."+k
 			case inReplaces:
@@ -122,7 +127,7 @@ func TestEnvoyKeys(t *testing.T) {
 			t.Errorf("%s is in no mapping", k)
 		}
 	}
-	if got := belongs("name"); got != "rate_limit or limits or replaces" {
+	if got := belongs("name"); got != "a descriptor or rate_limit or limits or replaces" {
 		t.Errorf("name belongs in %s", got)
 	}
 }

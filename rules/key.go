@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"strings"
@@ -122,8 +123,8 @@ type node struct {
 	exact map[Entry]*node
 	wild  map[string][]wildcard
 	byKey map[string]*node
-	// rule is nil when the level only leads to others.
-	rule *Rule
+	// rule is nil when the level only leads to others. otherwise is for descriptors that no rule below matches, nil for none.
+	rule, otherwise *Rule
 
 	entry Entry
 	file  string
@@ -179,7 +180,7 @@ func (n *node) next(e Entry) *node {
 
 // Match returns the rule that applies to descriptor, nil if none does, and whether the domain has rules at all. A rule
 // only matches descriptors of its own depth. There is no backtracking: a matching value at a level hides the rules of its
-// key alone. Match does not allocate.
+// key alone. If no rule matches, the otherwise rule of the deepest level that was reached applies. Match does not allocate.
 func (s *Set) Match(domain string, descriptor []Entry) (rule *Rule, known bool) {
 	d := s.domains[domain]
 	if d == nil {
@@ -187,9 +188,15 @@ func (s *Set) Match(domain string, descriptor []Entry) (rule *Rule, known bool) 
 	}
 	n := &d.root
 	for _, e := range descriptor {
+		if n.otherwise != nil {
+			rule = n.otherwise
+		}
 		if n = n.next(e); n == nil {
-			return nil, true
+			return rule, true
 		}
 	}
-	return n.rule, true
+	return n.ends(rule), true
 }
+
+// ends returns the rule for descriptors that end at n, if otherwise is that of the levels before.
+func (n *node) ends(otherwise *Rule) *Rule { return cmp.Or(n.rule, n.otherwise, otherwise) }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -27,11 +28,17 @@ func (l *limit) has(key string) bool { _, ok := l.fields[key]; return ok }
 
 // readLimits reads rate_limit and limits into d.limits.
 func (p *parser) readLimits(d *descriptor) {
+	name, named := d.fields["name"]
+	own := ""
+	if named {
+		p.text(&own)(name)
+		p.tooLong(name, own)
+	}
 	if f, ok := d.fields["rate_limit"]; ok {
 		l := p.readLimit(f, inRateLimit)
 		d.limits = append(d.limits, l)
 		if r, ok := l.fields["replaces"]; ok {
-			d.rule.Replaces = p.readReplaces(r, l.name)
+			d.rule.Replaces = p.readReplaces(r, own, l.name)
 		}
 		if l.name != "" {
 			d.rule.Name = l.name
@@ -45,23 +52,41 @@ func (p *parser) readLimits(d *descriptor) {
 			d.rule.Name = d.limits[0].name
 		}
 	}
+	d.rule.Name = cmp.Or(own, d.rule.Name)
+	if named && len(d.limits) == 0 {
+		p.warn(name.Line, name.Path, "has no effect without limits beside it")
+	}
 }
 
-func (p *parser) readReplaces(list yamldoc.Field, self string) []string {
+func (p *parser) readReplaces(list yamldoc.Field, self ...string) []string {
 	var out []string
 	for _, item := range p.items(list, math.MaxInt, "", "") {
 		name := ""
 		p.read(item.Value, item.Path, inReplaces, keys{"name": p.text(&name)})
-		switch name {
-		case "":
+		switch {
+		case name == "":
 			p.reject(item, "must name a rule")
-		case self:
+		case slices.Contains(self, name):
 			p.reject(item, "a rule cannot replace itself")
 		default:
 			out = append(out, name)
 		}
 	}
 	return out
+}
+
+// short returns the limit at, 5/1m or 1000/day, as the mapping that it stands for, nil after an error.
+func (p *parser) short(at yamldoc.Field) *yaml.Node {
+	count, period, ok := strings.Cut(at.Value.Value, "/")
+	if !ok {
+		p.reject(at, "must be a mapping, or a count and a period such as 5/1m or 1000/day, not %s", yamldoc.Quote(at.Value.Value))
+		return nil
+	}
+	mapping := &yaml.Node{Kind: yaml.MappingNode, Line: at.Line}
+	for _, text := range []string{"count", count, "period", period} {
+		mapping.Content = append(mapping.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: at.Line})
+	}
+	return mapping
 }
 
 // readLimit reads one limit. Zero is rejected where it would mean the default, so that a file never says one thing and
@@ -72,20 +97,26 @@ func (p *parser) readLimit(at yamldoc.Field, mapping string) limit {
 		p.Errorf(at.Value, at.Path, "must be a mapping with a limit")
 		return l
 	}
+	if mapping == inLimits && at.Value.Kind == yaml.ScalarNode {
+		if at.Value = p.short(at); at.Value == nil {
+			return l
+		}
+		l.node = at.Value
+	}
 	const most = math.MaxInt64
 	l.fields = p.read(at.Value, at.Path, mapping, keys{
 		"algorithm":         enum(p, &l.Algorithm, algorithms),
 		"requests_per_unit": number(p, &l.Count, 0, math.MaxUint32),
 		"count":             number(p, &l.Count, 0, most),
-		"period":            p.duration(&l.Period, time.Microsecond),
+		"period":            func(f yamldoc.Field) { p.readPeriod(&l, f) },
 		"min_interval":      p.duration(&l.MinInterval, 1),
 		"unit":              func(f yamldoc.Field) { l.unit = p.readUnit(f) },
 		"burst":             number(p, &l.Burst, 1, most),
-		"cost":              number(p, &l.Cost, 1, most),
+		"weight":            number(p, &l.Cost, 1, most),
 		"refill":            enum(p, &l.Refill, refills),
 		"align":             enum(p, &l.Align, aligns),
 		"timezone":          p.text(&l.Zone),
-		"soft":              number(p, &l.Soft, 0, 1000),
+		"soft":              percent(p, &l.Soft, 1000),
 		"count_denied":      p.boolean(&l.CountDenied),
 		"sub_windows":       number(p, &l.SubWindows, 2, 3600),
 		"log_entries":       number(p, &l.LogEntries, 1, 65536),
@@ -117,14 +148,31 @@ func (p *parser) readUnit(f yamldoc.Field) *unit {
 	if !ok || s == "" {
 		return nil
 	}
+	if u := unitOf(s); u != nil {
+		return u
+	}
 	var names []string
 	for i := range units {
-		if strings.EqualFold(units[i].name, s) {
-			return &units[i]
-		}
 		names = append(names, units[i].name)
 	}
-	p.Errorf(f.Value, f.Path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
+	p.Errorf(f.Value, f.Path, "must be one of %s, not %s%s", strings.Join(names, ", "), yamldoc.Quote(s), yamldoc.Suggest(s, names))
+	return nil
+}
+
+// readPeriod reads a duration, or the name of a unit.
+func (p *parser) readPeriod(l *limit, f yamldoc.Field) {
+	if l.unit = unitOf(f.Value.Value); l.unit == nil {
+		p.duration(&l.Period, time.Microsecond)(f)
+	}
+}
+
+// unitOf returns the unit of that name, nil if there is none.
+func unitOf(name string) *unit {
+	for i := range units {
+		if strings.EqualFold(units[i].name, name) {
+			return &units[i]
+		}
+	}
 	return nil
 }
 
@@ -161,26 +209,28 @@ func onlyEnvoy(fields map[string]yamldoc.Field) bool {
 	return true
 }
 
-// checkTime checks period, unit, alignment and zone together, and sets the period.
+// checkTime checks burst, period, unit, alignment and zone together, and sets the period.
 func (p *parser) checkTime(l *limit) {
 	unit, period := l.has("unit"), l.has("period")
-	switch {
+	switch f, ok := l.fields["burst"]; {
 	case unit && period:
 		p.reject(l.fields["period"], "is given beside unit; give one of them")
 		return
-	case l.Align == bucket.AlignCalendar && !unit:
-		p.reject(l.fields["align"], "calendar needs unit (minute, hour, day, week, month or year) instead of period")
+	case l.Align == bucket.AlignCalendar && l.unit == nil && l.Period > 0:
+		p.reject(l.fields["align"], "calendar needs a period of minute, hour, day, week, month or year")
 		return
 	case !unit && !period:
-		p.Errorf(l.node, l.path+".unit", "is missing: give unit (second to year) or period (such as 90s or 7d)")
+		p.Errorf(l.node, l.path+".period", "is missing: give a time such as 90s, 7d or day")
 		return
+	case ok && !slices.Contains([]bucket.Algorithm{bucket.TokenBucket, bucket.LeakyBucket, bucket.LeakyQueue}, l.Algorithm):
+		p.reject(f, "needs algorithm: token_bucket or leaky_bucket")
 	}
 	if l.unit != nil {
 		l.Period = l.unit.period
 		if l.Align == bucket.AlignCalendar {
 			l.Period, l.Unit = 0, l.unit.calendar
 			if l.Unit == 0 {
-				p.reject(l.fields["unit"], "the calendar has no windows of a second; leave align out")
+				p.reject(cmp.Or(l.fields["unit"], l.fields["period"]), "the calendar has no windows of a second; leave align out")
 			}
 		}
 	}
@@ -235,7 +285,7 @@ func (p *parser) rejectLimits(d *descriptor, err error) {
 		return
 	}
 	l, field := &d.limits[fe.Index], fe.Field
-	if other := map[string]string{"count": "requests_per_unit", "period": "unit"}[field]; !l.has(field) && l.has(other) {
+	if other := map[string]string{"count": "requests_per_unit", "period": "unit", "cost": "weight"}[field]; !l.has(field) && l.has(other) {
 		field = other
 	}
 	line := l.node.Line

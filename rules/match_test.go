@@ -95,16 +95,91 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// slowRule is a rule of one domain, as a list that is searched from the start.
-type slowRule struct {
-	entries []rules.Entry
-	name    string
+const otherwiseTree = `
+domain: d
+descriptors:
+  - key: user
+    limits: [5/1m]
+  - key: path
+    value: "/r/*"
+    share_threshold: true
+    descriptors:
+      - {key: op, value: read, limits: [5/1m]}
+      - {key: op, value: copy, descriptors: [{key: to, limits: [5/1m]}]}
+    otherwise: {name: reports, limits: [2/1m], shadow_mode: true}
+  - {key: path, value: /free, limits: [{unlimited: true}]}
+otherwise: {limits: [1/1m]}
+`
+
+// TestOtherwise: the rule of the deepest level that was reached applies, with a counter for each descriptor.
+func TestOtherwise(t *testing.T) {
+	set := mustParse(t, otherwiseTree)
+	names := map[string]string{} // of counters
+	for _, c := range []struct{ descriptor, rule, counter, why string }{
+		{"user=ann", "d/user", "ann", "the rule at f.yaml:4 applies"},
+		{"user=ann route=/y", "d.otherwise", "1", "nothing matches route=/y at level 2, so otherwise at f.yaml:14 applies"},
+		{"user=ann route=/z", "d.otherwise", "2", "nothing matches route=/z at level 2, so otherwise at f.yaml:14 applies"},
+		{"user=bob route=/y", "d.otherwise", "3", "nothing matches route=/y at level 2, so otherwise at f.yaml:14 applies"},
+		{"ip=::1", "d.otherwise", "4", "nothing matches ip=::1 at level 1, so otherwise at f.yaml:14 applies"},
+		{"path=/x", "d.otherwise", "5", "nothing matches path=/x at level 1, so otherwise at f.yaml:14 applies"},
+		{"path=/free", "d/path=/free", "free", "the rule at f.yaml:13 applies"},
+		{"path=/r/a op=read", "d/path=/r/*/op=read", "6", "the rule at f.yaml:10 applies"},
+		{"path=/r/a op=write", "reports", "7", "nothing matches op=write at level 2, so otherwise at f.yaml:12 applies"},
+		{"path=/r/b op=write", "reports", "7", "nothing matches op=write at level 2, so otherwise at f.yaml:12 applies"},
+		{"path=/r/b op=write x=y", "reports", "8", "nothing matches op=write at level 2, so otherwise at f.yaml:12 applies"},
+		{"path=/r/b op=read x=y", "reports", "9", "nothing matches x=y at level 3, so otherwise at f.yaml:12 applies"},
+		{"path=/r/b op=copy", "reports", "10", "op=copy at f.yaml:11 has no limit of its own, only levels below it can have one, so otherwise at f.yaml:12 applies"},
+		{"path=/r/b", "reports", "11", "path=/r/* at f.yaml:6 has no limit of its own, only levels below it can have one, so otherwise at f.yaml:12 applies"},
+	} {
+		d := entries(c.descriptor)
+		r, known := set.Match("d", d)
+		if r == nil || !known || r.Name != c.rule {
+			t.Errorf("%s: rule %v, known %v; want %s", c.descriptor, r, known, c.rule)
+			continue
+		}
+		x := set.Explain("d", d)
+		if x.Rule != r || x.Reason != c.why {
+			t.Errorf("%s: %s; want %s", c.descriptor, x.Reason, c.why)
+		}
+		key := string(r.AppendKey(nil, "d", d))
+		if other, ok := names[key]; ok && other != c.counter {
+			t.Errorf("%s has the counter of %s", c.descriptor, other)
+		}
+		names[key] = c.counter
+		if n := testing.AllocsPerRun(10, func() { set.Match("d", d) }); n != 0 {
+			t.Errorf("%s: %v allocations", c.descriptor, n)
+		}
+	}
+	if len(names) != 13 { // two of the fourteen descriptors share one
+		t.Errorf("%d counters, want 13", len(names))
+	}
+	r, _ := set.Match("d", entries("path=/r/a op=write"))
+	if !r.Shadow || r.Limits.At(0).Count != 2 || r.Path != "d/path=/r/*.otherwise" || string(r.AppendMetric(nil, entries("path=/r/a op=write"), nil)) != r.Path {
+		t.Errorf("%+v", r)
+	}
+	if x := mustParse(t, "domain: d\nunmatched: deny\n"); x.Explain("d", entries("a=b")).Reason != "nothing matches a=b at level 1; unmatched is deny" {
+		t.Error(x.Explain("d", entries("a=b")).Reason)
+	}
 }
 
-// slowMatch is Match by its description: level by level, the exact value, else
-// the first pattern, else the key alone, among the rules that lead there.
-func slowMatch(list []slowRule, descriptor []rules.Entry) string {
+// slowRule is a rule of one domain, as a list that is searched from the start.
+type slowRule struct {
+	entries         []rules.Entry
+	name, otherwise string
+}
+
+// slowMatch is Match by its description: level by level, the exact value, else the first pattern, else the key alone, among
+// the rules that lead there; else the last otherwise on the way.
+func slowMatch(list []slowRule, descriptor []rules.Entry) (rest string) {
+	reach := func(depth int) {
+		for _, r := range list {
+			if len(r.entries) == depth && r.otherwise != "" {
+				rest = r.otherwise
+			}
+		}
+	}
 	for i, e := range descriptor {
+		reach(i)
 		better := func(r slowRule) int {
 			if i >= len(r.entries) || r.entries[i].Key != e.Key {
 				return 0
@@ -135,12 +210,13 @@ func slowMatch(list []slowRule, descriptor []rules.Entry) string {
 		}
 		list = next
 	}
+	reach(len(descriptor))
 	for _, r := range list {
-		if len(r.entries) == len(descriptor) {
+		if len(r.entries) == len(descriptor) && r.name != "" {
 			return r.name
 		}
 	}
-	return ""
+	return rest
 }
 
 // TestMatchAgainstSlow compares random trees and descriptors with the list, and
@@ -151,6 +227,13 @@ func TestMatchAgainstSlow(t *testing.T) {
 	values := rapid.StringOfN(rapid.SampledFrom([]rune("ab*")), 0, 4, -1)
 	rapid.Check(t, func(t *rapid.T) {
 		var list []slowRule
+		otherwise := func(b *strings.Builder, path []rules.Entry, indent string) (name string) {
+			if rapid.IntRange(0, 3).Draw(t, "otherwise") == 0 {
+				name = fmt.Sprint("otherwise ", path)
+				fmt.Fprintf(b, "%sotherwise: {limits: [{unlimited: true}], name: %q}\n", indent, name)
+			}
+			return name
+		}
 		var write func(depth int, above []rules.Entry, indent string) string
 		write = func(depth int, above []rules.Entry, indent string) string {
 			var b strings.Builder
@@ -168,14 +251,16 @@ func TestMatchAgainstSlow(t *testing.T) {
 					name = fmt.Sprint(path)
 					fmt.Fprintf(&b, "%s  rate_limit: {unlimited: true, name: %q}\n", indent, name)
 				}
-				list = append(list, slowRule{path, name})
+				list = append(list, slowRule{path, name, otherwise(&b, path, indent+"  ")})
 				if depth < 3 && rapid.Bool().Draw(t, "deeper") {
 					fmt.Fprintf(&b, "%s  descriptors:\n%s", indent, write(depth+1, path, indent+"    "))
 				}
 			}
 			return b.String()
 		}
-		text := "domain: d\ndescriptors:\n" + write(1, nil, "  ")
+		var top strings.Builder
+		list = append(list, slowRule{otherwise: otherwise(&top, nil, "")})
+		text := "domain: d\n" + top.String() + "descriptors:\n" + write(1, nil, "  ")
 		set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte(text)}}, rules.Options{})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)

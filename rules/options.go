@@ -28,7 +28,7 @@ func (p *parser) readOptions(d *descriptor) {
 		"on_partition":  enum(p, &r.OnPartition, onFailures),
 		"unknown_share": enum(p, &r.UnknownShare, unknownShares),
 		"on_lost_state": enum(p, &r.OnLostState, onLostStates),
-		"refunds":       p.boolean(&r.Refunds),
+		"cache_denials": func(f yamldoc.Field) { cached := true; p.boolean(&cached)(f); r.NoDenialCache = !cached },
 		"elastic":       func(f yamldoc.Field) { p.readElastic(d, f) },
 		"response":      func(f yamldoc.Field) { r.Response = p.readResponse(f) },
 	}
@@ -38,7 +38,7 @@ func (p *parser) readOptions(d *descriptor) {
 			continue
 		}
 		if len(d.limits) == 0 {
-			p.reject(f, "has no effect without rate_limit or limits beside it")
+			p.reject(f, "has no effect without limits beside it")
 		}
 		own[name](f)
 	}
@@ -138,7 +138,7 @@ func (p *parser) checkConsistency(d *descriptor) {
 		case l.MinInterval != 0:
 			reject("eventual keeps no min_interval: leave it out")
 		case l.Cost > 1:
-			reject("eventual takes no cost of a limit: leave it out")
+			reject("eventual takes no weight of a limit: leave it out")
 		}
 	}
 }

@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/yamldoc"
@@ -81,10 +82,14 @@ func (p *parser) reject(f yamldoc.Field, reason string, args ...any) {
 func (p *parser) readFile(root *yaml.Node) {
 	at := yamldoc.Field{Path: "domain"}
 	name := ""
-	given := p.read(root, "", inFile, keys{"domain": func(f yamldoc.Field) {
+	version := int64(1)
+	given := p.read(root, "", inFile, keys{"version": number(p, &version, 0, math.MaxInt64), "domain": func(f yamldoc.Field) {
 		at = f
 		p.text(&name)(f)
 	}})
+	if version != 1 {
+		p.reject(given["version"], "must be 1, the only version of the format that this sluice reads, not %d", version)
+	}
 	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
 		return // rejected above
 	}
@@ -102,8 +107,16 @@ func (p *parser) readFile(root *yaml.Node) {
 		p.reject(at, "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged",
 			yamldoc.Quote(name), known.root.file, known.root.line)
 	}
+	top := branch{path: name, to: &p.domain.root}
 	if f, ok := given["descriptors"]; ok {
-		p.readDescriptors(f.Value, branch{path: name, to: &p.domain.root})
+		p.readDescriptors(f.Value, top)
+	}
+	if f, ok := given["otherwise"]; ok {
+		p.readOtherwise(f, top)
+	}
+	if f, ok := given["unmatched"]; ok {
+		p.once(f, p.domain.unmatched != 0)
+		enum(p, &p.domain.unmatched, unmatcheds)(f)
 	}
 	if f, ok := given["authorize"]; ok {
 		p.readAuthorize(f)
@@ -112,10 +125,15 @@ func (p *parser) readFile(root *yaml.Node) {
 		p.readPools(f)
 	}
 	if f, ok := given["max_keys"]; ok {
-		if p.domain.maxKeys > 0 {
-			p.reject(f, "another file has it for domain %s already; leave one out", yamldoc.Quote(name))
-		}
+		p.once(f, p.domain.maxKeys > 0)
 		number(p, &p.domain.maxKeys, 1, MaxMaxKeys)(f)
+	}
+}
+
+// once rejects a key of the top level that another file of the domain has too.
+func (p *parser) once(f yamldoc.Field, given bool) {
+	if given {
+		p.reject(f, "another file has it for domain %s already; leave one out", yamldoc.Quote(p.domain.name))
 	}
 }
 

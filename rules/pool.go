@@ -235,7 +235,7 @@ func (p *parser) readReserves(pool *Pool, at yamldoc.Field) {
 			number(p, &r.amount, 0, 1<<62)(f)
 		default:
 			r.percent = true
-			p.percent(&r.amount)(f)
+			percent(p, &r.amount, 100)(f)
 		}
 		pool.reserves = append(pool.reserves, r)
 	}
@@ -248,9 +248,9 @@ func (p *parser) readLoad(pool *Pool, at yamldoc.Field) {
 	pool.FollowsLoad, pool.Expires = true, defaultExpires
 	unreported := int64(0)
 	given := p.read(at.Value, at.Path, inLoad, keys{
-		"shrink_to":  p.percent(&pool.shrinkTo),
+		"shrink_to":  percent(p, &pool.shrinkTo, 100),
 		"expires":    p.duration(&pool.Expires, 100*time.Millisecond),
-		"unreported": p.percent(&unreported),
+		"unreported": percent(p, &unreported, 100),
 	})
 	pool.Unreported = float64(unreported) / 100
 	if f, ok := given["shrink_to"]; !ok {
@@ -263,23 +263,27 @@ func (p *parser) readLoad(pool *Pool, at yamldoc.Field) {
 	}
 }
 
-// percent reads 0% to 100%.
-func (p *parser) percent(to *int64) func(yamldoc.Field) {
+// percent reads a percentage from 0% to most.
+func percent[T ~int32 | ~int64](p *parser, to *T, most uint64) func(yamldoc.Field) {
 	return func(f yamldoc.Field) {
 		*to = 0
 		s, ok := p.String(f.Value, f.Path)
 		if !ok {
 			if yamldoc.IsNull(f.Value) {
-				p.Errorf(f.Value, f.Path, "is missing: give 0%% to 100%%")
+				p.Errorf(f.Value, f.Path, "is missing: give 0%% to %d%%", most)
 			}
 			return
 		}
 		digits, found := strings.CutSuffix(s, "%")
-		v, err := strconv.ParseUint(digits, 10, 8)
-		if !found || err != nil || v > 100 || digits != strconv.FormatUint(v, 10) {
-			p.Errorf(f.Value, f.Path, "must be a whole percentage from 0%% to 100%%, not %s", yamldoc.Quote(s))
+		v, err := strconv.ParseUint(digits, 10, 16)
+		switch {
+		case err != nil || v > most || digits != strconv.FormatUint(v, 10):
+			p.Errorf(f.Value, f.Path, "must be a whole percentage from 0%% to %d%%, not %s", most, yamldoc.Quote(s))
+			return
+		case !found:
+			p.Errorf(f.Value, f.Path, "needs a percent sign: write %d%%", v)
 			return
 		}
-		*to = int64(v)
+		*to = T(v)
 	}
 }

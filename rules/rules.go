@@ -6,6 +6,7 @@
 package rules
 
 import (
+	"cmp"
 	_ "embed"
 	"maps"
 	"slices"
@@ -53,6 +54,18 @@ const (
 	LostDeny
 )
 
+// Unmatched says what becomes of a check that no rule of its domain matches.
+type Unmatched uint8
+
+const (
+	// UnmatchedAllow allows it.
+	UnmatchedAllow Unmatched = iota + 1
+	// UnmatchedWarn allows it, and reports it. The default.
+	UnmatchedWarn
+	// UnmatchedDeny denies and reports it.
+	UnmatchedDeny
+)
+
 // Consistency says where a rule's checks are decided.
 type Consistency uint8
 
@@ -77,6 +90,8 @@ type Rule struct {
 	// Limits is nil if and only if the rule is Unlimited.
 	Limits    *bucket.Limits
 	Unlimited bool
+	// Otherwise: the rule is for descriptors that no other rule matches. They begin with its entries.
+	Otherwise bool
 	// Shadow: the rule counts, and what it denies is admitted.
 	Shadow bool
 	// Quota: a request is over its limits only if one of its rules without Quota is, or all of those with Quota are.
@@ -89,8 +104,8 @@ type Rule struct {
 	OnFailure, OnPartition OnFailure
 	UnknownShare           UnknownShare
 	OnLostState            OnLostState
-	// Refunds: clients refund or reset now and then, so a denial may end at any time and must not be cached.
-	Refunds bool
+	// NoDenialCache: clients refund or reset now and then, so a denial may end at any time and must not be cached.
+	NoDenialCache bool
 	// Elastic is nil if the rule takes from no pool.
 	Elastic *Elastic
 	// Response is nil for the API's default.
@@ -131,6 +146,7 @@ func (r *Rule) Entries() []Entry {
 func (f OnFailure) String() string    { return nameOf(onFailures, f) }
 func (u UnknownShare) String() string { return nameOf(unknownShares, u) }
 func (o OnLostState) String() string  { return nameOf(onLostStates, o) }
+func (u Unmatched) String() string    { return nameOf(unmatcheds, u) }
 func (c Consistency) String() string  { return nameOf(consistencies, c) }
 
 // Set is an immutable set of rules for any number of domains. The zero Set has none.
@@ -146,6 +162,7 @@ type domain struct {
 	root      node // file and line are those of the first file
 	authorize *Authorize
 	pools     map[string]*Pool
+	unmatched Unmatched // 0 is the default
 	// maxKeys is 0 without a bound.
 	maxKeys int64
 	// private are the keys whose values are not to be shown.
@@ -172,6 +189,15 @@ func (s *Set) MaxKeys() map[string]int64 {
 		caps[name] = d.maxKeys
 	}
 	return caps
+}
+
+// Unmatched returns what becomes of the domain's checks that no rule matches: UnmatchedWarn in a domain without rules. s may
+// be nil: no rules.
+func (s *Set) Unmatched(domain string) Unmatched {
+	if s == nil || s.domains[domain] == nil {
+		return UnmatchedWarn
+	}
+	return cmp.Or(s.domains[domain].unmatched, UnmatchedWarn)
 }
 
 // Rules returns every rule in the order of the files given to Parse.

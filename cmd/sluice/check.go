@@ -245,7 +245,7 @@ func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 		return usageError(fmt.Errorf("--domain: %s%s", d.Error.Message, why.known()))
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, errors.New(d.Error.Message)}
-	case noRule(d):
+	case noRule(d) && (d.Allowed || verb == bucket.Reset):
 		return &codedError{code: exitNoVerdict}
 	case verb == bucket.Reset || d.Allowed:
 		return nil
@@ -338,6 +338,8 @@ func sourceName(d *sluicev1.Decision) string {
 func decisionText(d *sluicev1.Decision, why unmatched) string {
 	var b strings.Builder
 	switch {
+	case noRule(d) && !d.Allowed:
+		return fmt.Sprintf("denied: no rule matches%s\n", why)
 	case noRule(d):
 		return fmt.Sprintf("not limited: no rule matches%s\n", why)
 	case d.Source == sluicev1.Source_SOURCE_UNMATCHED:

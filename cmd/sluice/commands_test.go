@@ -14,6 +14,7 @@ func TestCheckExitCodes(t *testing.T) {
 	addr := n.grpc
 	strict := testConfig(t)
 	strict.UnknownDomain = "error"
+	writeRule(t, strict.Rules, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    limits: [2/1h]\n")
 	strictAddr := startNode(t, strict).grpc
 	check := func(args ...string) []string { return append([]string{"check", "--addr", addr}, args...) }
 	for _, c := range []struct {
@@ -41,6 +42,9 @@ func TestCheckExitCodes(t *testing.T) {
 		{"no rule", check("--domain", "auth", "--verb", "read", "usr=a"), 4, "not limited: no rule matches (nothing matches usr=a at level 1)\n", ""},
 		{"no rule, as JSON", check("--domain", "other", "-o", "json", "user=a"), 4,
 			`{"allowed":true,"matched":false,"reason":"no rule file describes the domain \"other\"","domains":["auth"],`, ""},
+		{"no rule, denied", []string{"check", "--addr", strictAddr, "--domain", "auth", "usr=a"}, 1, "denied: no rule matches (nothing matches usr=a at level 1; unmatched is deny)\n", ""},
+		{"reset of nothing, denied", []string{"check", "--addr", strictAddr, "--domain", "auth", "--verb", "reset", "usr=a"}, 4,
+			"nothing to reset: no rule matches (nothing matches usr=a at level 1; unmatched is deny)\n", ""},
 		{"no =", check("--domain", "auth", "user", "a"), 2, "", "argument \"user\": want KEY=VALUE; did you mean user=a?"},
 		{": for =", check("--domain", "auth", "user:a"), 2, "", "argument \"user:a\": want KEY=VALUE; did you mean user=a?"},
 		{"only a key", check("--domain", "auth", "user"), 2, "", "argument \"user\": want KEY=VALUE; for an empty value write user="},
@@ -79,6 +83,8 @@ func TestRulesCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	denying := t.TempDir()
+	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m]}\n")
 	writeRule(t, bad, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: -2, period: 1h}\n")
 	for _, c := range []struct {
 		name   string
@@ -99,6 +105,9 @@ func TestRulesCommands(t *testing.T) {
 		{"explain a pool", []string{"rules", "explain", "../../examples/rules", "--domain", "search", "class=people", "batch=x"}, 0,
 			"beyond that: pool spare, 100 in 1s (token bucket), with priority people, which leaves 20 free; at full load 10\n", ""},
 		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 4, "not limited: no rule matches (nothing matches tenant=x at level 1)\n", ""},
+		{"explain a denial", []string{"rules", "explain", denying, "tenant=x"}, 4, "denied: no rule matches (nothing matches tenant=x at level 1; unmatched is deny)\n", ""},
+		{"explain otherwise", []string{"rules", "explain", denying, "user=x", "more=y"}, 0,
+			"nothing matches more=y at level 2, so otherwise at " + filepath.Join(denying, "rules.yaml") + ":7 applies\nrule deeper: 5 in 1m", ""},
 		{"explain an unknown domain", []string{"rules", "explain", dir, "--domain", "ahut", "user=x"}, 4,
 			"not limited: no rule matches (no rule file describes the domain \"ahut\"; known: auth)\n", ""},
 		{"explain no =", []string{"rules", "explain", dir, "user", "x"}, 2, "", "did you mean user=x?"},

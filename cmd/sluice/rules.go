@@ -146,7 +146,11 @@ Exit codes: 0 a rule applies, 1 an error in a file, 2 wrong usage, 4 not limited
 			if !x.Known {
 				why.domains = set.Domains()
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "not limited: no rule matches%s\n", why)
+			verdict := "not limited"
+			if set.Unmatched(domain) == rules.UnmatchedDeny {
+				verdict = "denied"
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: no rule matches%s\n", verdict, why)
 			return &codedError{code: exitNoVerdict}
 		},
 	}

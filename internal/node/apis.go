@@ -34,7 +34,7 @@ func (n *Node) openLimiter() error {
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.spreadLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.inquiries.top,
 		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.inquiries.keyFacts,
-		Hasher: hasher, Gate: n.gate, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
+		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
 	if err != nil {

@@ -73,7 +73,7 @@ func (m *scrape) checkMetrics(s *snapshot) {
 	for code := limiter.Invalid; code.String() != limiter.Code(0).String(); code++ {
 		m.sample(float64(s.service.Errors[code]), code.String())
 	}
-	m.counters("sluice_unmatched_checks_total", "Checks that no rule matches, so they are not limited. All domains without rules are "+limiter.UnknownDomains+".", "domain")
+	m.counters("sluice_unmatched_checks_total", "Checks that no rule matches, in domains whose unmatched is not allow. All domains without rules are "+limiter.UnknownDomains+".", "domain")
 	for _, domain := range slices.Sorted(maps.Keys(s.service.Unmatched)) {
 		m.sample(float64(s.service.Unmatched[domain]), domain)
 	}

@@ -76,7 +76,7 @@ func Enum[T any](r *Reader, n *yaml.Node, path string, values []Named[T]) (v T, 
 		}
 		names[i] = e.Name
 	}
-	r.Errorf(n, path, "must be one of %s, not %s", strings.Join(names, ", "), Quote(s))
+	r.Errorf(n, path, "must be one of %s, not %s%s", strings.Join(names, ", "), Quote(s), Suggest(s, names))
 	return v, false
 }
 

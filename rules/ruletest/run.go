@@ -113,7 +113,9 @@ func (c *counters) answer(set *rules.Set, s *step) answer {
 	rule, _ := set.Match(s.domain, s.descriptor)
 	a := answer{rule: rule}
 	if rule == nil || rule.Unlimited {
-		a.Allowed = true
+		if a.Allowed = rule != nil || set.Unmatched(s.domain) != rules.UnmatchedDeny; !a.Allowed {
+			a.RetryAfter = bucket.Never
+		}
 		return a
 	}
 	c.buf = rule.AppendKey(append(c.buf[:0], 'r'), s.domain, s.descriptor)

@@ -14,7 +14,7 @@ const ruleFile = `
 domain: d
 descriptors:
   - key: a
-    rate_limit: {name: two, unit: minute, requests_per_unit: 2, soft: 50}
+    rate_limit: {name: two, unit: minute, requests_per_unit: 2, soft: 50%}
   - key: b
     shadow_mode: true
     rate_limit: {name: watched, unit: minute, requests_per_unit: 1}

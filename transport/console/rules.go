@@ -63,6 +63,9 @@ func ruleOf(r *rules.Rule) *rule {
 	for _, e := range r.Entries() {
 		j.Path = append(j.Path, level{Key: e.Key, Value: e.Value})
 	}
+	if r.Otherwise {
+		j.Path = append(j.Path, level{Key: "(otherwise)"})
+	}
 	if r.Unlimited {
 		j.Limits = append(j.Limits, "unlimited")
 	} else if r.Limits != nil {
@@ -83,7 +86,7 @@ func ruleOf(r *rules.Rule) *rule {
 	note(r.OnPartition != rules.FailShare, "on partition "+r.OnPartition.String())
 	note(r.OnLostState == rules.LostDeny, "lost state denies")
 	note(r.Limits != nil && r.Replication != rules.DefaultReplication(r.Limits), "replication "+r.Replication.String())
-	note(r.Refunds, "refunds")
+	note(r.NoDenialCache, "denials are not cached")
 	note(len(r.Replaces) > 0, "replaces "+strings.Join(r.Replaces, ", "))
 	if r.Elastic != nil {
 		note(true, "elastic, pool "+r.Elastic.Pool.Name)

@@ -17,9 +17,9 @@ import (
 )
 
 // limited reports whether a limit applied to r: of a rule that is not unlimited and that no other rule of the request
-// replaced, or of the descriptor itself; or whether the descriptor is invalid.
+// replaced, or of the descriptor itself; or whether the descriptor is invalid, or denied without a rule.
 func limited(r *limiter.Result) bool {
-	return r.Err == nil && (r.Limits != nil || r.Source == check.Closed)
+	return r.Err == nil && (r.Limits != nil || r.Source == check.Closed || r.DeniedUnmatched())
 }
 
 // counted reports whether r also has what remains: a fallback does not.
@@ -110,7 +110,7 @@ func (t *descriptorStatus) fill(r *limiter.Result) {
 		describe(&t.limit, r)
 		s.CurrentLimit, s.LimitRemaining = &t.limit, narrow(r.Remaining)
 	}
-	if counted(r) || over(r) {
+	if counted(r) || over(r) && !r.DeniedUnmatched() {
 		wait := untilReset(r)
 		t.reset.Seconds, t.reset.Nanos = int64(wait/time.Second), int32(wait%time.Second)
 		s.DurationUntilReset = &t.reset

@@ -189,6 +189,18 @@ func TestUnknownDomain(t *testing.T) {
 	}
 }
 
+// TestDeniedWithoutARule: such a descriptor denies the request, and has no limit to show.
+func TestDeniedWithoutARule(t *testing.T) {
+	d, _ := openNode(t, "unmatched: deny\n"+apitest.Rules)
+	res, err := d.ShouldRateLimit(t.Context(), request("shop", descriptor("user=ann"), descriptor("other=x")))
+	if err != nil || res.OverallCode != ratelimitv3.RateLimitResponse_OVER_LIMIT || res.Statuses[0].Code != ratelimitv3.RateLimitResponse_OK {
+		t.Fatalf("%v, %v", res, err)
+	}
+	if s := res.Statuses[1]; s.Code != ratelimitv3.RateLimitResponse_OVER_LIMIT || s.CurrentLimit != nil || s.DurationUntilReset != nil {
+		t.Errorf("%v", s)
+	}
+}
+
 // TestFailures: a descriptor that a rule holds is answered by what the rule says of failures where nobody decided, and never
 // by an error of the call, which Envoy passes under failure_mode_deny: false.
 func TestFailures(t *testing.T) {

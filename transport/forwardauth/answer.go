@@ -69,7 +69,7 @@ func limited(b *limiter.Batch) (n int) {
 func worst(b *limiter.Batch) (longest *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if r.Err != nil || r.Allowed || r.Limits == nil {
+		if r.Err != nil || r.Allowed || r.Limits == nil && !r.DeniedUnmatched() {
 			continue
 		}
 		if longest == nil || !longest.Never() && (r.Never() || r.RetryAfter > longest.RetryAfter) {

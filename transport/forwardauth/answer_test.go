@@ -55,6 +55,32 @@ descriptors:
 	}
 }
 
+// TestDeniedWithoutARule: a descriptor that no rule matches denies the request if the domain says so.
+func TestDeniedWithoutARule(t *testing.T) {
+	for _, c := range []struct {
+		unmatched string
+		status    int
+	}{{"allow", 200}, {"deny", 429}} {
+		d := open(t, apitest.NewNode(t), `
+domain: web
+unmatched: `+c.unmatched+`
+authorize:
+  descriptors:
+    - - {key: ip, from: client_address}
+    - - {key: user, from: header, name: X-User}
+descriptors:
+  - {key: ip, limits: [5/1m]}
+  - {key: user, value: ann, limits: [5/1m]}
+`)
+		for user, status := range map[string]int{"ann": 200, "bob": c.status} {
+			w := ask(d, call{path: Prefix + "web", headers: "X-User: " + user})
+			if w.Code != status || (status == 429) != strings.Contains(w.Body.String(), "no rule matches, and the rules of the domain deny such checks") {
+				t.Errorf("%s: %s: %d %s", c.unmatched, user, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 // TestNothingToCheck: a request that no descriptor, or no rule, is for passes without headers.
 func TestNothingToCheck(t *testing.T) {
 	n := apitest.NewNode(t)

@@ -172,13 +172,15 @@ func failed(b *limiter.Batch) bool {
 // no policy.
 func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 	p.Status = http.StatusTooManyRequests
-	never := false
+	never := ""
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err == nil {
 			if !r.Allowed {
 				after = max(after, httpfield.Seconds(r.RetryAfter))
-				never = never || r.Never()
+				if r.Never() {
+					never = r.Why()
+				}
 			}
 			continue
 		}
@@ -193,8 +195,8 @@ func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 		return p, 1
 	case p.Status != http.StatusTooManyRequests:
 		return p, 0
-	case never:
-		return httpanswer.Exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged"), 0
+	case never != "":
+		return httpanswer.Exceeded(p.Status, never+"; nothing was charged"), 0
 	}
 	return httpanswer.Exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
 }

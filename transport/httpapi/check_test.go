@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
@@ -84,6 +85,26 @@ func TestOneCheck(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", c.name, k, got, want)
 			}
 		}
+	}
+}
+
+// TestDeniedWithoutARule: the response says that it is no limit that denies.
+func TestDeniedWithoutARule(t *testing.T) {
+	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving}
+	h := newAPI(t, apitest.NewLimiter(t, apitest.NewNode(t), "unmatched: deny\n"+apitest.Rules, self))
+	const problem = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
+		`"detail":"no rule matches, and the rules of the domain deny such checks`
+	other := strings.Replace(user("x", ""), `"user"`, `"other"`, 1)
+	w, _ := post(t, h, other, 429)
+	if got, want := strings.TrimSpace(w.Body.String()), problem+`","allowed":false,"verdict":"denied_never","source":"unmatched"}`; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(w.Header()) != 1 { // Content-Type
+		t.Errorf("headers %v", w.Header())
+	}
+	w, _ = post(t, h, `{"all_or_nothing":true,"checks":[`+user("x", "")+`,`+other+`]}`, 429)
+	if got := w.Body.String(); !strings.HasPrefix(got, problem+`; nothing was charged"`) {
+		t.Error(got)
 	}
 }
 

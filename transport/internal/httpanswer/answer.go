@@ -46,10 +46,7 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int) {
 
 // Denial returns the denied check as a problem.
 func Denial(r *limiter.Result, status int) Problem {
-	p := Exceeded(status, "try again later")
-	if r.Never() {
-		p.Detail = "the cost is more than the limit can ever admit"
-	}
+	p := Exceeded(status, r.Why())
 	if r.Counted() {
 		p.Violated = []string{r.LimitName(int(r.Index))}
 	}

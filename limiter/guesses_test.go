@@ -1,0 +1,59 @@
+package limiter
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// TestParallelGuesses: under the example's rule of three failures, with a check before each attempt and a refund after a
+// success, a hundred attempts at once are three guesses, and a success makes room at once.
+func TestParallelGuesses(t *testing.T) {
+	data, err := os.ReadFile("../examples/rules/payments.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rules.Parse([]rules.File{{Name: "payments.yaml", Data: data}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newService(t, newNode(t))
+	s.SetRules(set)
+	send := func(card string, v bucket.Verb) bool {
+		b := NewBatch()
+		defer b.Release()
+		all(domain("payments"), entry("card", card), verb(v))(b.Add())
+		if err := s.Check(t.Context(), b); err != nil || b.Results[0].Err != nil || b.Results[0].DeniedFor != 0 {
+			t.Errorf("%v, %+v", err, b.Results)
+		}
+		return b.Results[0].Allowed
+	}
+	var guesses atomic.Int32
+	var attempts sync.WaitGroup
+	for range 100 {
+		attempts.Go(func() {
+			if send("guessed", bucket.Check) {
+				guesses.Add(1) // wrong: no refund
+			}
+		})
+	}
+	attempts.Wait()
+	if n := guesses.Load(); n != 3 {
+		t.Errorf("%d guesses, want 3", n)
+	}
+	for i := range 10 {
+		if !send("known", bucket.Check) {
+			t.Fatalf("success %d is denied", i)
+		}
+		send("known", bucket.Refund)
+	}
+	for i, want := range []bool{true, true, true, false} {
+		if send("known", bucket.Check) != want {
+			t.Errorf("after successes, failure %d: allowed %v", i, !want)
+		}
+	}
+}
