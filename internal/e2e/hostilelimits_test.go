@@ -42,7 +42,7 @@ func TestHostileLimits(t *testing.T) {
 	)
 	rules := hostileRules
 	for i := range logs {
-		rules += fmt.Sprintf("      - {algorithm: sliding_log, count: %d, cost: %d, period: 36000d, log_entries: %d}\n", int64(1)<<62+int64(i), int64(1)<<46, entries)
+		rules += fmt.Sprintf("      - {algorithm: sliding_log, count: %d, weight: %d, period: 36000d, log_entries: %d}\n", int64(1)<<62+int64(i), int64(1)<<46, entries)
 	}
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
