@@ -62,10 +62,10 @@ func countings(period time.Duration, zone string) []counting {
 // auditPeriod returns a period of about an hour whose epoch-aligned window goes
 // on for at least five minutes from now, and a zone whose day does.
 func auditPeriod(now time.Time) (period time.Duration, zone string) {
-	for _, p := range []time.Duration{time.Hour, 67 * time.Minute} {
-		if p-time.Duration(now.UnixNano()%int64(p)) > 5*time.Minute {
+	left := func(p time.Duration) time.Duration { return p - time.Duration(now.UnixNano()%int64(p)) }
+	for _, p := range []time.Duration{time.Hour, 67 * time.Minute, 71 * time.Minute} { // the longest that is left of any
+		if period == 0 || left(p) > left(period) {
 			period = p
-			break
 		}
 	}
 	zone = "UTC"
