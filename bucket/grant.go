@@ -215,7 +215,7 @@ func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
 	}
 	if units == 0 {
 		g.RetryAfter = time.Duration(wait)
-		c.readFor(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
+		c.read(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
 		return false
 	}
 	c.addGrant(grant{id: id, end: addSat(now, life), units: units}, now)

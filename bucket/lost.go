@@ -79,11 +79,11 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		return o, false
 	}
 	var known Decision
-	seen.readFor(r, at, cost, &known)
+	seen.read(r, at, cost, &known)
 	if !known.Allowed || !seen.merge(&unknown, at) {
 		return o, false // the counter is as strict
 	}
-	seen.readFor(r, at, cost, d)
+	seen.read(r, at, cost, d)
 	if d.Allowed && verb == Check {
 		*d = Decision{}
 		return sh.joinLostLocked(now, r, since), false

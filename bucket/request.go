@@ -85,41 +85,53 @@ func (r *Request) normal() (Verb, int64) {
 // status is the verb of a request that changes nothing and cannot be denied.
 const status = Reset + 1
 
-// checkFor is check with r's options.
-func (c *counter) checkFor(r *Request, now, cost int64, d *Decision) (kept bool) {
-	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
-		kept = c.countDenied(now, cost)
-		c.deniedFor(r, now, cost, d)
-	} else {
-		kept = c.check(now, cost, d)
+// The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
+
+// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
+// changed: by a charge, or by a denial that counts.
+func (c *counter) check(r *Request, now, cost int64, d *Decision) (kept bool) {
+	if c.admits(r, now, cost, d) {
+		c.charge(now, cost)
+		c.describeLeast(d, now)
+		return true
 	}
-	if r.Drain && !d.Allowed && c.drain(now, cost, max(0, r.Reserve)) {
+	kept = c.countDenied(now, cost)
+	if r.Drain && c.drain(now, cost, max(0, r.Reserve)) {
 		kept = true
-		*d = Decision{}
-		c.deniedFor(r, now, cost, d)
 	}
+	c.denied(r, now, cost, d)
 	return kept
 }
 
-// readFor is read with r's options.
-func (c *counter) readFor(r *Request, now, cost int64, d *Decision) {
-	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
-		c.deniedFor(r, now, cost, d)
+// read answers like check, without changing anything; c is settled to now.
+func (c *counter) read(r *Request, now, cost int64, d *Decision) {
+	if c.admits(r, now, cost, d) {
+		c.describeLeast(d, now)
 	} else {
-		c.read(now, cost, d)
+		c.denied(r, now, cost, d)
 	}
 }
 
-// leaves reports whether every limit admits cost with reserve units left.
-func (c *counter) leaves(now, cost, reserve int64) bool {
-	plans := c.plans()
+// admits reports whether every limit admits cost, with r's options, and if so fills in what d says about that.
+func (c *counter) admits(r *Request, now, cost int64, d *Decision) bool {
+	if r.NoDelay && c.delay(now) > 0 {
+		return false
+	}
+	plans, soft := c.plans(), false
 	for i := range plans {
-		p := &plans[i]
-		need, fits := p.needs(cost, reserve)
-		if p.kind != kindUnlimited && (!fits || !c.at(i).admits(p, now, need)) {
+		p, s := &plans[i], c.at(i)
+		if p.kind == kindUnlimited {
+			continue
+		}
+		need, fits := p.needs(cost, max(0, r.Reserve))
+		if !fits || !s.admits(p, now, need) {
 			return false
 		}
+		if p.limit < p.capacity && mulSat(cost, p.cost) > p.limit-s.used(p, now) {
+			soft = true
+		}
 	}
+	d.Allowed, d.Soft, d.Delay = true, soft, c.delay(now)
 	return true
 }
 
@@ -129,23 +141,31 @@ func (p *plan) needs(cost, reserve int64) (units int64, fits bool) {
 	return addSat(units, reserve), units <= math.MaxInt64-reserve
 }
 
-// deniedFor is denied with r's options: with NoDelay, RetryAfter is when all queues are empty and every limit admits it.
-func (c *counter) deniedFor(r *Request, now, cost int64, d *Decision) {
-	c.denied(now, cost, max(0, r.Reserve), d)
-	if !r.NoDelay {
-		return
-	}
-	which, wait := 0, int64(d.RetryAfter)
+// denied describes the limit that takes longest to admit cost with r's Reserve left. With NoDelay, that includes the time until
+// all queues are empty. At least one limit denies it.
+func (c *counter) denied(r *Request, now, cost int64, d *Decision) {
 	plans := c.limits.plans
+	worst, longest := 0, int64(-1)
 	for i := range plans {
-		if w := c.at(i).delay(&plans[i], now); w > wait {
-			which, wait = i, w
+		p := &plans[i]
+		need, fits := p.needs(cost, max(0, r.Reserve))
+		wait := c.retry(i, now, need)
+		if !fits && p.kind != kindUnlimited {
+			wait = int64(Never)
+		}
+		if wait > longest {
+			worst, longest = i, wait
 		}
 	}
-	if time.Duration(wait) > d.RetryAfter {
-		d.RetryAfter = time.Duration(wait)
-		c.describe(d, which, now)
+	if r.NoDelay {
+		for i := range plans {
+			if wait := c.at(i).delay(&plans[i], now); wait > longest {
+				worst, longest = i, wait
+			}
+		}
 	}
+	d.RetryAfter = time.Duration(longest)
+	c.describe(d, worst, now)
 }
 
 // drain charges limits that have too little left for cost everything above reserve, except queues, and reports whether it
@@ -167,51 +187,6 @@ func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 		c.admissions++
 	}
 	return drained
-}
-
-// The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
-
-// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
-// changed: by the charge, or by a denial that counts.
-func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
-	plans := c.plans()
-	for i := range plans {
-		p := &plans[i]
-		if !c.at(i).admits(p, now, mulSat(cost, p.cost)) {
-			kept = c.countDenied(now, cost)
-			c.denied(now, cost, 0, d)
-			return kept
-		}
-	}
-	d.Allowed, d.Delay = true, c.delay(now)
-	c.charge(now, cost)
-	for i := range plans {
-		p := &plans[i]
-		if p.limit < p.capacity && c.at(i).used(p, now) > p.limit {
-			d.Soft = true
-		}
-	}
-	c.describeLeast(d, now)
-	return true
-}
-
-// read answers like check for a cost > 0, without changing anything; c is settled to now.
-func (c *counter) read(now, cost int64, d *Decision) {
-	plans := c.plans()
-	soft := false
-	for i := range plans {
-		p, s := &plans[i], c.at(i)
-		units := mulSat(cost, p.cost)
-		if !s.admits(p, now, units) {
-			c.denied(now, cost, 0, d)
-			return
-		}
-		if p.limit < p.capacity && units > p.limit-s.used(p, now) {
-			soft = true
-		}
-	}
-	d.Allowed, d.Soft, d.Delay = true, soft, c.delay(now)
-	c.describeLeast(d, now)
 }
 
 // status answers a verb that cannot be denied.
@@ -270,25 +245,6 @@ func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
 		kept = true
 	}
 	return kept
-}
-
-// denied describes the limit that takes longest to admit cost with reserve units left. At least one denies it.
-func (c *counter) denied(now, cost, reserve int64, d *Decision) {
-	plans := c.limits.plans
-	worst, retry := 0, int64(-1)
-	for i := range plans {
-		p := &plans[i]
-		need, fits := p.needs(cost, reserve)
-		r := c.retry(i, now, need)
-		if !fits && p.kind != kindUnlimited {
-			r = int64(Never)
-		}
-		if r > retry {
-			worst, retry = i, r
-		}
-	}
-	d.RetryAfter = time.Duration(retry)
-	c.describe(d, worst, now)
 }
 
 // delay returns the longest delay (ns) of the limits.

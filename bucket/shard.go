@@ -170,13 +170,13 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	kept := false
 	switch verb {
 	case Check:
-		kept = c.checkFor(r, now, cost, d)
+		kept = c.check(r, now, cost, d)
 	case Charge:
 		c.charge(now, cost)
 		c.status(now, d)
 		kept = true
 	case Read:
-		c.readFor(r, now, cost, d)
+		c.read(r, now, cost, d)
 	case Reset:
 		c.status(now, d)
 		return outcome{did: changed} // a replica may have a counter that was evicted here
@@ -227,7 +227,7 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 	}
 	at := seen.settle(now)
 	if verb == Read {
-		seen.readFor(r, at, cost, d)
+		seen.read(r, at, cost, d)
 	} else {
 		seen.status(at, d)
 	}
@@ -251,7 +251,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	}
 	switch verb {
 	case Check:
-		if c.checkFor(r, at, cost, d) {
+		if c.check(r, at, cost, d) {
 			o.did = changed
 		}
 		if d.Allowed {
