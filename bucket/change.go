@@ -257,12 +257,3 @@ func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, 
 		}
 	}
 }
-
-// refundShadows refunds cost to every shadow.
-func (c *counter) refundShadows(cost int64) {
-	list := c.shadows()
-	for i := range list {
-		x := &list[i]
-		x.state.refund(x.plan(), mulSat(cost, x.plan().cost))
-	}
-}

@@ -135,6 +135,14 @@ func (c *counter) state(i int) *state {
 	return &c.more.shadows[i-1-len(c.more.rest)].state
 }
 
+// plan returns the plan of the state i.
+func (c *counter) plan(i int) *plan {
+	if n := len(c.limits.plans); i >= n {
+		return c.more.shadows[i-n].plan()
+	}
+	return &c.limits.plans[i]
+}
+
 // settle moves the counter to now if that is later, and returns its time.
 func (c *counter) settle(now int64) int64 {
 	if now <= c.now {
@@ -149,16 +157,8 @@ func (c *counter) settle(now int64) int64 {
 
 // settleStates moves the states to now, which is not before the counter's time.
 func (c *counter) settleStates(now int64) {
-	c.first.settle(&c.limits.plans[0], c.now, now)
-	if c.more != nil {
-		for i := range c.more.rest {
-			c.more.rest[i].settle(&c.limits.plans[i+1], c.now, now)
-		}
-		list := c.shadows()
-		for i := range list {
-			x := &list[i]
-			x.state.settle(x.plan(), c.now, now)
-		}
+	for i := range c.states() {
+		c.state(i).settle(c.plan(i), c.now, now)
 	}
 	c.now = now
 }
@@ -176,20 +176,12 @@ func (c *counter) free(now int64) bool {
 		d.settle(now)
 		return d.free(now)
 	}
-	if c.more != nil {
-		list := c.shadows()
-		for i := range list {
-			if x := &list[i]; !x.state.freeAt(x.plan(), c.now, now) {
-				return false
-			}
-		}
-		for i := range c.more.rest {
-			if !c.more.rest[i].freeAt(&c.limits.plans[i+1], c.now, now) {
-				return false
-			}
+	for i := range c.states() {
+		if !c.state(i).freeAt(c.plan(i), c.now, now) {
+			return false
 		}
 	}
-	return c.first.freeAt(&c.limits.plans[0], c.now, now)
+	return true
 }
 
 // freeAt reports whether s, settled to last, is completely free at now ≥ last.
@@ -204,17 +196,3 @@ const entryBytes = recordBytes + 10
 
 // LeastBytes is the accounted memory of the smallest counter.
 const LeastBytes = entryBytes
-
-// bytes returns the memory of c in the table.
-func (c *counter) bytes() int64 {
-	if c.fits() {
-		return entryBytes
-	}
-	n := entryBytes + blockBytes(c.sideBytes())
-	for i := range c.states() {
-		if s := c.state(i); s.log != nil {
-			n += blockBytes(ringBytes(len(s.log.ring)))
-		}
-	}
-	return n
-}

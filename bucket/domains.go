@@ -266,17 +266,19 @@ func (sh *shard) enter(c *counter, n int64) {
 	}
 }
 
-// exit undoes enter. Limits and shadows must not have changed since.
-func (sh *shard) exit(c *counter, n int64) {
+// exit undoes enter, and returns the bytes of c. Limits and shadows must not have changed since.
+func (sh *shard) exit(c *counter) (n int64) {
 	t := sh.table
 	for _, x := range c.shadows() {
 		t.unrefer(x.set)
 	}
 	// Before the last reference is removed, and the domain's account with it.
+	n = sh.mu.store.at(c.slot).bytes()
 	d := t.account(c.set).domain
 	d.entries.Add(-1)
 	d.bytes.Add(-n)
 	t.unrefer(c.set)
+	return n
 }
 
 // resource is a resource that a table has too much of.

@@ -225,7 +225,7 @@ func (c *counter) worth(now int64) (w worth) {
 
 // forgetLocked removes key's counter c from sh.
 func (t *Table) forgetLocked(sh *shard, c *counter) {
-	t.bytes.Add(-sh.removeLocked(c, c.bytes()))
+	t.bytes.Add(-sh.removeLocked(c))
 	t.entries.Add(-1)
 }
 

@@ -163,13 +163,12 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 		sh.mu.spare.release()
 		return o
 	}
-	before := c.bytes()
-	c, o.did = sh.underLocked(c, l.Limits, now, before)
+	c, o.did = sh.underLocked(c, l.Limits, now)
 	at := c.settle(now)
 	if c.grant(at, l, id, g) {
 		o.did = changed
 	}
-	o = sh.keepLocked(c, before, o.did)
+	o = sh.keepLocked(c, o.did)
 	g.seenFrom(now, at)
 	return o
 }
@@ -184,7 +183,6 @@ func (g *Grant) seenFrom(now, at int64) {
 
 // returnLocked ends grant id of c.
 func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
-	before := c.bytes()
 	c.settle(now)
 	list := c.grants()
 	if i := findGrant(list, id); i >= 0 && !list[i].kept {
@@ -196,7 +194,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 		}
 		o.did = changed
 	}
-	o = sh.keepLocked(c, before, o.did)
+	o = sh.keepLocked(c, o.did)
 	return back, o
 }
 

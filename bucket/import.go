@@ -95,18 +95,17 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 		return o
 	}
 	c := sh.getLocked(key)
-	before := c.bytes()
-	sh.exit(c, before)
+	n := sh.exit(c)
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain
-	sh.enter(c, before)
-	return sh.keepLocked(c, before, 0)
+	sh.enter(c, n)
+	return sh.keepLocked(c, 0)
 }
 
 // clearLocked removes the counter of key, if it has one.
 func (sh *shard) clearLocked(key Key) (o outcome) {
 	if c := sh.getLocked(key); c != nil {
-		o = outcome{did: removed, grown: -sh.removeLocked(c, c.bytes())}
+		o = outcome{did: removed, grown: -sh.removeLocked(c)}
 	}
 	return o
 }

@@ -99,9 +99,8 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 // joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
 	if c := sh.getLocked(r.Key); c != nil {
-		before := c.bytes()
-		c, o.did = sh.underLocked(c, r.Limits, now, before)
-		o = sh.keepLocked(c, before, o.did)
+		c, o.did = sh.underLocked(c, r.Limits, now)
+		o = sh.keepLocked(c, o.did)
 	}
 	unknown := spentCounter(r.Limits, since)
 	unknown.settle(now)

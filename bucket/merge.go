@@ -35,19 +35,17 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		o.did |= changed
 		return o
 	}
-	before := c.bytes()
 	c.cuts |= flagAgain
 	if c.has(flagHeld) {
 		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld
 	}
-	sh.exit(c, before)
+	n := sh.exit(c)
 	if c.merge(x, now) {
 		o.did = changed
 	}
-	sh.enter(c, before)
-	o = sh.keepLocked(c, before, o.did)
-	return o
+	sh.enter(c, n)
+	return sh.keepLocked(c, o.did)
 }
 
 // merge makes c at least as strict as x and reports whether it has changed. Both are settled to now, or to their own times if

@@ -32,9 +32,8 @@ func (sh *shard) correct(ahead int64) {
 	sh.mu.ahead = ahead
 	for slot := range sh.mu.store.n {
 		c := sh.lookLocked(slot)
-		before := c.bytes()
 		c.move(inRange(addSat(c.now, by)))
-		o := sh.keepLocked(c, before, 0)
+		o := sh.keepLocked(c, 0)
 		sh.table.bytes.Add(o.grown)
 		sh.table.account(c.set).domain.bytes.Add(o.grown)
 	}
@@ -50,14 +49,8 @@ func (sh *shard) atLocked(now int64) int64 {
 
 // move moves the counter from its time to to as if no time had passed in between.
 func (c *counter) move(to int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		c.at(i).move(&plans[i], c.now, to)
-	}
-	list := c.shadows()
-	for i := range list {
-		x := &list[i]
-		x.state.move(x.plan(), c.now, to)
+	for i := range c.states() {
+		c.state(i).move(c.plan(i), c.now, to)
 	}
 	granted := c.grants()
 	for i := range granted {

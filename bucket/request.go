@@ -209,12 +209,10 @@ func (c *counter) charge(now, cost int64) {
 
 // refund refunds cost > 0 to every limit and shadow.
 func (c *counter) refund(cost int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		p := &plans[i]
-		c.at(i).refund(p, mulSat(cost, p.cost))
+	for i := range c.states() {
+		p := c.plan(i)
+		c.state(i).refund(p, mulSat(cost, p.cost))
 	}
-	c.refundShadows(cost)
 }
 
 // countDenied makes a denied check count where the limits say so, and reports whether any did.

@@ -57,10 +57,12 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 // saveLocked keeps c, a counter of the shard, as it is.
 func (sh *shard) saveLocked(c *counter) { sh.mu.store.save(c) }
 
-// keepLocked saves c, which took before bytes, and returns the outcome.
-func (sh *shard) keepLocked(c *counter, before int64, did effects) outcome {
+// keepLocked saves c and returns the outcome.
+func (sh *shard) keepLocked(c *counter, did effects) outcome {
+	r := sh.mu.store.at(c.slot)
+	before := r.bytes()
 	sh.mu.store.save(c)
-	grown := c.bytes() - before
+	grown := r.bytes() - before
 	sh.mu.bytes += grown
 	return outcome{did, c, grown}
 }
@@ -134,25 +136,24 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 
 // resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
-	before := c.bytes()
 	if len(c.grants()) > 0 {
 		c.settle(now)
 	}
 	list := c.grants()
 	if len(list) == 0 {
-		o = outcome{did: removed | changed, grown: -sh.removeLocked(c, before)}
+		o = outcome{did: removed | changed, grown: -sh.removeLocked(c)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	sh.exit(c, before)
+	n := sh.exit(c)
 	made := newCounter(r.Limits, c.now, new(more))
 	for i := range list {
 		list[i].paid = 0
 	}
 	made.setGrants(list)
 	c = sh.replaceLocked(c, &made)
-	sh.enter(c, before)
-	o = sh.keepLocked(c, before, changed)
+	sh.enter(c, n)
+	o = sh.keepLocked(c, changed)
 	c.status(c.now, d)
 	d.seenFrom(now, c.now)
 	return o
@@ -215,7 +216,10 @@ func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	*made = *c
 	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
-	return sh.keepLocked(made, 0, inserted)
+	sh.mu.store.save(made)
+	grown := sh.mu.store.at(made.slot).bytes()
+	sh.mu.bytes += grown
+	return outcome{inserted, made, grown}
 }
 
 // readLocked answers from c without changing it.
@@ -237,13 +241,12 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 
 // useLocked answers a verb that may change c.
 func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
-	before := c.bytes()
 	if verb == Refund {
 		// So that earlier receipts do not find their counter.
 		c.birth = sh.bornLocked()
 		c.keepGrants() // for the same reason
 	}
-	c, o.did = sh.underLocked(c, r.Limits, now, before)
+	c, o.did = sh.underLocked(c, r.Limits, now)
 	c.cuts |= flagAgain
 	at := c.settle(now)
 	if rc != nil {
@@ -269,14 +272,14 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if rc != nil && o.has(charged) {
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
-	o = sh.keepLocked(c, before, o.did)
+	o = sh.keepLocked(c, o.did)
 	d.seenFrom(now, at)
 	return o
 }
 
-// underLocked puts the counter c, with before bytes accounted for, under the limits l, and returns it. Under equal limits it
+// underLocked puts the counter c under the limits l, and returns it. Under equal limits it
 // stays in its domain's account: using another domain's counter does not take it over.
-func (sh *shard) underLocked(c *counter, l *Limits, now, before int64) (made *counter, did effects) {
+func (sh *shard) underLocked(c *counter, l *Limits, now int64) (made *counter, did effects) {
 	if c.limits == l {
 		return c, 0
 	}
@@ -284,13 +287,13 @@ func (sh *shard) underLocked(c *counter, l *Limits, now, before int64) (made *co
 	if equal && c.limits.domain != l.domain && c.limits.domain != "" {
 		return c, 0
 	}
-	sh.exit(c, before)
+	n := sh.exit(c)
 	if equal {
 		c.limits = l // parsed again; next time the pointers are equal
 	} else {
 		c, did = sh.replaceLocked(c, c.withLimits(l, now)), changed
 	}
-	sh.enter(c, before)
+	sh.enter(c, n)
 	return c, did
 }
 
@@ -307,10 +310,8 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if len(rc.rest) != len(c.limits.plans)-1 {
 		return o // births wrap: the receipt is of an earlier counter
 	}
-	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	o = sh.keepLocked(c, before, changed) // a lease may have ended
-	return o
+	return sh.keepLocked(c, changed) // a lease may have ended
 }
 
 // replaceLocked replaces old by made, which receipts of old do not find, and returns it.
@@ -320,9 +321,9 @@ func (sh *shard) replaceLocked(old, made *counter) *counter {
 	return &sh.mu.work
 }
 
-// removeLocked removes the counter c, with n bytes accounted for, and returns n.
-func (sh *shard) removeLocked(c *counter, n int64) int64 {
-	sh.exit(c, n)
+// removeLocked removes the counter c and returns the bytes that it had.
+func (sh *shard) removeLocked(c *counter) int64 {
+	n := sh.exit(c)
 	sh.mu.bytes -= n
 	s := &sh.mu.store
 	if key := s.at(c.slot).key; s.isDirty(c.slot) {

@@ -192,6 +192,16 @@ func (r *record) eachRing(f func(place *uint64)) {
 	}
 }
 
+// bytes returns the memory of r and what it has besides.
+func (r *record) bytes() int64 {
+	n := int64(entryBytes)
+	if r.flags()&flagSide != 0 {
+		n += blockBytes(int(r.aux))
+		r.eachRing(func(place *uint64) { n += blockBytes(ringBytes(1 << (*place >> ringShift))) })
+	}
+	return n
+}
+
 // freeRings frees the rings of r's side, except those that c has; c may be nil.
 func (s *store) freeRings(r *record, c *counter) {
 	r.eachRing(func(place *uint64) {

@@ -40,3 +40,17 @@ func (t *Table) accountOf(l *Limits) *account {
 
 // bytes returns the memory of the index.
 func (x *index) bytes() int64 { return 64 * int64(len(x.lines)+len(x.old)) }
+
+// bytes returns the memory that c needs in a table.
+func (c *counter) bytes() int64 {
+	if c.fits() {
+		return entryBytes
+	}
+	n := entryBytes + blockBytes(c.sideBytes())
+	for i := range c.states() {
+		if s := c.state(i); s.log != nil {
+			n += blockBytes(ringBytes(len(s.log.ring)))
+		}
+	}
+	return n
+}

@@ -235,8 +235,7 @@ func (t *Table) DropShard(shard int) int {
 	defer sh.mu.Unlock()
 	n := int(sh.mu.store.n)
 	for slot := range sh.mu.store.n {
-		c := sh.lookLocked(slot)
-		sh.exit(c, c.bytes())
+		sh.exit(sh.lookLocked(slot))
 	}
 	t.entries.Add(-int64(n))
 	t.bytes.Add(-sh.mu.bytes)
