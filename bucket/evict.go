@@ -229,17 +229,20 @@ func (t *Table) forgetLocked(sh *shard, c *counter) {
 	t.entries.Add(-1)
 }
 
-// evictElsewhere evicts from the shards in turn, except own, until the table is within its caps. No lock may be held.
-func (t *Table) evictElsewhere(now int64, own int) {
+// evictElsewhere evicts from the other shards in turn until the table is within its caps. No lock may be held.
+func (sh *shard) evictElsewhere(now int64) {
+	t := sh.table
+	if t.over() == nothing {
+		return
+	}
 	n := uint64(len(t.shards))
 	evicted, looks := 0, 0
 	for range n {
 		i := t.next.Add(1) % n
-		if i == uint64(own) {
+		if i == uint64(sh.number) {
 			continue
 		}
-		sh := &t.shards[i]
-		sh.mu.Lock()
+		sh := t.lock(int(i))
 		e, l := t.makeRoomLocked(sh, now, nil, false)
 		sh.mu.Unlock()
 		evicted, looks = evicted+e, looks+l

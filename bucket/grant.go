@@ -56,32 +56,28 @@ type Grant struct {
 // A Reset keeps grants, since they may still be spent. An eviction forgets them, so their units may be admitted once more.
 func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := l.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(l.Key)
 	if v = sh.verdictLocked(now, l.Unreplicated); v != Decided {
 		seq = sh.mu.seq
 		sh.mu.Unlock()
 		return g, seq, v
 	}
 	var o outcome
-	switch at := sh.atLocked(now); {
-	case !sh.mayGrantAfterLoss(at, l):
-		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: true}
-		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
-		g.RetryAfter = g.Decision.RetryAfter
-	case l.grantable():
+	at := sh.atLocked(now)
+	if lost := !sh.mayGrantAfterLoss(at, l); !lost && l.grantable() {
 		o = sh.grantLocked(at, l, t.nextGrant(now), &g)
-	default:
-		g.RetryAfter = Never
-		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
-		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+	} else {
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: lost}
+		sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+		if g.RetryAfter = Never; lost {
+			g.RetryAfter = g.Decision.RetryAfter
+		}
 	}
-	t.followLocked(sh, own, now, l.Key, o, l.Unreplicated)
+	sh.followLocked(now, l.Key, o, l.Unreplicated)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
-	if o.grown > 0 && t.over() != nothing {
-		t.evictElsewhere(now, own)
+	if o.grown > 0 {
+		sh.evictElsewhere(now)
 	}
 	return g, seq, Decided
 }
@@ -91,9 +87,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 // merge with another counter. seq and v are as of Try, but v is never Behind.
 func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	if sh.mu.sealed {
 		return 0, sh.mu.seq, Sealed
@@ -101,15 +95,14 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	if c := sh.getLocked(key); c != nil && len(c.grants()) > 0 {
 		var o outcome
 		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
-		t.followLocked(sh, own, now, key, o, false)
+		sh.followLocked(now, key, o, false)
 	}
 	return back, sh.mu.seq, Decided
 }
 
 // Granted returns the number of grants of key that have not ended at now, and their total units.
 func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	c := sh.getLocked(key)
 	if c == nil {

@@ -37,8 +37,7 @@ func (k KeyAt) Compare(x KeyAt) int {
 
 // Keys appends the keys of the shard's counters to keys, in the order of their slots.
 func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	keys = slices.Grow(keys, int(sh.mu.store.n))
 	for slot := range sh.mu.store.n {

@@ -29,14 +29,13 @@ func (e *ImportError) Error() string {
 // the export has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
 	now = inRange(now)
-	sh := &t.shards[shard]
 	r := reader{rest: data}
 	for done := 0; done < n; {
-		sh.mu.Lock()
-		grown, err := t.importLocked(sh, shard, now, im, &r, &done, min(n, done+imageChunk), merge)
+		sh := t.lock(shard)
+		grown, err := sh.importLocked(now, im, &r, &done, min(n, done+imageChunk), merge)
 		sh.mu.Unlock()
-		if grown && t.over() != nothing {
-			t.evictElsewhere(now, shard)
+		if grown {
+			sh.evictElsewhere(now)
 		}
 		if err != nil {
 			return err
@@ -49,15 +48,13 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 }
 
 // importLocked imports the counters from index *done up to to, and advances *done.
-func (t *Table) importLocked(
-	sh *shard, own int, now int64, im *Image, r *reader, done *int, to int, merge bool,
-) (grown bool, err error) {
+func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int, merge bool) (grown bool, err error) {
 	for ; *done < to; *done++ {
 		key := r.key()
 		at := sh.atLocked(now)
 		var c counter
 		there := im.read(r, at, &sh.mu.spare, &c)
-		if r.why == "" && key.Shard(len(t.shards)) != own {
+		if r.why == "" && key.Shard(len(sh.table.shards)) != sh.number {
 			r.fail("it belongs to another shard")
 		}
 		if r.why != "" {
@@ -66,7 +63,7 @@ func (t *Table) importLocked(
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
-		t.noteGrants(c.grants())
+		sh.table.noteGrants(c.grants())
 		var o outcome
 		switch {
 		case merge && there:
@@ -77,7 +74,7 @@ func (t *Table) importLocked(
 			o = sh.clearLocked(key)
 		}
 		sh.mu.spare.release()
-		t.followLocked(sh, own, now, key, o, false)
+		sh.followLocked(now, key, o, false)
 		grown = grown || o.grown > 0
 	}
 	return grown, nil

@@ -19,8 +19,7 @@ type Standing struct {
 // counter; then everything is free.
 func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known bool) {
 	now = inRange(now)
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	now = sh.atLocked(now)
 	c := sh.getLocked(key)
@@ -41,8 +40,7 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 // now.
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	type used struct {
 		key Key
 		at  int64
@@ -128,23 +126,21 @@ func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRang
 // little.
 func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted, v Verdict) {
 	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(r.Key)
 	if v = sh.verdictLocked(now, r.Unreplicated); v != Decided {
 		sh.mu.Unlock()
 		return x, v
 	}
-	grown := t.countsLocked(sh, own, now, r, tag, ends, &x)
+	grown := sh.countsLocked(now, r, tag, ends, &x)
 	sh.mu.Unlock()
-	if grown && t.over() != nothing {
-		t.evictElsewhere(now, own)
+	if grown {
+		sh.evictElsewhere(now)
 	}
 	return x, Decided
 }
 
 // countsLocked is Counts under the lock, and reports whether the shard has grown.
-func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
+func (sh *shard) countsLocked(now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
 	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
 	sum.Key.Hi ^= tag // the shard depends on Lo only
@@ -160,13 +156,13 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 		return false
 	}
 	o := sh.decideLocked(at, r, Charge, x.Added, nil, &x.Decision)
-	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
+	sh.followLocked(now, r.Key, o, r.Unreplicated)
 	x.Over = min(x.Added, max(0, o.counter.at(0).spent-r.Limits.plans[0].limit))
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
 	p.counter.first.aux = end // it may be that of another clock
 	sh.saveLocked(p.counter)
-	t.followLocked(sh, own, now, sum.Key, p, r.Unreplicated)
+	sh.followLocked(now, sum.Key, p, r.Unreplicated)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
 }

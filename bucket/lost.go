@@ -21,8 +21,7 @@ const MaxLostRetry = 10 * time.Second
 // SetLost declares the shard's counters of before since (Unix ns) as lost, which counts until the given time; math.MaxInt64
 // means forever. A since of 0 ends it.
 func (t *Table) SetLost(shard int, since, until int64) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.lost = lost{since, until}
 }

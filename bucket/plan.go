@@ -302,23 +302,21 @@ func (l *Limits) Repeatable() bool {
 // shard's last change.
 func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged bool, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(r.Key)
 	v = sh.verdictLocked(now, r.Unreplicated || r.Limits.unlimited)
 	if v == Decided {
-		charged = t.timesLocked(sh, own, now, r, min(times, MaxTimes), &s)
+		charged = sh.timesLocked(now, r, min(times, MaxTimes), &s)
 	}
 	seq = sh.mu.seq
 	sh.mu.Unlock()
-	if charged && t.over() != nothing {
-		t.evictElsewhere(now, own)
+	if charged {
+		sh.evictElsewhere(now)
 	}
 	return s, charged, seq, v
 }
 
 // timesLocked decides r until it is denied, at most times times.
-func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int64, s *Series) (spent bool) {
+func (sh *shard) timesLocked(now int64, r *Request, times int64, s *Series) (spent bool) {
 	if r.Limits.unlimited {
 		s.Granted, s.Last = times, unlimitedDecision()
 		return false
@@ -326,11 +324,11 @@ func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int
 	for s.Granted < times {
 		var d Decision
 		o := sh.decideLocked(sh.atLocked(now), r, Check, r.Cost, nil, &d)
-		t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
+		sh.followLocked(now, r.Key, o, r.Unreplicated)
 		spent = spent || o.has(charged)
 		if !d.Allowed {
 			if s.Denial = d; d.Lost {
-				t.deniedLost.Add(uint64(times - s.Granted))
+				sh.table.deniedLost.Add(uint64(times - s.Granted))
 			}
 			return spent
 		}

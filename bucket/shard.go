@@ -8,7 +8,9 @@ import (
 // shard is the part of a table under one lock.
 type shard struct {
 	table *Table
-	mu    struct {
+	// number is its index in the table.
+	number int
+	mu     struct {
 		sync.Mutex
 		// sealed: Try decides nothing here.
 		sealed bool
@@ -32,6 +34,16 @@ type shard struct {
 		births uint16
 	}
 }
+
+// lock locks a shard and returns it.
+func (t *Table) lock(shard int) *shard {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	return sh
+}
+
+// lockKey locks the shard of a key and returns it.
+func (t *Table) lockKey(k Key) *shard { return t.lock(k.Shard(len(t.shards))) }
 
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
 // kept by saveLocked.

@@ -2,8 +2,7 @@ package bucket
 
 // counterOf returns a copy of the counter of key in its shard, nil if there is none.
 func (t *Table) counterOf(key Key) *counter {
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	c := sh.getLocked(key)
 	if c == nil {
