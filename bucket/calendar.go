@@ -214,13 +214,6 @@ func (s *state) settleStep(p *plan, now int64) {
 	}
 }
 
-// openStep sets the next boundary if the bucket is full.
-func (s *state) openStep(p *plan, now int64) {
-	if s.aux == never {
-		s.aux = p.windowEnd(now)
-	}
-}
-
 // untilStep requires that more than target units count.
 func (s *state) untilStep(p *plan, now, target int64) int64 {
 	return subSat(p.nth(s.aux, ceilDiv(s.spent-target, p.count)-1), now)

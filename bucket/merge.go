@@ -138,16 +138,17 @@ func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 	case kindWeighted:
 		return s.mergeWeighted(p, o, now) || changed
 	case kindStep, kindFixed:
-		// never is before every boundary.
-		if o.spent > s.spent {
-			s.spent, changed = o.spent, true
-		}
-		if o.aux > s.aux {
-			s.aux, changed = o.aux, true
-		}
+		return s.raise(o) || changed // never is before every boundary
 	case kindLog, kindBins:
 		return s.mergeLog(p, o, now) || changed
 	}
+	return changed
+}
+
+// raise makes spent and aux of s at least those of o.
+func (s *state) raise(o *state) (changed bool) {
+	changed = o.spent > s.spent || o.aux > s.aux
+	s.spent, s.aux = max(s.spent, o.spent), max(s.aux, o.aux)
 	return changed
 }
 

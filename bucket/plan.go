@@ -214,11 +214,7 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 
 // mulDivCeil returns ⌈a × b / c⌉ for a, b ≥ 0, c > 0, saturating.
 func mulDivCeil(a, b, c int64) int64 {
-	q, r := mulDiv(a, b, c)
-	if r != 0 && q != math.MaxInt64 {
-		q++
-	}
-	return q
+	return wide(uint64(a), uint64(b)).divCeil(c)
 }
 
 // uint128 is the product of two 64-bit numbers.
@@ -248,13 +244,6 @@ func (x uint128) sub(y uint128) uint128 {
 
 // div returns ⌊x / d⌋ and the remainder, for d > 0. A quotient above math.MaxInt64 is saturated, with remainder 0.
 func (x uint128) div(d int64) (quo, rem int64) {
-	if x.hi == 0 {
-		q := x.lo / uint64(d)
-		if q > math.MaxInt64 {
-			return math.MaxInt64, 0
-		}
-		return int64(q), int64(x.lo % uint64(d))
-	}
 	if x.hi >= uint64(d) {
 		return math.MaxInt64, 0
 	}

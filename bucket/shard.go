@@ -356,13 +356,9 @@ func (d *Decision) seenFrom(now, at int64) {
 		return
 	}
 	behind := saturate(elapsed(now, at))
-	if d.RetryAfter > 0 {
-		d.RetryAfter = time.Duration(addSat(int64(d.RetryAfter), behind))
-	}
-	if d.Delay > 0 {
-		d.Delay = time.Duration(addSat(int64(d.Delay), behind))
-	}
-	if d.ResetAfter > 0 {
-		d.ResetAfter = time.Duration(addSat(int64(d.ResetAfter), behind))
+	for _, t := range []*time.Duration{&d.RetryAfter, &d.Delay, &d.ResetAfter} {
+		if *t > 0 {
+			*t = time.Duration(addSat(int64(*t), behind))
+		}
 	}
 }

@@ -114,10 +114,10 @@ func (s *state) charge(p *plan, now, cost int64) {
 	switch p.kind {
 	case kindUnlimited, kindBlocked:
 		return
-	case kindStep:
-		s.openStep(p, now)
-	case kindFixed:
-		s.openFixed(p, now)
+	case kindStep, kindFixed:
+		if s.aux == never {
+			s.aux = p.windowEnd(now) // of the step or window that begins
+		}
 	case kindLog, kindBins:
 		s.chargeLog(p, now, cost)
 		return
