@@ -103,6 +103,15 @@ func (c *counter) copyTo(m *more) counter {
 	return d
 }
 
+// under is copyTo under the limits l.
+func (c *counter) under(l *Limits, now int64, m *more) counter {
+	seen := c.copyTo(m)
+	if !c.limits.Equal(l) {
+		return *seen.withLimits(l, now)
+	}
+	return seen
+}
+
 // unshare gives c its own rings.
 func (c *counter) unshare() {
 	for i := range c.states() {

@@ -63,20 +63,10 @@ func (l *Limits) bytes() int64 {
 	return setOverhead + int64(len(l.list))*int64(unsafe.Sizeof(Limit{})+unsafe.Sizeof(plan{}))
 }
 
-// join adds a reference unless there is none.
-func (a *account) join() bool {
-	for n := a.refs.Load(); n > 0; n = a.refs.Load() {
-		if a.refs.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-	return false
-}
-
-// leave removes a reference unless it is the last.
-func (a *account) leave() bool {
-	for n := a.refs.Load(); n > 1; n = a.refs.Load() {
-		if a.refs.CompareAndSwap(n, n-1) {
+// refer adds by to the references if there are more than above.
+func (a *account) refer(by, above int64) bool {
+	for n := a.refs.Load(); n > above; n = a.refs.Load() {
+		if a.refs.CompareAndSwap(n, n+by) {
 			return true
 		}
 	}
@@ -105,7 +95,7 @@ func (t *Table) numberLocked(a *account) {
 // refer adds a reference to l, and returns its account.
 func (t *Table) refer(l *Limits) *account {
 	// The first table in the process that uses the limits finds its account without a lock.
-	if a := l.account.Load(); a != nil && a.table == t && a.join() {
+	if a := l.account.Load(); a != nil && a.table == t && a.refer(1, 0) {
 		return a
 	}
 	t.accounts.Lock()
@@ -132,8 +122,8 @@ func (t *Table) refer(l *Limits) *account {
 func (t *Table) unrefer(number uint32) {
 	a := t.account(number)
 	l := a.limits
-	if a.leave() {
-		return
+	if a.refer(-1, 1) {
+		return // it was not the last
 	}
 	t.accounts.Lock()
 	defer t.accounts.Unlock()

@@ -23,10 +23,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	for i := range limits.plans {
 		p, s := &limits.plans[i], c.at(i)
 		units := p.limit - left[i]
-		switch {
-		case p.stateless():
-			continue
-		case left[i] <= 0:
+		if left[i] <= 0 {
 			units = p.capacity
 		}
 		if units > 0 {

@@ -23,17 +23,12 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	defer sh.mu.Unlock()
 	now = sh.atLocked(now)
 	c := sh.getLocked(key)
-	known = c != nil
-	var seen counter
-	if known {
-		seen = c.copyTo(new(more))
-		if c.limits != limits && !c.limits.Equal(limits) {
-			seen = *seen.withLimits(limits, now)
-		}
-	} else {
-		seen = newCounter(limits, now, new(more))
+	if c == nil {
+		free := newCounter(limits, now, new(more))
+		return free.stand(now), false
 	}
-	return seen.stand(now), known
+	seen := c.under(limits, now, new(more))
+	return seen.stand(now), true
 }
 
 // Recent calls f for the most recently used counters of the shard, at most most, with their limits and the state of each at
@@ -55,17 +50,14 @@ func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standi
 	for _, u := range all[max(0, len(all)-most):] {
 		sh.mu.Lock()
 		c := sh.getLocked(u.key)
-		known := c != nil
-		var limits *Limits
-		var list []Standing
-		if known {
-			seen := c.copyTo(new(more))
-			limits, list = c.limits, seen.stand(sh.atLocked(now))
+		if c == nil {
+			sh.mu.Unlock()
+			continue
 		}
+		seen := c.copyTo(new(more))
+		list := seen.stand(sh.atLocked(now))
 		sh.mu.Unlock()
-		if known {
-			f(u.key, limits, list)
-		}
+		f(u.key, seen.limits, list)
 	}
 }
 
@@ -161,7 +153,7 @@ func (sh *shard) countsLocked(now int64, r *Request, tag uint64, ends int64, x *
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
 	p.counter.first.aux = end // it may be that of another clock
-	sh.saveLocked(p.counter)
+	sh.mu.store.save(p.counter)
 	sh.followLocked(now, sum.Key, p, r.Unreplicated)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0

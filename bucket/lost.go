@@ -34,9 +34,7 @@ func (l *Limits) SpentUntil(at int64) int64 {
 	c := spentCounter(l, inRange(at))
 	end := c.now
 	for i := range l.plans {
-		if p := &l.plans[i]; !p.stateless() {
-			end = max(end, addSat(c.now, c.at(i).free(p, c.now)))
-		}
+		end = max(end, addSat(c.now, c.at(i).free(&l.plans[i], c.now)))
 	}
 	return end
 }
@@ -46,9 +44,6 @@ func spentCounter(l *Limits, at int64) counter {
 	c := newCounter(l, at, new(more))
 	for i := range l.plans {
 		p, s := &l.plans[i], c.at(i)
-		if p.stateless() {
-			continue
-		}
 		s.charge(p, at, p.capacity)
 		s.admit(p, at)
 	}
@@ -63,12 +58,9 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		return o, false
 	}
 	unknown := spentCounter(r.Limits, since)
-	c := sh.getLocked(r.Key)
 	seen := newCounter(r.Limits, now, new(more))
-	if c != nil {
-		if seen = c.copyTo(new(more)); c.limits != r.Limits && !c.limits.Equal(r.Limits) {
-			seen = *seen.withLimits(r.Limits, now)
-		}
+	if c := sh.getLocked(r.Key); c != nil {
+		seen = c.under(r.Limits, now, new(more))
 		if unknown.now > now {
 			seen.unshare() // it is moved to the time of the loss
 		}

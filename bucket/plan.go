@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 )
@@ -90,25 +91,17 @@ func (l *Limit) compile(cal *calendar) plan {
 		if l.Refill == RefillInterval {
 			p.kind = kindStep
 		}
-		if l.Burst > 0 {
-			p.limit = l.Burst
-		}
+		p.limit = cmp.Or(l.Burst, l.Count)
 	case FixedWindow:
 		p.kind = kindFixed
 	case SlidingLog:
 		p.kind = kindLog
 		p.grain, p.span = 1, p.period
-		p.maxEntries = DefaultLogEntries
-		if l.LogEntries > 0 {
-			p.maxEntries = int(l.LogEntries)
-		}
+		p.maxEntries = cmp.Or(int(l.LogEntries), DefaultLogEntries)
 	case SlidingCounter:
 		p.kind = kindWeighted
 	case SlidingWindow:
-		n := int64(DefaultSubWindows)
-		if l.SubWindows > 0 {
-			n = int64(l.SubWindows)
-		}
+		n := cmp.Or(int64(l.SubWindows), DefaultSubWindows)
 		p.kind = kindBins
 		p.grain = ceilDiv(p.period, n)
 		p.span, p.maxEntries = p.grain*(n+1), int(n+1)

@@ -174,11 +174,8 @@ func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 	plans := c.plans()
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
-		if p.kind == kindUnlimited || p.kind == kindBlocked || p.queue {
-			continue
-		}
 		left := subSat(p.capacity-s.used(p, now), reserve)
-		if left > 0 && mulSat(cost, p.cost) > left {
+		if left > 0 && !p.queue && mulSat(cost, p.cost) > left {
 			s.charge(p, now, left)
 			drained = true
 		}
@@ -219,28 +216,18 @@ func (c *counter) refund(cost int64) {
 func (c *counter) countDenied(now, cost int64) (kept bool) {
 	plans := c.limits.plans
 	for i := range plans {
-		if c.at(i).countDenied(&plans[i], now, cost) {
+		p, s := &plans[i], c.at(i)
+		if p.countDenied && p.kind == kindLog {
+			s.chargeLog(p, now, mulSat(cost, p.cost))
+			kept = true
+		}
+		if p.countDenied && p.minInterval > 0 {
+			s.last = now
 			kept = true
 		}
 	}
 	if kept {
 		c.admissions++
-	}
-	return kept
-}
-
-// countDenied makes a denied check of cost count, if the limit says so.
-func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
-	if !p.countDenied {
-		return false
-	}
-	if p.kind == kindLog {
-		s.chargeLog(p, now, mulSat(cost, p.cost))
-		kept = true
-	}
-	if p.minInterval > 0 {
-		s.last = now
-		kept = true
 	}
 	return kept
 }

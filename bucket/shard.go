@@ -46,7 +46,7 @@ func (t *Table) lock(shard int) *shard {
 func (t *Table) lockKey(k Key) *shard { return t.lock(k.Shard(len(t.shards))) }
 
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
-// kept by saveLocked.
+// kept by keepLocked.
 func (sh *shard) getLocked(key Key) *counter {
 	slot, ok := sh.mu.store.find(key)
 	if !ok {
@@ -65,9 +65,6 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 	sh.mu.store.load(sh.table, slot, &sh.mu.seen, &sh.mu.seenSide)
 	return &sh.mu.seen
 }
-
-// saveLocked keeps c, a counter of the shard, as it is.
-func (sh *shard) saveLocked(c *counter) { sh.mu.store.save(c) }
 
 // keepLocked saves c and returns the outcome.
 func (sh *shard) keepLocked(c *counter, did effects) outcome {
@@ -121,12 +118,10 @@ func (o outcome) and(p outcome) outcome {
 func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if r.DenyLost && sh.mu.lost.since != 0 {
 		o, answered := sh.decideLostLocked(now, r, verb, cost, d)
-		if answered || o.did != 0 {
-			if !answered {
-				o = o.and(sh.decideKnownLocked(now, r, verb, cost, rc, d))
-			}
+		if answered {
 			return o
 		}
+		return o.and(sh.decideKnownLocked(now, r, verb, cost, rc, d))
 	}
 	return sh.decideKnownLocked(now, r, verb, cost, rc, d)
 }
@@ -199,13 +194,15 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	if !kept || r.Limits.stateless {
 		return outcome{}
 	}
+	if d.Allowed && rc != nil {
+		c.cuts |= flagHeld
+	}
 	o := sh.insertLocked(r.Key, &c)
 	o.did |= changed
 	if d.Allowed {
 		o.did |= charged
 		if rc != nil {
 			rc.after(r, o.counter, cost, sh.mu.ahead)
-			sh.saveLocked(o.counter)
 		}
 	}
 	sh.mu.spare.release()
@@ -237,10 +234,7 @@ func (sh *shard) insertLocked(key Key, c *counter) outcome {
 // readLocked answers from c without changing it.
 func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64, d *Decision) {
 	sh.mu.store.at(c.slot).meta |= meta(flagAgain)
-	seen := c.copyTo(&sh.mu.spare)
-	if c.limits != r.Limits && !c.limits.Equal(r.Limits) {
-		seen = *seen.withLimits(r.Limits, now)
-	}
+	seen := c.under(r.Limits, now, &sh.mu.spare)
 	at := seen.settle(now)
 	if verb == Read {
 		seen.read(r, at, cost, d)
@@ -282,6 +276,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		o.did = changed
 	}
 	if rc != nil && o.has(charged) {
+		c.cuts |= flagHeld
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
 	o = sh.keepLocked(c, o.did)

@@ -19,6 +19,7 @@
 package bucket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -127,9 +128,9 @@ func NewTable(c Config) (*Table, error) {
 		shards:     make([]shard, c.Shards),
 		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
 		activated:  make(chan struct{}, 1),
-		maxEntries: DefaultMaxEntries,
-		maxBytes:   math.MaxInt64,
-		maxSets:    DefaultMaxSets,
+		maxEntries: cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
+		maxBytes:   cmp.Or(c.MaxBytes, math.MaxInt64),
+		maxSets:    cmp.Or(int64(c.MaxSets), DefaultMaxSets),
 		whenFull:   c.WhenFull,
 		arena:      offheap.New(pageBytes, true),
 		slabs:      newSlabs(),
@@ -141,15 +142,6 @@ func NewTable(c Config) (*Table, error) {
 	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)
 	t.listDomainsLocked()
 	t.numbers.Store(new([]*account))
-	if c.MaxSets > 0 {
-		t.maxSets = int64(c.MaxSets)
-	}
-	if c.MaxEntries > 0 {
-		t.maxEntries = int64(c.MaxEntries)
-	}
-	if c.MaxBytes > 0 {
-		t.maxBytes = c.MaxBytes
-	}
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.table, sh.number, sh.mu.journal = t, i, newJournal()

@@ -162,47 +162,22 @@ var (
 	unitNames   = []string{Minute: "minute", Hour: "hour", Day: "day", Week: "week", Month: "month", Year: "year"}
 )
 
-// String returns v's name, for example "check".
-func (v Verb) String() string { return nameOf(verbNames, v) }
+// The methods of the types convert values to these names, and names to values.
 
-// UnmarshalText sets v from its name.
-func (v *Verb) UnmarshalText(text []byte) error { return fromName(verbNames, text, v) }
-
-// String returns a's name, for example "token_bucket".
-func (a Algorithm) String() string { return nameOf(algorithmNames, a) }
-
-// MarshalText returns a's name.
-func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText sets a from its name.
+func (v Verb) String() string                        { return nameOf(verbNames, v) }
+func (v *Verb) UnmarshalText(text []byte) error      { return fromName(verbNames, text, v) }
+func (a Algorithm) String() string                   { return nameOf(algorithmNames, a) }
+func (a Algorithm) MarshalText() ([]byte, error)     { return []byte(a.String()), nil }
 func (a *Algorithm) UnmarshalText(text []byte) error { return fromName(algorithmNames, text, a) }
-
-// String returns a's name, for example "first_hit".
-func (a Align) String() string { return nameOf(alignNames, a) }
-
-// MarshalText returns a's name.
-func (a Align) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText sets a from its name.
-func (a *Align) UnmarshalText(text []byte) error { return fromName(alignNames, text, a) }
-
-// String returns r's name, for example "continuous".
-func (r Refill) String() string { return nameOf(refillNames, r) }
-
-// MarshalText returns r's name.
-func (r Refill) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// UnmarshalText sets r from its name.
-func (r *Refill) UnmarshalText(text []byte) error { return fromName(refillNames, text, r) }
-
-// String returns u's name, for example "day".
-func (u Unit) String() string { return nameOf(unitNames, u) }
-
-// MarshalText returns u's name.
-func (u Unit) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
-
-// UnmarshalText sets u from its name.
-func (u *Unit) UnmarshalText(text []byte) error { return fromName(unitNames, text, u) }
+func (a Align) String() string                       { return nameOf(alignNames, a) }
+func (a Align) MarshalText() ([]byte, error)         { return []byte(a.String()), nil }
+func (a *Align) UnmarshalText(text []byte) error     { return fromName(alignNames, text, a) }
+func (r Refill) String() string                      { return nameOf(refillNames, r) }
+func (r Refill) MarshalText() ([]byte, error)        { return []byte(r.String()), nil }
+func (r *Refill) UnmarshalText(text []byte) error    { return fromName(refillNames, text, r) }
+func (u Unit) String() string                        { return nameOf(unitNames, u) }
+func (u Unit) MarshalText() ([]byte, error)          { return []byte(u.String()), nil }
+func (u *Unit) UnmarshalText(text []byte) error      { return fromName(unitNames, text, u) }
 
 func nameOf[T ~uint8](names []string, v T) string {
 	if int(v) < len(names) && names[v] != "" {

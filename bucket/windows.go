@@ -54,13 +54,6 @@ func (p *plan) windowStart(now int64) int64 {
 // beginsAtHit reports whether p's windows begin with their first charge.
 func (p *plan) beginsAtHit() bool { return p.kind == kindFixed && p.align == AlignFirstHit }
 
-// undoFixed undoes a charge of cost if its window, which ends at m.aux, is still open.
-func (s *state) undoFixed(p *plan, m mark, cost int64) {
-	if s.aux == m.aux && s.aux != never {
-		s.refund(p, cost)
-	}
-}
-
 // The sliding window of n sub-windows: units are summed per sub-window of ⌈period / n⌉, aligned to the epoch, and the current
 // sub-window and the n before it count. Together they cover (now − period, now] and up to one sub-window more, so it never
 // admits more than the log.
