@@ -58,17 +58,14 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 		if s.glance >= s.n {
 			s.glance = 0
 		}
-		if s.glance == sh.mu.work.slot {
-			s.glance++
-			continue
+		if s.glance != sh.mu.work.slot {
+			if c := sh.lookLocked(s.glance); c.free(sh.atLocked(now)) {
+				t.forgetLocked(sh, c)
+				t.expired.Add(1)
+				continue
+			}
 		}
-		c := sh.lookLocked(s.glance)
-		if !c.free(sh.atLocked(now)) {
-			s.glance++
-			continue
-		}
-		t.forgetLocked(sh, c)
-		t.expired.Add(1)
+		s.glance++
 	}
 }
 
@@ -137,12 +134,12 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 		s.at(s.hand).meta &^= meta(flagAgain) // spared for now
 		s.hand += stride
 	}
-	for _, x := range []victim{shared, other} {
-		if !best.found {
-			best = x
+	for _, x := range []victim{best, shared, other} {
+		if x.found {
+			return x.slot, true, looked
 		}
 	}
-	return best.slot, best.found, looked
+	return 0, false, looked
 }
 
 // victim is a candidate for eviction.

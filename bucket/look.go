@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -69,14 +68,10 @@ func (c *counter) stand(now int64) []Standing {
 		var d Decision
 		c.describe(&d, i, at)
 		d.seenFrom(now, at)
-		s := Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
-		if p := &c.plans()[i]; p.kind != kindUnlimited {
-			held := c.limits.plans[i].limit - p.limit
-			s.Spent = addSat(c.at(i).used(p, at), held)
-		} else {
-			s.Remaining = math.MaxInt64
-		}
-		list[i] = s
+		list[i] = Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
+		p := &c.plans()[i]
+		held := c.limits.plans[i].limit - p.limit
+		list[i].Spent = addSat(c.at(i).used(p, at), held)
 	}
 	return list
 }

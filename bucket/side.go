@@ -41,11 +41,7 @@ const (
 
 // sideBytes returns the size of c's side.
 func (c *counter) sideBytes() int {
-	n := headBytes + stateBytes
-	if m := c.more; m != nil {
-		n += stateBytes*len(m.rest) + shadowBytes*len(m.shadows) + grantBytes*len(m.grants)
-	}
-	return n
+	return headBytes + stateBytes*len(c.limits.plans) + shadowBytes*len(c.shadows()) + grantBytes*len(c.grants())
 }
 
 // ringBytes returns the size of a ring of n entries with its sums.
@@ -146,10 +142,8 @@ func (s *store) saveSide(r *record, c *counter) {
 		r.spent = int64(s.slabs.get(n))
 	}
 	r.aux = int64(n)
-	head := (*sideHead)(blockRef(r.spent).at())
-	*head = sideHead{states: 1}
-	if m := c.more; m != nil {
-		*head = sideHead{states: uint8(1 + len(m.rest)), shadows: uint8(len(m.shadows)), grants: uint16(len(m.grants))}
+	*(*sideHead)(blockRef(r.spent).at()) = sideHead{
+		states: uint8(len(c.limits.plans)), shadows: uint8(len(c.shadows())), grants: uint16(len(c.grants())),
 	}
 	h, states, shadows, grants := parts(blockRef(r.spent).at())
 	for i := range c.states() {
@@ -166,9 +160,7 @@ func (s *store) saveSide(r *record, c *counter) {
 			shadows[i-len(states)] = sideShadow{y, z.set, uint32(z.place)}
 		}
 	}
-	if len(grants) > 0 {
-		copy(grants, c.more.grants)
-	}
+	copy(grants, c.grants())
 }
 
 // placeRing moves e from Go's heap into a block.

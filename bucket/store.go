@@ -68,7 +68,10 @@ func (s *store) at(slot uint32) *record { return s.pages.at(slot) }
 
 // find returns the slot of k's record.
 func (s *store) find(k Key) (slot uint32, ok bool) {
-	return s.index.find(s.pages, k.hash(), k)
+	if l, place := s.index.search(s.pages, k.hash(), k); l != nil {
+		return l.slots[place], true
+	}
+	return 0, false
 }
 
 // add returns the slot of a new record for k, which has none. Only its key is set.
@@ -95,7 +98,8 @@ func (s *store) remove(slot uint32) {
 	s.n--
 	if last := s.n; slot != last {
 		moved := s.at(last)
-		s.index.rename(s.pages, moved.key.hash(), moved.key, slot)
+		l, place := s.index.search(s.pages, moved.key.hash(), moved.key)
+		l.slots[place] = slot
 		*r = *moved
 		if s.isDirty(last) {
 			s.setDirty(last, false)
