@@ -1,7 +1,7 @@
 package bucket
 
 import (
-	"math"
+	"cmp"
 	"slices"
 )
 
@@ -184,19 +184,16 @@ func (c *counter) boundShadows(now int64) {
 		m.shadows = slices.Delete(m.shadows, soonest, soonest+1)
 	}
 	for sets := m.former(); len(sets) > maxFormer; sets = m.former() {
-		soonest, wait := 0, int64(math.MaxInt64)
-		for i, l := range sets {
-			longest := int64(0)
-			for j := range m.shadows {
-				if x := &m.shadows[j]; x.limits == l {
-					longest = max(longest, x.free(now))
+		longest := func(l *Limits) (wait int64) {
+			for i := range m.shadows {
+				if x := &m.shadows[i]; x.limits == l {
+					wait = max(wait, x.free(now))
 				}
 			}
-			if longest < wait {
-				soonest, wait = i, longest
-			}
+			return wait
 		}
-		m.shadows = slices.DeleteFunc(m.shadows, func(x shadow) bool { return x.limits == sets[soonest] })
+		soonest := slices.MinFunc(sets, func(a, b *Limits) int { return cmp.Compare(longest(a), longest(b)) })
+		m.shadows = slices.DeleteFunc(m.shadows, func(x shadow) bool { return x.limits == soonest })
 	}
 	most := c.entriesEach()
 	for i := range m.shadows {

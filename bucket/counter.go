@@ -67,7 +67,7 @@ func newCounter(l *Limits, now int64, m *more) (c counter) {
 // begin makes c, which is zero, what newCounter returns.
 func (c *counter) begin(l *Limits, now int64, m *more) {
 	c.limits, c.now = l, now
-	c.first.begin(&l.plans[0])
+	c.first = newState(&l.plans[0])
 	if n := len(l.plans) - 1; n > 0 {
 		m.release()
 		for i := range n {

@@ -57,29 +57,17 @@ type Grant struct {
 func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
 	now = inRange(now)
 	sh := t.lockKey(l.Key)
-	if v = sh.verdictLocked(now, l.Unreplicated); v != Decided {
-		seq = sh.mu.seq
-		sh.mu.Unlock()
-		return g, seq, v
-	}
 	var o outcome
-	at := sh.atLocked(now)
-	if lost := !sh.mayGrantAfterLoss(at, l); !lost && l.grantable() {
-		o = sh.grantLocked(at, l, t.nextGrant(now), &g)
-	} else {
-		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: lost}
-		sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
-		if g.RetryAfter = Never; lost {
-			g.RetryAfter = g.Decision.RetryAfter
-		}
+	if v = sh.verdictLocked(now, l.Unreplicated); v == Decided {
+		o = sh.grantLocked(now, l, &g)
+		sh.followLocked(now, l.Key, o, l.Unreplicated)
 	}
-	sh.followLocked(now, l.Key, o, l.Unreplicated)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
 	if o.grown > 0 {
 		sh.evictElsewhere(now)
 	}
-	return g, seq, Decided
+	return g, seq, v
 }
 
 // Return ends grant id of key, of which unspent units will not be spent, and returns how many of them are free again. A grant
@@ -144,8 +132,18 @@ func (l *LeaseRequest) grantable() bool {
 	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
 }
 
-// grantLocked grants l as id, as far as possible.
-func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o outcome) {
+// grantLocked grants l as far as possible, in g. clock is the callers' time.
+func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (o outcome) {
+	now := sh.atLocked(clock)
+	if lost := !sh.mayGrantAfterLoss(now, l); lost || !l.grantable() {
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: lost}
+		sh.decideLocked(now, r, Read, 1, nil, &g.Decision)
+		if g.RetryAfter = Never; lost {
+			g.RetryAfter = g.Decision.RetryAfter
+		}
+		return o
+	}
+	id := sh.table.nextGrant(clock)
 	c := sh.getLocked(l.Key)
 	if c == nil {
 		made := newCounter(l.Limits, now, &sh.mu.spare)

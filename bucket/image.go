@@ -238,11 +238,7 @@ func putLength(b []byte, start int) []byte {
 		return b
 	}
 	var length [binary.MaxVarintLen64]byte
-	size := binary.PutUvarint(length[:], uint64(n))
-	b = append(b, length[1:size]...) // only to extend b
-	copy(b[start+size:], b[start+1:start+1+n])
-	copy(b[start:], length[:size])
-	return b
+	return slices.Replace(b, start, start+1, binary.AppendUvarint(length[:0], uint64(n))...)
 }
 
 // append appends s, settled to now.

@@ -92,10 +92,8 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 		return o
 	}
 	c := sh.getLocked(key)
-	n := sh.exit(c)
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain
-	sh.enter(c, n)
 	return sh.keepLocked(c, 0)
 }
 

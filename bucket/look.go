@@ -114,16 +114,15 @@ func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRang
 func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted, v Verdict) {
 	now = inRange(now)
 	sh := t.lockKey(r.Key)
-	if v = sh.verdictLocked(now, r.Unreplicated); v != Decided {
-		sh.mu.Unlock()
-		return x, v
+	grown := false
+	if v = sh.verdictLocked(now, r.Unreplicated); v == Decided {
+		grown = sh.countsLocked(now, r, tag, ends, &x)
 	}
-	grown := sh.countsLocked(now, r, tag, ends, &x)
 	sh.mu.Unlock()
 	if grown {
 		sh.evictElsewhere(now)
 	}
-	return x, Decided
+	return x, v
 }
 
 // countsLocked is Counts under the lock, and reports whether the shard has grown.

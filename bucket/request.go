@@ -87,6 +87,31 @@ const status = Reset + 1
 
 // The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
 
+// apply answers a verb and returns its effects, with cost > 0 unless the verb is status.
+func (c *counter) apply(r *Request, verb Verb, now, cost int64, d *Decision) (did effects) {
+	switch verb {
+	case Check:
+		if c.check(r, now, cost, d) {
+			did = changed
+		}
+		if d.Allowed {
+			did |= charged
+		}
+		return did
+	case Read:
+		c.read(r, now, cost, d)
+		return 0
+	case Charge:
+		c.charge(now, cost)
+		did = charged | changed
+	case Refund:
+		c.refund(cost)
+		did = changed
+	}
+	c.status(now, d)
+	return did
+}
+
 // check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
 // changed: by a charge, or by a denial that counts.
 func (c *counter) check(r *Request, now, cost int64, d *Decision) (kept bool) {

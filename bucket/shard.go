@@ -152,14 +152,12 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	n := sh.exit(c)
 	made := newCounter(r.Limits, c.now, new(more))
 	for i := range list {
 		list[i].paid = 0
 	}
 	made.setGrants(list)
 	c = sh.replaceLocked(c, &made)
-	sh.enter(c, n)
 	o = sh.keepLocked(c, changed)
 	c.status(c.now, d)
 	d.seenFrom(now, c.now)
@@ -169,41 +167,31 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 // firstLocked answers for a key without a counter, and inserts one if there is something to remember.
 func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if verb == Check && !r.Limits.stateless && sh.table.fullFor(r.Limits) {
-		return sh.denyNewLocked(r, d)
+		sh.table.deniedFull.Add(1)
+		*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
+		return outcome{}
 	}
 	c := newCounter(r.Limits, now, &sh.mu.spare)
 	if rc != nil {
 		rc.before(&c, now)
 	}
-	kept := false
-	switch verb {
-	case Check:
-		kept = c.check(r, now, cost, d)
-	case Charge:
-		c.charge(now, cost)
-		c.status(now, d)
-		kept = true
-	case Read:
-		c.read(r, now, cost, d)
-	case Reset:
-		c.status(now, d)
-		return outcome{did: changed} // a replica may have a counter that was evicted here
-	default:
-		c.status(now, d)
+	if verb == Refund {
+		verb = status // there is nothing to refund
 	}
-	if !kept || r.Limits.stateless {
+	did := c.apply(r, verb, now, cost, d)
+	switch {
+	case verb == Reset:
+		return outcome{did: changed} // a replica may have a counter that was evicted here
+	case did == 0 || r.Limits.stateless:
 		return outcome{}
 	}
-	if d.Allowed && rc != nil {
+	if rc != nil && did&charged != 0 {
 		c.cuts |= flagHeld
 	}
 	o := sh.insertLocked(r.Key, &c)
-	o.did |= changed
-	if d.Allowed {
-		o.did |= charged
-		if rc != nil {
-			rc.after(r, o.counter, cost, sh.mu.ahead)
-		}
+	o.did |= did
+	if rc != nil && o.has(charged) {
+		rc.after(r, o.counter, cost, sh.mu.ahead)
 	}
 	sh.mu.spare.release()
 	return o
@@ -211,13 +199,6 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 
 // fullRetry is the RetryAfter of a check denied for lack of room.
 const fullRetry = time.Second
-
-// denyNewLocked denies a check of a new key for lack of room.
-func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
-	sh.table.deniedFull.Add(1)
-	*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
-	return outcome{}
-}
 
 // insertLocked inserts a copy of c as the counter of key, which has none. The outcome's counter has c's data behind pointers.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
@@ -236,11 +217,7 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 	sh.mu.store.at(c.slot).meta |= meta(flagAgain)
 	seen := c.under(r.Limits, now, &sh.mu.spare)
 	at := seen.settle(now)
-	if verb == Read {
-		seen.read(r, at, cost, d)
-	} else {
-		seen.status(at, d)
-	}
+	seen.apply(r, verb, at, cost, d)
 	d.seenFrom(now, at)
 	sh.mu.spare.release()
 }
@@ -258,23 +235,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if rc != nil {
 		rc.before(c, at)
 	}
-	switch verb {
-	case Check:
-		if c.check(r, at, cost, d) {
-			o.did = changed
-		}
-		if d.Allowed {
-			o.did |= charged
-		}
-	case Charge:
-		c.charge(at, cost)
-		c.status(at, d)
-		o.did = charged | changed
-	case Refund:
-		c.refund(cost)
-		c.status(at, d)
-		o.did = changed
-	}
+	o.did |= c.apply(r, verb, at, cost, d)
 	if rc != nil && o.has(charged) {
 		c.cuts |= flagHeld
 		rc.after(r, c, cost, sh.mu.ahead)
@@ -284,9 +245,9 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	return o
 }
 
-// underLocked puts the counter c under the limits l, and returns it. Under equal limits it
-// stays in its domain's account: using another domain's counter does not take it over.
-func (sh *shard) underLocked(c *counter, l *Limits, now int64) (made *counter, did effects) {
+// underLocked puts the counter c under the limits l, and returns it. Under equal limits it stays in its domain's account:
+// using another domain's counter does not take it over.
+func (sh *shard) underLocked(c *counter, l *Limits, now int64) (*counter, effects) {
 	if c.limits == l {
 		return c, 0
 	}
@@ -294,14 +255,13 @@ func (sh *shard) underLocked(c *counter, l *Limits, now int64) (made *counter, d
 	if equal && c.limits.domain != l.domain && c.limits.domain != "" {
 		return c, 0
 	}
-	n := sh.exit(c)
-	if equal {
-		c.limits = l // parsed again; next time the pointers are equal
-	} else {
-		c, did = sh.replaceLocked(c, c.withLimits(l, now)), changed
+	if !equal {
+		return sh.replaceLocked(c, c.withLimits(l, now)), changed
 	}
+	n := sh.exit(c)
+	c.limits = l // parsed again; next time the pointers are equal
 	sh.enter(c, n)
-	return c, did
+	return c, 0
 }
 
 // undoLocked undoes the charge in rc if its counter still exists. In a sealed shard it does not: the charge is in the state
@@ -323,8 +283,10 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 
 // replaceLocked replaces old by made, which receipts of old do not find, and returns it.
 func (sh *shard) replaceLocked(old, made *counter) *counter {
+	n := sh.exit(old)
 	made.slot, made.birth = old.slot, sh.bornLocked()
 	sh.mu.work = *made
+	sh.enter(&sh.mu.work, n)
 	return &sh.mu.work
 }
 

@@ -24,17 +24,12 @@ type state struct {
 }
 
 // newState returns a state without spent units.
-func newState(p *plan) (s state) {
-	s.begin(p)
-	return s
-}
-
-// begin makes s, which is zero, what newState returns.
-func (s *state) begin(p *plan) {
-	s.last = never
+func newState(p *plan) state {
+	s := state{last: never}
 	if p.kind == kindStep || p.kind == kindFixed {
 		s.aux = never
 	}
+	return s
 }
 
 // settle moves s from time last to now ≥ last, dropping what has drained or expired. It does not write to entries, so settling
