@@ -60,8 +60,8 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 					origin[i] = j + 1
 				}
 			}
-		} else if from := forebear(old[:len(c.limits.plans)], i, now); from != nil {
-			n.at(i).inherit(p, from, now)
+		} else {
+			*n.at(i) = started(p, i, old[:len(c.limits.plans)], now)
 		}
 		n.at(i).squeeze(p.maxEntries)
 	}
@@ -202,7 +202,6 @@ func (c *counter) boundShadows(now int64) {
 	}
 }
 
-// free is state.free.
 func (x *shadow) free(now int64) int64 { return x.state.free(x.plan(), now) }
 
 // former returns the sets that the shadows belong to.

@@ -28,7 +28,6 @@ const (
 	oneCut
 )
 
-// has reports whether the flag is set.
 func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 
 // more has data that most counters do not need.
@@ -42,7 +41,6 @@ type more struct {
 	plans  []plan
 }
 
-// ensureMore returns c.more, creating it if necessary.
 func (c *counter) ensureMore() *more {
 	if c.more == nil {
 		c.more = new(more)
@@ -50,7 +48,6 @@ func (c *counter) ensureMore() *more {
 	return c.more
 }
 
-// shadows returns the shadows of c.
 func (c *counter) shadows() []shadow {
 	if c.more == nil {
 		return nil
@@ -174,9 +171,7 @@ func (c *counter) settleStates(now int64) {
 
 // free reports whether the counter is completely free at now, which equals no counter. It does not change the counter.
 func (c *counter) free(now int64) bool {
-	if now < c.now {
-		now = c.now
-	}
+	now = max(now, c.now)
 	if list := c.grants(); len(list) > 0 {
 		if list[len(list)-1].end > now {
 			return false

@@ -325,12 +325,26 @@ func (d *domain) crowded() bool {
 	return n > 0 && d.entries.Load() > n
 }
 
-// fullFor reports whether a new key gets no counter under l.
+// fullFor reports whether a new key gets no counter under l. With EvictOld a domain may exceed its cap by a quarter, because its
+// counters may be too few among others to be found for eviction in time.
 func (t *Table) fullFor(l *Limits) bool {
 	if t.whenFull == DenyNew && (t.entries.Load() >= t.maxEntries || t.bytes.Load() > t.maxBytes-entryBytes) {
 		return true
 	}
-	return t.capped.Load() && t.domainFull(l.domain)
+	if !t.capped.Load() {
+		return false
+	}
+	t.accounts.Lock()
+	defer t.accounts.Unlock()
+	d := t.accounts.byName[l.domain]
+	if d == nil {
+		return false
+	}
+	most := d.maxKeys.Load()
+	if t.whenFull == EvictOld {
+		most += most / 4
+	}
+	return most > 0 && d.entries.Load() >= most
 }
 
 // SetsFull reports whether the domain should send no more sets of limits with its checks: it has as many as the table has free.
@@ -347,20 +361,4 @@ func (t *Table) SetsFull(name string) bool {
 		d = t.shared(name)
 	}
 	return free <= 0 || d.sets.Load() >= free
-}
-
-// domainFull reports whether the domain gets no more counters. With EvictOld that is a quarter above its cap, because its
-// counters may be too few among others to be found for eviction in time.
-func (t *Table) domainFull(name string) bool {
-	t.accounts.Lock()
-	defer t.accounts.Unlock()
-	d := t.accounts.byName[name]
-	if d == nil {
-		return false
-	}
-	most := d.maxKeys.Load()
-	if t.whenFull == EvictOld {
-		most += most / 4
-	}
-	return most > 0 && d.entries.Load() >= most
 }

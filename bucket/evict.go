@@ -109,9 +109,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 			s.hand %= s.n
 		}
 		if keep && s.hand == sh.mu.work.slot {
-			if s.hand++; s.hand >= s.n {
-				s.hand = 0
-			}
+			s.hand = (s.hand + 1) % s.n
 		}
 		c := sh.lookLocked(s.hand)
 		if may := t.mayGo(c, over, most); may || far {

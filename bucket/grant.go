@@ -172,7 +172,6 @@ func (g *Grant) seenFrom(now, at int64) {
 	}
 }
 
-// returnLocked ends grant id of c.
 func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
 	c.settle(now)
 	list := c.grants()

@@ -212,7 +212,6 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 	return b
 }
 
-// appendGrants appends a ledger.
 func appendGrants(b []byte, list []grant, now int64) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for i := range list {
@@ -312,7 +311,6 @@ func (r *reader) fail(why string) {
 	r.rest = nil
 }
 
-// uint reads a number.
 func (r *reader) uint() uint64 {
 	if len(r.rest) > 0 && r.rest[0] < 0x80 {
 		n := r.rest[0]
@@ -344,10 +342,8 @@ func (r *reader) upTo(most int64, why string) int64 {
 	return int64(u)
 }
 
-// units reads an amount of units.
 func (r *reader) units() int64 { return r.upTo(math.MaxInt64, "an amount is too large") }
 
-// take reads n bytes.
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.rest)) {
 		r.fail("it ends too early")
@@ -358,7 +354,6 @@ func (r *reader) take(n uint64) []byte {
 	return b
 }
 
-// key reads a key.
 func (r *reader) key() (k Key) {
 	if b := r.take(16); b != nil {
 		k = Key{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}

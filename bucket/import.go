@@ -71,7 +71,9 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		case !merge && there:
 			o = sh.placeLocked(key, &c)
 		case !merge:
-			o = sh.clearLocked(key)
+			if old := sh.getLocked(key); old != nil {
+				o = outcome{did: removed, grown: -sh.removeLocked(old)}
+			}
 		}
 		sh.mu.spare.release()
 		sh.followLocked(now, key, o, false)
@@ -95,14 +97,6 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain
 	return sh.keepLocked(c, 0)
-}
-
-// clearLocked removes the counter of key, if it has one.
-func (sh *shard) clearLocked(key Key) (o outcome) {
-	if c := sh.getLocked(key); c != nil {
-		o = outcome{did: removed, grown: -sh.removeLocked(c)}
-	}
-	return o
 }
 
 // read reads the data after a key, and reports whether there is a counter. It sets c, which is zero, to the counter as of now, which uses m
@@ -182,7 +176,6 @@ func (im *Image) readShadow(r *reader, c *counter) {
 
 // A ledger is transferred and merged with its counter.
 
-// readLedger reads the grants of c.
 func (c *counter) readLedger(r *reader) {
 	n := r.upTo(maxGrants, "it has granted too often")
 	if n == 0 {

@@ -42,7 +42,6 @@ const none int64 = math.MaxInt64
 // newJournal returns an empty journal that records nothing.
 func newJournal() journal { return journal{first: none, unconfirmed: none, oldest: none} }
 
-// takes reports whether a change is recorded.
 func (j *journal) takes(unreplicated bool) bool {
 	return j.what == RecordAll || j.what == RecordLasting && !unreplicated
 }
@@ -84,7 +83,6 @@ func (sh *shard) recordLocked(now int64, key Key, c *counter) {
 	}
 }
 
-// goneLocked records that key has no counter any more.
 func (sh *shard) goneLocked(key Key) {
 	j := &sh.mu.journal
 	j.gone = append(j.gone, key)
@@ -104,7 +102,6 @@ func (sh *shard) compactLocked() {
 	j.kept = len(j.gone)
 }
 
-// emptyLocked empties the journal.
 func (sh *shard) emptyLocked() {
 	j := &sh.mu.journal
 	if j.isEmpty() {

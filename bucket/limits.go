@@ -146,20 +146,15 @@ func NewLimits(list ...Limit) (*Limits, error) {
 	if len(list) == 0 || len(list) > MaxLimits {
 		return nil, &FieldError{Field: "limits", Reason: fmt.Sprintf("there are %d; give 1 to %d", len(list), MaxLimits)}
 	}
-	limited := 0
-	for i := range list {
-		if !list[i].Unlimited {
-			limited++
-		}
-	}
-	l := &Limits{list: make([]Limit, 0, max(limited, 1)), plans: make([]plan, 0, max(limited, 1)), stateless: true, unlimited: limited == 0}
+	limited := slices.ContainsFunc(list, func(l Limit) bool { return !l.Unlimited })
+	l := &Limits{list: make([]Limit, 0, len(list)), plans: make([]plan, 0, len(list)), stateless: true, unlimited: !limited}
 	for i := range list {
 		cal, err := list[i].validate()
 		if err != nil {
 			err.Index = i
 			return nil, err
 		}
-		if list[i].Unlimited && (limited > 0 || i > 0) {
+		if list[i].Unlimited && (limited || i > 0) {
 			continue
 		}
 		p := list[i].compile(cal)

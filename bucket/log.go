@@ -67,7 +67,6 @@ func (s *state) untilLog(p *plan, now, target int64) int64 {
 // expiry returns the time (ns) from now until an entry with date at expires.
 func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, now)) }
 
-// chargeLog adds an entry of cost.
 func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
 	at, v := p.dateOf(now), s.span()
@@ -188,7 +187,6 @@ const sumPlaces = 64
 // sum is an unsigned 128-bit number: a block may exceed int64.
 type sum struct{ hi, lo uint64 }
 
-// replace replaces the cost was by the cost is.
 func (x *sum) replace(was, is int64) {
 	var carry uint64
 	x.lo, carry = bits.Sub64(x.lo, uint64(was), 0)
@@ -250,7 +248,6 @@ func (e *entries) set(v span, i uint32, x entry) {
 	e.ring[place] = x
 }
 
-// setCost changes the cost of entry i.
 func (e *entries) setCost(v span, i uint32, cost int64) { e.set(v, i, entry{e.at(v, i).at, cost}) }
 
 // over returns the index of the newest entry that, together with all newer ones, exceeds target units, and the units of the
@@ -300,7 +297,6 @@ func (e *entries) resize(v span, n int) span {
 	return to
 }
 
-// remove removes entry i.
 func (s *state) remove(i uint32) {
 	v := s.span()
 	for ; i+1 < v.n; i++ {

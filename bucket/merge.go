@@ -53,11 +53,10 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 func (c *counter) merge(x *counter, now int64) (changed bool) {
 	c.settle(now)
 	x.settle(now)
-	switch {
-	case c.now < x.now:
+	changed = c.now < x.now
+	if changed {
 		c.move(x.now)
-		changed = true
-	case x.now < c.now:
+	} else if x.now < c.now {
 		x.move(c.now)
 	}
 	same := c.limits == x.limits || c.limits.Equal(x.limits)
@@ -65,9 +64,7 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 		changed = c.mergeApart(x) || changed
 	} else {
 		for i := range c.limits.plans {
-			if c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) {
-				changed = true
-			}
+			changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
 		}
 	}
 	return c.mergeGrants(x, same) || changed
@@ -80,16 +77,14 @@ func (c *counter) mergeApart(x *counter) (changed bool) {
 	// As they were. Merging does not write to the rings of logs, so they may be shared.
 	oursNow := c.candidates()[:len(c.limits.plans)]
 	for i := range c.limits.plans {
-		if p := &c.limits.plans[i]; !p.stateless() && c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) {
-			changed = true
+		if p := &c.limits.plans[i]; !p.stateless() {
+			changed = c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) || changed
 		}
 	}
 	list := c.shadows()
 	for i := range list {
 		y := &list[i]
-		if y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) {
-			changed = true
-		}
+		changed = y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) || changed
 	}
 	for i := range theirs {
 		if y := theirs[i].shadow; !theirs[i].taken && !y.plan().stateless() {

@@ -156,9 +156,6 @@ func saturated(sign int64) int64 {
 
 // mulSat returns a × b for a, b ≥ 0, saturating.
 func mulSat(a, b int64) int64 {
-	if b == 1 {
-		return a
-	}
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi != 0 || lo > math.MaxInt64 {
 		return math.MaxInt64
@@ -183,11 +180,7 @@ func floorDiv(a, b int64) int64 {
 
 // floorMod returns a − ⌊a / b⌋ × b, in [0, b), for b > 0.
 func floorMod(a, b int64) int64 {
-	m := a % b
-	if m < 0 {
-		m += b
-	}
-	return m
+	return a - floorDiv(a, b)*b
 }
 
 // ceilDiv returns ⌈a / b⌉ for a ≥ 0, b > 0.

@@ -267,7 +267,6 @@ func (c *counter) delay(now int64) time.Duration {
 	return time.Duration(longest)
 }
 
-// describeLeast describes the limit with the least remaining.
 func (c *counter) describeLeast(d *Decision, now int64) {
 	least, which := int64(math.MaxInt64), 0
 	plans := c.plans()

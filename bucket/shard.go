@@ -35,14 +35,12 @@ type shard struct {
 	}
 }
 
-// lock locks a shard and returns it.
 func (t *Table) lock(shard int) *shard {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
 	return sh
 }
 
-// lockKey locks the shard of a key and returns it.
 func (t *Table) lockKey(k Key) *shard { return t.lock(k.Shard(len(t.shards))) }
 
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is

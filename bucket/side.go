@@ -39,7 +39,6 @@ const (
 	grantBytes  = int(unsafe.Sizeof(grant{}))
 )
 
-// sideBytes returns the size of c's side.
 func (c *counter) sideBytes() int {
 	return headBytes + stateBytes*len(c.limits.plans) + shadowBytes*len(c.shadows()) + grantBytes*len(c.grants())
 }

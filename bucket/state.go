@@ -176,7 +176,6 @@ func (s *state) read(r *reader, p *plan, now int64) {
 	}
 }
 
-// readBoundary reads a state of kindStep or kindFixed.
 func (s *state) readBoundary(r *reader, p *plan, now int64) {
 	s.spent = r.units()
 	switch wait := r.upTo(p.longest(), "a boundary is too far away"); {
@@ -208,7 +207,6 @@ func (p *plan) longest() int64 {
 	return longest
 }
 
-// readLog reads the entries of a log.
 func (s *state) readLog(r *reader, p *plan, now int64) {
 	n := r.uint()
 	if n == 0 {

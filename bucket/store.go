@@ -66,7 +66,6 @@ func (p pages) at(slot uint32) *record { return &p[slot/pageRecords].records[slo
 
 func (s *store) at(slot uint32) *record { return s.pages.at(slot) }
 
-// find returns the slot of k's record.
 func (s *store) find(k Key) (slot uint32, ok bool) {
 	if l, place := s.index.search(s.pages, k.hash(), k); l != nil {
 		return l.slots[place], true
@@ -114,7 +113,6 @@ func (s *store) remove(slot uint32) {
 	}
 }
 
-// clear removes all records.
 func (s *store) clear() {
 	for slot := range s.n {
 		s.dropSide(s.at(slot))

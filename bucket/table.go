@@ -192,7 +192,6 @@ func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision
 	return seq, v
 }
 
-// unlimitedDecision is the decision for limits that cannot deny.
 func unlimitedDecision() Decision {
 	return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// maxZone is the maximum length of a time zone name.
 const maxZone = 64
 
 // Bounds of a Limit's fields.
@@ -109,7 +108,6 @@ func (l *Limit) validateFit() *FieldError {
 	return nil
 }
 
-// calendar returns the calendar of l's windows.
 func (l *Limit) calendar() (*calendar, *FieldError) {
 	zone := l.Zone
 	if zone == "" {
