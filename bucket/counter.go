@@ -112,17 +112,9 @@ func (c *counter) under(l *Limits, now int64, m *more) counter {
 // unshare gives c its own rings.
 func (c *counter) unshare() {
 	for i := range c.states() {
-		s := c.state(i)
+		s := c.at(i)
 		s.log = s.log.clone()
 	}
-}
-
-// at returns the state of limit i.
-func (c *counter) at(i int) *state {
-	if i == 0 {
-		return &c.first
-	}
-	return &c.more.rest[i-1]
 }
 
 // states returns the number of states, those of shadows included.
@@ -133,12 +125,15 @@ func (c *counter) states() int {
 	return 1 + len(c.more.rest) + len(c.more.shadows)
 }
 
-// state returns the state i: first those of the limits, then those of shadows.
-func (c *counter) state(i int) *state {
-	if i == 0 || i <= len(c.more.rest) {
-		return c.at(i)
+// at returns the state i: first those of the limits, then those of shadows.
+func (c *counter) at(i int) *state {
+	if i == 0 {
+		return &c.first
 	}
-	return &c.more.shadows[i-1-len(c.more.rest)].state
+	if n := len(c.more.rest); i > n {
+		return &c.more.shadows[i-1-n].state
+	}
+	return &c.more.rest[i-1]
 }
 
 // plan returns the plan of the state i.
@@ -164,7 +159,7 @@ func (c *counter) settle(now int64) int64 {
 // settleStates moves the states to now, which is not before the counter's time.
 func (c *counter) settleStates(now int64) {
 	for i := range c.states() {
-		c.state(i).settle(c.plan(i), c.now, now)
+		c.at(i).settle(c.plan(i), c.now, now)
 	}
 	c.now = now
 }
@@ -181,7 +176,7 @@ func (c *counter) free(now int64) bool {
 		return d.free(now)
 	}
 	for i := range c.states() {
-		if !c.state(i).freeAt(c.plan(i), c.now, now) {
+		if !c.at(i).freeAt(c.plan(i), c.now, now) {
 			return false
 		}
 	}

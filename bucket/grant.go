@@ -160,16 +160,9 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (o outcome)
 		o.did = changed
 	}
 	o = sh.keepLocked(c, o.did)
-	g.seenFrom(now, at)
-	return o
-}
-
-// seenFrom is Decision.seenFrom for all of g.
-func (g *Grant) seenFrom(now, at int64) {
 	g.Decision.seenFrom(now, at)
-	if at > now && g.RetryAfter > 0 {
-		g.RetryAfter = time.Duration(addSat(int64(g.RetryAfter), saturate(elapsed(now, at))))
-	}
+	postpone(elapsed(now, at), &g.RetryAfter)
+	return o
 }
 
 func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
@@ -184,8 +177,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 		}
 		o.did = changed
 	}
-	o = sh.keepLocked(c, o.did)
-	return back, o
+	return back, sh.keepLocked(c, o.did)
 }
 
 // grant grants l, which is grantable, as id, as far as possible, and reports whether it granted anything.

@@ -203,8 +203,7 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 		b = binary.AppendUvarint(b, im.place(x.limits))
 		b = binary.AppendUvarint(b, uint64(x.place))
 		start := len(b)
-		b = x.state.append(append(b, 0), x.plan(), c.now)
-		b = putLength(b, start)
+		b = putLength(x.state.append(append(b, 0), x.plan(), c.now), start)
 	}
 	if len(granted) > 0 {
 		b = appendGrants(b, granted, c.now)

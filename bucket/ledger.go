@@ -100,13 +100,11 @@ func heldAfter(list []grant, i int, cost, held int64) int64 {
 func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
 
 // keepGrants makes Return give nothing back of the grants of c.
-func (c *counter) keepGrants() (changed bool) {
+func (c *counter) keepGrants() {
 	list := c.grants()
 	for i := range list {
-		changed = changed || !list[i].kept
 		list[i].kept = true
 	}
-	return changed
 }
 
 // findGrant returns the index of grant id in list, or -1.

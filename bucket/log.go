@@ -50,10 +50,7 @@ func (s *state) settleLog(p *plan, now int64) {
 
 // sum sets spent to the sum of the entries.
 func (s *state) sum() {
-	s.spent = 0
-	if v := s.span(); v.n > 0 {
-		_, s.spent = s.log.over(v, math.MaxInt64)
-	}
+	_, s.spent = s.log.over(s.span(), math.MaxInt64)
 }
 
 // untilLog requires that more than target units count. They do until the entry expires that, together with all newer ones,

@@ -35,17 +35,12 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
 	sh := t.lock(shard)
-	type used struct {
-		key Key
-		at  int64
-	}
-	all := make([]used, sh.mu.store.n)
+	all := make([]record, sh.mu.store.n)
 	for slot := range all {
-		r := sh.mu.store.at(uint32(slot))
-		all[slot] = used{r.key, r.now}
+		all[slot] = *sh.mu.store.at(uint32(slot))
 	}
 	sh.mu.Unlock()
-	slices.SortStableFunc(all, func(a, b used) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(all, func(a, b record) int { return cmp.Compare(a.now, b.now) })
 	for _, u := range all[max(0, len(all)-most):] {
 		sh.mu.Lock()
 		c := sh.getLocked(u.key)

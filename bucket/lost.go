@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"time"
-)
+import "time"
 
 // A shard's counters may be lost while another, unreachable node still has them. Unknown consumption must not count as zero:
 // requests with DenyLost are decided as if every limit of their key had been fully spent at the moment of the loss, or by the

@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"math"
-)
+import "math"
 
 // Clocks differ between nodes, so counters are transferred as elapsed and remaining times only (image.go): a window ends when
 // the node that opened it has said, whatever the next node's clock shows. Only what begins later is aligned to the clock of the
@@ -50,7 +48,7 @@ func (sh *shard) atLocked(now int64) int64 {
 // move moves the counter from its time to to as if no time had passed in between.
 func (c *counter) move(to int64) {
 	for i := range c.states() {
-		c.state(i).move(c.plan(i), c.now, to)
+		c.at(i).move(c.plan(i), c.now, to)
 	}
 	granted := c.grants()
 	for i := range granted {

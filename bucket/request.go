@@ -233,7 +233,7 @@ func (c *counter) charge(now, cost int64) {
 func (c *counter) refund(cost int64) {
 	for i := range c.states() {
 		p := c.plan(i)
-		c.state(i).refund(p, mulSat(cost, p.cost))
+		c.at(i).refund(p, mulSat(cost, p.cost))
 	}
 }
 

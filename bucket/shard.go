@@ -141,9 +141,7 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 
 // resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
-	if len(c.grants()) > 0 {
-		c.settle(now)
-	}
+	c.settle(now)
 	list := c.grants()
 	if len(list) == 0 {
 		o = outcome{did: removed | changed, grown: -sh.removeLocked(c)}
@@ -269,11 +267,9 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 		return o
 	}
 	c := sh.getLocked(rc.key)
-	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead {
+	// Births wrap, so the receipt may be of an earlier counter with other limits.
+	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead || len(rc.rest) != len(c.limits.plans)-1 {
 		return o
-	}
-	if len(rc.rest) != len(c.limits.plans)-1 {
-		return o // births wrap: the receipt is of an earlier counter
 	}
 	c.undo(rc, c.settle(now))
 	return sh.keepLocked(c, changed) // a lease may have ended
@@ -307,13 +303,16 @@ func (sh *shard) removeLocked(c *counter) int64 {
 // seenFrom converts a decision made at the counter's time at for a caller whose clock shows now, which may be earlier:
 // durations are counted from now.
 func (d *Decision) seenFrom(now, at int64) {
-	if at == now {
-		return
+	if at > now {
+		postpone(elapsed(now, at), &d.RetryAfter, &d.Delay, &d.ResetAfter)
 	}
-	behind := saturate(elapsed(now, at))
-	for _, t := range []*time.Duration{&d.RetryAfter, &d.Delay, &d.ResetAfter} {
+}
+
+// postpone adds by (ns) to the times that are not 0.
+func postpone(by uint64, times ...*time.Duration) {
+	for _, t := range times {
 		if *t > 0 {
-			*t = time.Duration(addSat(int64(*t), behind))
+			*t = time.Duration(addSat(int64(*t), saturate(by)))
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (x *side) state(h *sideHead, i int, from *sideState) state {
 // are free.
 func (s *store) saveSide(r *record, c *counter) {
 	for i := range c.states() {
-		if x := c.state(i); x.log != nil && x.log.block == 0 {
+		if x := c.at(i); x.log != nil && x.log.block == 0 {
 			s.placeRing(x.log)
 		}
 	}
@@ -146,7 +146,7 @@ func (s *store) saveSide(r *record, c *counter) {
 	}
 	h, states, shadows, grants := parts(blockRef(r.spent).at())
 	for i := range c.states() {
-		x := c.state(i)
+		x := c.at(i)
 		y := sideState{x.spent, x.aux, x.last, uint64(x.phase)}
 		if x.log != nil {
 			y.log = ringPlace(x.log)
@@ -220,7 +220,7 @@ func (s *store) compact(r *record) {
 // hasRing reports whether a log of c has its ring in the block.
 func (c *counter) hasRing(b blockRef) bool {
 	for i := range c.states() {
-		if x := c.state(i); x.log != nil && x.log.block == b {
+		if x := c.at(i); x.log != nil && x.log.block == b {
 			return true
 		}
 	}

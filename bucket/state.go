@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"time"
-)
+import "time"
 
 // state is the state of one limit of one key. The meaning of spent and aux depends on the kind of the limit's plan:
 //

@@ -47,7 +47,7 @@ func (c *counter) bytes() int64 {
 	}
 	n := entryBytes + blockBytes(c.sideBytes())
 	for i := range c.states() {
-		if s := c.state(i); s.log != nil {
+		if s := c.at(i); s.log != nil {
 			n += blockBytes(ringBytes(len(s.log.ring)))
 		}
 	}

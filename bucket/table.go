@@ -158,13 +158,15 @@ func (t *Table) Do(now int64, r *Request) (d Decision) {
 
 // DoHeld is Do, and fills rc if it charged; charged reports whether it did.
 func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
-	rc.charged = false
 	t.decide(now, r, rc, false, &d)
 	return d, rc.charged
 }
 
-// decide decides r in d, which is zero; rc is empty or nil. With try it does so only if the shard may decide, as Try.
+// decide decides r in d, which is zero; rc may be nil. With try it does so only if the shard may decide, as Try.
 func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision) (seq uint64, v Verdict) {
+	if rc != nil {
+		rc.charged = false
+	}
 	verb, cost := r.normal()
 	now = inRange(now)
 	idle := r.Limits.unlimited && verb != Reset

@@ -36,9 +36,6 @@ func (t *Table) Open(shard int, seq uint64) {
 //
 // Do and DoHeld ignore seal and gate, but their changes are counted and recorded.
 func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
-	if rc != nil {
-		rc.charged = false
-	}
 	seq, v = t.decide(now, r, rc, true, &d)
 	return d, seq, v
 }

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -109,10 +110,7 @@ func (l *Limit) validateFit() *FieldError {
 }
 
 func (l *Limit) calendar() (*calendar, *FieldError) {
-	zone := l.Zone
-	if zone == "" {
-		zone = "UTC"
-	}
+	zone := cmp.Or(l.Zone, "UTC")
 	// "Local" would depend on the machine.
 	if zone == "Local" {
 		return nil, wrong("timezone", "Local depends on the machine; name an IANA time zone, for example Europe/Berlin")
