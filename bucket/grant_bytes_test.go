@@ -62,8 +62,8 @@ func TestGrantedBytes(t *testing.T) {
 			if c := x.counterOf(Key{}); c != nil {
 				want = c.bytes()
 			}
-			if got := x.Stats().Bytes - x.Stats().SetBytes; got != want || x.shards[0].mu.bytes != want {
-				t.Fatalf("step %d: %d bytes in the table and %d in the shard, the counter has %d", i, got, x.shards[0].mu.bytes, want)
+			if got := x.Stats().Bytes - x.Stats().SetBytes; got != want || x.shards[0].mu.store.bytes != want {
+				t.Fatalf("step %d: %d bytes in the table and %d in the shard, the counter has %d", i, got, x.shards[0].mu.store.bytes, want)
 			}
 		}
 	}

@@ -18,8 +18,6 @@ type shard struct {
 		// seq counts the changes, recorded or not.
 		seq     uint64
 		journal journal
-		// bytes is the approximate memory of the shard's counters.
-		bytes int64
 		// lost is the loss that requests with DenyLost consider.
 		lost lost
 		// ahead is how far (ns) the shard's time, used by its counters, is ahead of the callers' clock.
@@ -66,12 +64,9 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 
 // keepLocked saves c and returns the outcome.
 func (sh *shard) keepLocked(c *counter, did effects) outcome {
-	r := sh.mu.store.at(c.slot)
-	before := r.bytes()
+	before := sh.mu.store.bytes
 	sh.mu.store.save(c)
-	grown := r.bytes() - before
-	sh.mu.bytes += grown
-	return outcome{did, c, grown}
+	return outcome{did, c, sh.mu.store.bytes - before}
 }
 
 // bornLocked returns the number of a counter that is made now.
@@ -198,14 +193,12 @@ const fullRetry = time.Second
 
 // insertLocked inserts a copy of c as the counter of key, which has none. The outcome's counter has c's data behind pointers.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
-	made := &sh.mu.work
+	made, before := &sh.mu.work, sh.mu.store.bytes
 	*made = *c
 	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
 	sh.mu.store.save(made)
-	grown := sh.mu.store.at(made.slot).bytes()
-	sh.mu.bytes += grown
-	return outcome{inserted, made, grown}
+	return outcome{inserted, made, sh.mu.store.bytes - before}
 }
 
 // readLocked answers from c without changing it.
@@ -287,7 +280,6 @@ func (sh *shard) replaceLocked(old, made *counter) *counter {
 // removeLocked removes the counter c and returns the bytes that it had.
 func (sh *shard) removeLocked(c *counter) int64 {
 	n := sh.exit(c)
-	sh.mu.bytes -= n
 	s := &sh.mu.store
 	if key := s.at(c.slot).key; s.isDirty(c.slot) {
 		sh.mu.journal.dirty--

@@ -135,10 +135,10 @@ func (s *store) saveSide(r *record, c *counter) {
 	}
 	switch {
 	case !had:
-		r.spent = int64(s.slabs.get(n))
+		r.spent = int64(s.get(n))
 	case classOf(n) != classOf(int(r.aux)):
-		s.slabs.put(blockRef(r.spent), int(r.aux))
-		r.spent = int64(s.slabs.get(n))
+		s.put(blockRef(r.spent), int(r.aux))
+		r.spent = int64(s.get(n))
 	}
 	r.aux = int64(n)
 	*(*sideHead)(blockRef(r.spent).at()) = sideHead{
@@ -162,10 +162,22 @@ func (s *store) saveSide(r *record, c *counter) {
 	copy(grants, c.grants())
 }
 
+// get is slabs.get, and accounts for the block.
+func (s *store) get(n int) blockRef {
+	s.bytes += blockBytes(n)
+	return s.slabs.get(n)
+}
+
+// put is slabs.put, and accounts for the block.
+func (s *store) put(b blockRef, n int) {
+	s.bytes -= blockBytes(n)
+	s.slabs.put(b, n)
+}
+
 // placeRing moves e from Go's heap into a block.
 func (s *store) placeRing(e *entries) {
 	from := *e
-	e.block = s.slabs.get(ringBytes(len(from.ring)))
+	e.block = s.get(ringBytes(len(from.ring)))
 	e.ringAt(ringPlace(e))
 	copy(e.ring, from.ring)
 	copy(e.sums, from.sums)
@@ -198,7 +210,7 @@ func (s *store) freeRings(r *record, c *counter) {
 	r.eachRing(func(place *uint64) {
 		var e entries
 		if e.ringAt(*place); c == nil || !c.hasRing(e.block) {
-			s.slabs.put(e.block, ringBytes(len(e.ring)))
+			s.put(e.block, ringBytes(len(e.ring)))
 		}
 	})
 }
@@ -233,6 +245,6 @@ func (s *store) dropSide(r *record) {
 		return
 	}
 	s.freeRings(r, nil)
-	s.slabs.put(blockRef(r.spent), int(r.aux))
+	s.put(blockRef(r.spent), int(r.aux))
 	r.meta &^= meta(flagSide)
 }

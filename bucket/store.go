@@ -51,6 +51,8 @@ type store struct {
 	pages pages
 	n     uint32
 	index index
+	// bytes is the approximate memory of the counters.
+	bytes int64
 	// slabs have what does not fit into records.
 	slabs *slabs
 	// dirty has a bit for each slot whose counter is in the shard's journal.
@@ -83,6 +85,7 @@ func (s *store) add(k Key) uint32 {
 		s.dirty = append(s.dirty, 0)
 	}
 	s.n++
+	s.bytes += entryBytes
 	*s.at(slot) = record{key: k}
 	s.index.insert(s.pages, k.hash(), slot)
 	return slot
@@ -95,6 +98,7 @@ func (s *store) remove(slot uint32) {
 	s.index.remove(s.pages, r.key.hash(), r.key)
 	s.setDirty(slot, false)
 	s.n--
+	s.bytes -= entryBytes
 	if last := s.n; slot != last {
 		moved := s.at(last)
 		l, place := s.index.search(s.pages, moved.key.hash(), moved.key)

@@ -234,10 +234,10 @@ func (t *Table) DropShard(shard int) int {
 		sh.exit(sh.lookLocked(slot))
 	}
 	t.entries.Add(-int64(n))
-	t.bytes.Add(-sh.mu.bytes)
+	t.bytes.Add(-sh.mu.store.bytes)
 	sh.emptyLocked()
 	sh.mu.store.clear()
-	sh.mu.bytes, sh.mu.seq = 0, 0
+	sh.mu.seq = 0
 	sh.mu.journal.confirm(none)
 	return n
 }
