@@ -308,7 +308,6 @@ func (t *Table) largest(r resource) (most int64) {
 	return most
 }
 
-// has returns d's use of r.
 func (d *domain) has(r resource) int64 {
 	switch r {
 	case tooManyEntries:

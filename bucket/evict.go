@@ -227,9 +227,6 @@ func (t *Table) forgetLocked(sh *shard, c *counter) {
 // evictElsewhere evicts from the other shards in turn until the table is within its caps. No lock may be held.
 func (sh *shard) evictElsewhere(now int64) {
 	t := sh.table
-	if t.over() == nothing {
-		return
-	}
 	n := uint64(len(t.shards))
 	evicted, looks := 0, 0
 	for range n {

@@ -63,10 +63,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 		sh.followLocked(now, l.Key, o, l.Unreplicated)
 	}
 	seq = sh.mu.seq
-	sh.mu.Unlock()
-	if o.grown > 0 {
-		sh.evictElsewhere(now)
-	}
+	sh.unlock(now, o.grown > 0)
 	return g, seq, v
 }
 

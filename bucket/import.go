@@ -33,10 +33,7 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 	for done := 0; done < n; {
 		sh := t.lock(shard)
 		grown, err := sh.importLocked(now, im, &r, &done, min(n, done+imageChunk), merge)
-		sh.mu.Unlock()
-		if grown {
-			sh.evictElsewhere(now)
-		}
+		sh.unlock(now, grown)
 		if err != nil {
 			return err
 		}

@@ -236,7 +236,6 @@ func (e *entries) at(v span, i uint32) *entry {
 	return &e.ring[(v.head+i)&uint32(len(e.ring)-1)]
 }
 
-// set makes x the entry i.
 func (e *entries) set(v span, i uint32, x entry) {
 	place := (v.head + i) & uint32(len(e.ring)-1)
 	if e.sums != nil {

@@ -113,10 +113,7 @@ func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted
 	if v = sh.verdictLocked(now, r.Unreplicated); v == Decided {
 		grown = sh.countsLocked(now, r, tag, ends, &x)
 	}
-	sh.mu.Unlock()
-	if grown {
-		sh.evictElsewhere(now)
-	}
+	sh.unlock(now, grown)
 	return x, v
 }
 

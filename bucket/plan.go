@@ -283,10 +283,7 @@ func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged 
 		charged = sh.timesLocked(now, r, min(times, MaxTimes), &s)
 	}
 	seq = sh.mu.seq
-	sh.mu.Unlock()
-	if charged {
-		sh.evictElsewhere(now)
-	}
+	sh.unlock(now, charged)
 	return s, charged, seq, v
 }
 

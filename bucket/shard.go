@@ -41,6 +41,14 @@ func (t *Table) lock(shard int) *shard {
 
 func (t *Table) lockKey(k Key) *shard { return t.lock(k.Shard(len(t.shards))) }
 
+// unlock unlocks sh. If it has grown, the table makes room in others.
+func (sh *shard) unlock(now int64, grown bool) {
+	sh.mu.Unlock()
+	if grown && sh.table.over() != nothing {
+		sh.evictElsewhere(now)
+	}
+}
+
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
 // kept by keepLocked.
 func (sh *shard) getLocked(key Key) *counter {
@@ -84,7 +92,6 @@ type outcome struct {
 	grown int64
 }
 
-// effects is a set of effects on a shard.
 type effects uint8
 
 const (
@@ -95,7 +102,6 @@ const (
 	changed
 )
 
-// has reports whether o has all of d.
 func (o outcome) has(d effects) bool { return o.did&d == d }
 
 // and combines the outcomes o and then p for one key.

@@ -60,7 +60,6 @@ const (
 	DefaultMaxEntries = 10_000_000
 )
 
-// validate returns the first invalid field of c.
 func (c *Config) validate() error {
 	switch {
 	case c.Shards < 1 || c.Shards > MaxShards:
@@ -184,12 +183,9 @@ func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision
 		sh.followLocked(now, r.Key, o, r.Unreplicated && verb != Reset)
 	}
 	seq = sh.mu.seq
-	sh.mu.Unlock()
+	sh.unlock(now, o.grown > 0)
 	if d.Lost {
 		t.deniedLost.Add(1)
-	}
-	if o.grown > 0 {
-		sh.evictElsewhere(now)
 	}
 	return seq, v
 }
