@@ -46,6 +46,14 @@ func TestGrantedBytes(t *testing.T) {
 		grant, grant,
 		func() { now += int64(2 * time.Second); do(Check, log) },
 		grant,
+		func() { // so many that their block has a page of its own
+			l.Want = 1
+			for range 250 {
+				grant()
+			}
+		},
+		grant, grant,
+		func() { table.Return(now, Key{}, ids[len(ids)-1], 1); l.Want = 10 },
 		func() { do(Check, window) },
 		func() { do(Refund, window) },
 		func() { do(Check, log) },

@@ -139,6 +139,8 @@ func (s *store) saveSide(r *record, c *counter) {
 	case classOf(n) != classOf(int(r.aux)):
 		s.put(blockRef(r.spent), int(r.aux))
 		r.spent = int64(s.get(n))
+	case n != int(r.aux):
+		s.bytes += blockBytes(n) - blockBytes(int(r.aux))
 	}
 	r.aux = int64(n)
 	*(*sideHead)(blockRef(r.spent).at()) = sideHead{
