@@ -236,7 +236,11 @@ func putLength(b []byte, start int) []byte {
 		return b
 	}
 	var length [binary.MaxVarintLen64]byte
-	return slices.Replace(b, start, start+1, binary.AppendUvarint(length[:0], uint64(n))...)
+	size := binary.PutUvarint(length[:], uint64(n))
+	b = append(b, length[1:size]...) // only to extend b
+	copy(b[start+size:], b[start+1:start+1+n])
+	copy(b[start:], length[:size])
+	return b
 }
 
 // append appends s, settled to now.
