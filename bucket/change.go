@@ -54,7 +54,7 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 			continue
 		}
 		if from := match(old, p, i); from != nil {
-			*n.at(i), from.taken = from.state, true
+			*n.at(i), from.taken = from.stateFor(p), true
 			for j := range c.limits.plans {
 				if from == &old[j] && c.limits.plans[j].cost == p.cost {
 					origin[i] = j + 1
@@ -95,6 +95,15 @@ func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 type candidate struct {
 	shadow
 	taken bool
+}
+
+// stateFor returns the state as one of p. The time of a denial that blocks is no time of an admitted check, nor the reverse.
+func (c *candidate) stateFor(p *plan) state {
+	s := c.state
+	if c.plan().blocks != p.blocks {
+		s.last = never
+	}
+	return s
 }
 
 // candidates lists the limits in force in order, then the shadows.
@@ -141,11 +150,11 @@ func forebear(old []candidate, i int, now int64) (from *candidate) {
 func (s *state) inherit(p *plan, from *candidate, now int64) {
 	q := from.plan()
 	if q.shape.likes(p.shape) {
-		*s = from.state
+		*s = from.stateFor(p)
 		s.log = s.log.clone() // another state continues with the original
 		return
 	}
-	s.last = from.state.last
+	s.last = from.stateFor(p).last
 	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
 		return

@@ -70,7 +70,7 @@ func (c *counter) holdGranted() {
 		p := &m.plans[i]
 		held := heldBy(m.grants, i, p.cost)
 		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
-		if p.minInterval > 0 {
+		if p.minInterval > 0 && !p.blocks {
 			p.capacity = 0 // see interval
 		}
 	}

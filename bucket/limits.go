@@ -87,6 +87,9 @@ type Limit struct {
 	Zone string
 	// MinInterval is the minimum time since the last admitted check or charge, at most MaxPeriod, inclusive.
 	MinInterval time.Duration
+	// BlockFor is the time, at most MaxPeriod, for which the limit denies everything after it has denied a check because of units
+	// spent. Checks that are denied meanwhile do not extend it, and a cost above the limit does not begin it. It excludes MinInterval.
+	BlockFor time.Duration `cbor:",omitzero"`
 	// Soft is the percentage above the limit, 0 to 1000, that is admitted and marked.
 	Soft int32
 	// CountDenied makes denied checks count too: in the log of SlidingLog, and as the last check of MinInterval.

@@ -88,14 +88,14 @@ type Counted struct {
 }
 
 // Windowed reports whether l is one fixed window, aligned to the epoch or the calendar, with a count above 0 and without
-// features that need individual decisions: soft margin, minimum interval or own cost. Counts requires such limits.
+// features that need individual decisions: soft margin, minimum interval, blocking or own cost. Counts requires such limits.
 func (l *Limits) Windowed() bool {
 	if len(l.list) != 1 {
 		return false
 	}
 	one := &l.list[0]
 	return one.Algorithm == FixedWindow && one.Align != AlignFirstHit && !one.Unlimited && one.Count > 0 &&
-		one.Soft == 0 && one.MinInterval == 0 && one.Cost <= 1
+		one.Soft == 0 && one.MinInterval == 0 && one.BlockFor == 0 && one.Cost <= 1
 }
 
 // WindowEnd returns the end of the window that contains now (both Unix ns). l must be Windowed.
@@ -191,7 +191,7 @@ func (c *counter) retry(i int, now, units int64) int64 {
 // interval do not grant, but may come into force while there are grants.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
-	if list := c.grants(); len(list) > 0 && p.minInterval > 0 {
+	if list := c.grants(); len(list) > 0 && p.minInterval > 0 && !p.blocks {
 		return addSat(max(0, subSat(list[len(list)-1].end-1, now)), p.minInterval)
 	}
 	return c.at(i).interval(p, now)

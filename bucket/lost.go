@@ -43,7 +43,9 @@ func spentCounter(l *Limits, at int64) counter {
 	for i := range l.plans {
 		p, s := &l.plans[i], c.at(i)
 		s.charge(p, at, p.capacity)
-		s.admit(p, at)
+		if p.minInterval > 0 {
+			s.last = at // also of a denial that blocks
+		}
 	}
 	return c
 }

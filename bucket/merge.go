@@ -107,7 +107,8 @@ func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now i
 		return s.merge(p, &o, now)
 	}
 	from.taken = true
-	return s.merge(p, &from.state, now)
+	o := from.stateFor(p)
+	return s.merge(p, &o, now)
 }
 
 // started returns the state that a new limit p at index i starts with after the limits inForce.

@@ -57,7 +57,10 @@ type plan struct {
 	// count is drained per period (ns), with AlignCalendar per window of cal.
 	count, period int64
 	cal           *calendar
-	minInterval   int64
+	// minInterval is the time since state.last that must have passed.
+	minInterval int64
+	// blocks: state.last is the denial that blocks the limit, not the last admitted check.
+	blocks bool
 	// Entries are dated at multiples of grain (ns): 1 for kindLog, the length of a sub-window for kindBins. An entry counts
 	// while it is younger than span (ns).
 	grain, span int64
@@ -81,7 +84,8 @@ func (l *Limit) compile(cal *calendar) plan {
 		count:       l.Count,
 		period:      int64(l.Period),
 		cal:         cal,
-		minInterval: int64(l.MinInterval),
+		minInterval: int64(max(l.MinInterval, l.BlockFor)),
+		blocks:      l.BlockFor > 0,
 		countDenied: l.CountDenied,
 	}
 	switch l.Algorithm {

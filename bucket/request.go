@@ -237,16 +237,17 @@ func (c *counter) refund(cost int64) {
 	}
 }
 
-// countDenied makes a denied check count where the limits say so, and reports whether any did.
+// countDenied makes a denied check count, or block, where the limits say so, and reports whether any did.
 func (c *counter) countDenied(now, cost int64) (kept bool) {
-	plans := c.limits.plans
+	plans := c.plans()
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
+		blocks := s.blocksBy(p, now, mulSat(cost, p.cost))
 		if p.countDenied && p.kind == kindLog {
 			s.chargeLog(p, now, mulSat(cost, p.cost))
 			kept = true
 		}
-		if p.countDenied && p.minInterval > 0 {
+		if blocks || p.countDenied && !p.blocks && p.minInterval > 0 {
 			s.last = now
 			kept = true
 		}

@@ -14,7 +14,8 @@ import "time"
 // All states of a counter are settled to the counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
-	// last is when the last check was admitted. It is never until one was admitted under a minimum interval.
+	// last is when the last check was admitted. It is never until one was admitted under a minimum interval. If the plan blocks,
+	// it is when the last denial that blocks was.
 	last int64
 	// phase is the offset of the windows of weighted, in [0, period): 0 is the clock's own.
 	phase int64
@@ -88,6 +89,11 @@ func (s *state) interval(p *plan, now int64) int64 {
 	return p.minInterval - int64(gone)
 }
 
+// blocksBy reports whether the limit denies cost > 0 units at now because others were spent, and has to be blocked by that.
+func (s *state) blocksBy(p *plan, now, cost int64) bool {
+	return p.blocks && s.interval(p, now) == 0 && cost <= p.capacity && cost > p.capacity-min(p.capacity, s.used(p, now))
+}
+
 // admits reports whether the limit has room for cost > 0 units at now.
 func (s *state) admits(p *plan, now, cost int64) bool {
 	if p.kind == kindUnlimited {
@@ -145,7 +151,7 @@ func (s *state) refund(p *plan, cost int64) {
 
 // admit notes that a check was admitted at now.
 func (s *state) admit(p *plan, now int64) {
-	if p.minInterval > 0 || s.last != never {
+	if !p.blocks && (p.minInterval > 0 || s.last != never) {
 		s.last = now
 	}
 }

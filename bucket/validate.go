@@ -61,6 +61,7 @@ func (l *Limit) validateNumbers() *FieldError {
 		{"burst", l.Burst, 0},
 		{"cost", l.Cost, 0},
 		{"min_interval", int64(l.MinInterval), int64(MaxPeriod)},
+		{"block_for", int64(l.BlockFor), int64(MaxPeriod)},
 		{"soft", int64(l.Soft), MaxSoft},
 		{"log_entries", int64(l.LogEntries), MaxLogEntries},
 	} {
@@ -101,6 +102,8 @@ func (l *Limit) validateFit() *FieldError {
 		return wrong("unit", "is missing; windows aligned to the calendar need one")
 	case l.Zone != "" && l.Align != AlignCalendar:
 		return wrong("timezone", "needs align to be calendar; leave it out, or align to the calendar")
+	case l.BlockFor != 0 && l.MinInterval != 0:
+		return wrong("block_for", "excludes min_interval; leave one of them out")
 	case l.SubWindows != 0 && l.Algorithm != SlidingWindow:
 		return wrong("sub_windows", "is for the sliding window only; leave it out")
 	case l.LogEntries != 0 && l.Algorithm != SlidingLog:
