@@ -145,7 +145,6 @@ func (c *calendar) length() int64 {
 	return 60
 }
 
-// nthClock returns the n-th boundary after sec.
 func (c *calendar) nthClock(sec, n int64) int64 {
 	length := c.length()
 	for {
@@ -168,7 +167,6 @@ func (c *calendar) nthClock(sec, n int64) int64 {
 	}
 }
 
-// countClock returns the number of boundaries in (from, to].
 func (c *calendar) countClock(from, to int64) (n int64) {
 	length := c.length()
 	for {
@@ -211,13 +209,6 @@ func (s *state) settleStep(p *plan, now int64) {
 		s.spent, s.aux = 0, p.opened(s.aux, now)
 	default:
 		s.spent, s.aux = 0, never
-	}
-}
-
-// openStep sets the next boundary if the bucket is full.
-func (s *state) openStep(p *plan, now int64) {
-	if s.aux == never {
-		s.aux = p.windowEnd(now)
 	}
 }
 

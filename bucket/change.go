@@ -1,7 +1,7 @@
 package bucket
 
 import (
-	"math"
+	"cmp"
 	"slices"
 )
 
@@ -54,14 +54,14 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 			continue
 		}
 		if from := match(old, p, i); from != nil {
-			*n.at(i), from.taken = from.state, true
+			*n.at(i), from.taken = from.stateFor(p), true
 			for j := range c.limits.plans {
 				if from == &old[j] && c.limits.plans[j].cost == p.cost {
 					origin[i] = j + 1
 				}
 			}
-		} else if from := forebear(old[:len(c.limits.plans)], i, now); from != nil {
-			n.at(i).inherit(p, from, now)
+		} else {
+			*n.at(i) = started(p, i, old[:len(c.limits.plans)], now)
 		}
 		n.at(i).squeeze(p.maxEntries)
 	}
@@ -95,6 +95,15 @@ func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 type candidate struct {
 	shadow
 	taken bool
+}
+
+// stateFor returns the state as one of p. The time of a denial that blocks is no time of an admitted check, nor the reverse.
+func (c *candidate) stateFor(p *plan) state {
+	s := c.state
+	if c.plan().blocks != p.blocks {
+		s.last = never
+	}
+	return s
 }
 
 // candidates lists the limits in force in order, then the shadows.
@@ -141,11 +150,11 @@ func forebear(old []candidate, i int, now int64) (from *candidate) {
 func (s *state) inherit(p *plan, from *candidate, now int64) {
 	q := from.plan()
 	if q.shape.likes(p.shape) {
-		*s = from.state
+		*s = from.stateFor(p)
 		s.log = s.log.clone() // another state continues with the original
 		return
 	}
-	s.last = from.state.last
+	s.last = from.stateFor(p).last
 	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
 		return
@@ -184,19 +193,16 @@ func (c *counter) boundShadows(now int64) {
 		m.shadows = slices.Delete(m.shadows, soonest, soonest+1)
 	}
 	for sets := m.former(); len(sets) > maxFormer; sets = m.former() {
-		soonest, wait := 0, int64(math.MaxInt64)
-		for i, l := range sets {
-			longest := int64(0)
-			for j := range m.shadows {
-				if x := &m.shadows[j]; x.limits == l {
-					longest = max(longest, x.free(now))
+		longest := func(l *Limits) (wait int64) {
+			for i := range m.shadows {
+				if x := &m.shadows[i]; x.limits == l {
+					wait = max(wait, x.free(now))
 				}
 			}
-			if longest < wait {
-				soonest, wait = i, longest
-			}
+			return wait
 		}
-		m.shadows = slices.DeleteFunc(m.shadows, func(x shadow) bool { return x.limits == sets[soonest] })
+		soonest := slices.MinFunc(sets, func(a, b *Limits) int { return cmp.Compare(longest(a), longest(b)) })
+		m.shadows = slices.DeleteFunc(m.shadows, func(x shadow) bool { return x.limits == soonest })
 	}
 	most := c.entriesEach()
 	for i := range m.shadows {
@@ -205,7 +211,6 @@ func (c *counter) boundShadows(now int64) {
 	}
 }
 
-// free is state.free.
 func (x *shadow) free(now int64) int64 { return x.state.free(x.plan(), now) }
 
 // former returns the sets that the shadows belong to.
@@ -255,14 +260,5 @@ func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, 
 			}
 			x.state.setSpan(v)
 		}
-	}
-}
-
-// refundShadows refunds cost to every shadow.
-func (c *counter) refundShadows(cost int64) {
-	list := c.shadows()
-	for i := range list {
-		x := &list[i]
-		x.state.refund(x.plan(), mulSat(cost, x.plan().cost))
 	}
 }

@@ -28,7 +28,6 @@ const (
 	oneCut
 )
 
-// has reports whether the flag is set.
 func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 
 // more has data that most counters do not need.
@@ -42,7 +41,6 @@ type more struct {
 	plans  []plan
 }
 
-// ensureMore returns c.more, creating it if necessary.
 func (c *counter) ensureMore() *more {
 	if c.more == nil {
 		c.more = new(more)
@@ -50,7 +48,6 @@ func (c *counter) ensureMore() *more {
 	return c.more
 }
 
-// shadows returns the shadows of c.
 func (c *counter) shadows() []shadow {
 	if c.more == nil {
 		return nil
@@ -67,7 +64,7 @@ func newCounter(l *Limits, now int64, m *more) (c counter) {
 // begin makes c, which is zero, what newCounter returns.
 func (c *counter) begin(l *Limits, now int64, m *more) {
 	c.limits, c.now = l, now
-	c.first.begin(&l.plans[0])
+	c.first = newState(&l.plans[0])
 	if n := len(l.plans) - 1; n > 0 {
 		m.release()
 		for i := range n {
@@ -103,20 +100,21 @@ func (c *counter) copyTo(m *more) counter {
 	return d
 }
 
+// under is copyTo under the limits l.
+func (c *counter) under(l *Limits, now int64, m *more) counter {
+	seen := c.copyTo(m)
+	if !c.limits.Equal(l) {
+		return *seen.withLimits(l, now)
+	}
+	return seen
+}
+
 // unshare gives c its own rings.
 func (c *counter) unshare() {
 	for i := range c.states() {
-		s := c.state(i)
+		s := c.at(i)
 		s.log = s.log.clone()
 	}
-}
-
-// at returns the state of limit i.
-func (c *counter) at(i int) *state {
-	if i == 0 {
-		return &c.first
-	}
-	return &c.more.rest[i-1]
 }
 
 // states returns the number of states, those of shadows included.
@@ -127,12 +125,23 @@ func (c *counter) states() int {
 	return 1 + len(c.more.rest) + len(c.more.shadows)
 }
 
-// state returns the state i: first those of the limits, then those of shadows.
-func (c *counter) state(i int) *state {
-	if i == 0 || i <= len(c.more.rest) {
-		return c.at(i)
+// at returns the state i: first those of the limits, then those of shadows.
+func (c *counter) at(i int) *state {
+	if i == 0 {
+		return &c.first
 	}
-	return &c.more.shadows[i-1-len(c.more.rest)].state
+	if n := len(c.more.rest); i > n {
+		return &c.more.shadows[i-1-n].state
+	}
+	return &c.more.rest[i-1]
+}
+
+// plan returns the plan of the state i.
+func (c *counter) plan(i int) *plan {
+	if n := len(c.limits.plans); i >= n {
+		return c.more.shadows[i-n].plan()
+	}
+	return &c.limits.plans[i]
 }
 
 // settle moves the counter to now if that is later, and returns its time.
@@ -149,25 +158,15 @@ func (c *counter) settle(now int64) int64 {
 
 // settleStates moves the states to now, which is not before the counter's time.
 func (c *counter) settleStates(now int64) {
-	c.first.settle(&c.limits.plans[0], c.now, now)
-	if c.more != nil {
-		for i := range c.more.rest {
-			c.more.rest[i].settle(&c.limits.plans[i+1], c.now, now)
-		}
-		list := c.shadows()
-		for i := range list {
-			x := &list[i]
-			x.state.settle(x.plan(), c.now, now)
-		}
+	for i := range c.states() {
+		c.at(i).settle(c.plan(i), c.now, now)
 	}
 	c.now = now
 }
 
 // free reports whether the counter is completely free at now, which equals no counter. It does not change the counter.
 func (c *counter) free(now int64) bool {
-	if now < c.now {
-		now = c.now
-	}
+	now = max(now, c.now)
 	if list := c.grants(); len(list) > 0 {
 		if list[len(list)-1].end > now {
 			return false
@@ -176,20 +175,12 @@ func (c *counter) free(now int64) bool {
 		d.settle(now)
 		return d.free(now)
 	}
-	if c.more != nil {
-		list := c.shadows()
-		for i := range list {
-			if x := &list[i]; !x.state.freeAt(x.plan(), c.now, now) {
-				return false
-			}
-		}
-		for i := range c.more.rest {
-			if !c.more.rest[i].freeAt(&c.limits.plans[i+1], c.now, now) {
-				return false
-			}
+	for i := range c.states() {
+		if !c.at(i).freeAt(c.plan(i), c.now, now) {
+			return false
 		}
 	}
-	return c.first.freeAt(&c.limits.plans[0], c.now, now)
+	return true
 }
 
 // freeAt reports whether s, settled to last, is completely free at now ≥ last.
@@ -204,17 +195,3 @@ const entryBytes = recordBytes + 10
 
 // LeastBytes is the accounted memory of the smallest counter.
 const LeastBytes = entryBytes
-
-// bytes returns the memory of c in the table.
-func (c *counter) bytes() int64 {
-	if c.fits() {
-		return entryBytes
-	}
-	n := entryBytes + blockBytes(c.sideBytes())
-	for i := range c.states() {
-		if s := c.state(i); s.log != nil {
-			n += blockBytes(ringBytes(len(s.log.ring)))
-		}
-	}
-	return n
-}

@@ -71,6 +71,7 @@ func TestWindowed(t *testing.T) {
 		"bucket":       {with(func(l *bucket.Limit) { l.Algorithm = bucket.TokenBucket })},
 		"soft":         {with(func(l *bucket.Limit) { l.Soft = 1 })},
 		"min interval": {with(func(l *bucket.Limit) { l.MinInterval = 1 })},
+		"block for":    {with(func(l *bucket.Limit) { l.BlockFor = 1 })},
 		"cost":         {with(func(l *bucket.Limit) { l.Cost = 2 })},
 		"nothing":      {with(func(l *bucket.Limit) { l.Count = 0 })},
 		"unlimited":    {{Unlimited: true}},

@@ -63,20 +63,10 @@ func (l *Limits) bytes() int64 {
 	return setOverhead + int64(len(l.list))*int64(unsafe.Sizeof(Limit{})+unsafe.Sizeof(plan{}))
 }
 
-// join adds a reference unless there is none.
-func (a *account) join() bool {
-	for n := a.refs.Load(); n > 0; n = a.refs.Load() {
-		if a.refs.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-	return false
-}
-
-// leave removes a reference unless it is the last.
-func (a *account) leave() bool {
-	for n := a.refs.Load(); n > 1; n = a.refs.Load() {
-		if a.refs.CompareAndSwap(n, n-1) {
+// refer adds by to the references if there are more than above.
+func (a *account) refer(by, above int64) bool {
+	for n := a.refs.Load(); n > above; n = a.refs.Load() {
+		if a.refs.CompareAndSwap(n, n+by) {
 			return true
 		}
 	}
@@ -105,7 +95,7 @@ func (t *Table) numberLocked(a *account) {
 // refer adds a reference to l, and returns its account.
 func (t *Table) refer(l *Limits) *account {
 	// The first table in the process that uses the limits finds its account without a lock.
-	if a := l.account.Load(); a != nil && a.table == t && a.join() {
+	if a := l.account.Load(); a != nil && a.table == t && a.refer(1, 0) {
 		return a
 	}
 	t.accounts.Lock()
@@ -132,8 +122,8 @@ func (t *Table) refer(l *Limits) *account {
 func (t *Table) unrefer(number uint32) {
 	a := t.account(number)
 	l := a.limits
-	if a.leave() {
-		return
+	if a.refer(-1, 1) {
+		return // it was not the last
 	}
 	t.accounts.Lock()
 	defer t.accounts.Unlock()
@@ -266,17 +256,19 @@ func (sh *shard) enter(c *counter, n int64) {
 	}
 }
 
-// exit undoes enter. Limits and shadows must not have changed since.
-func (sh *shard) exit(c *counter, n int64) {
+// exit undoes enter, and returns the bytes of c. Limits and shadows must not have changed since.
+func (sh *shard) exit(c *counter) (n int64) {
 	t := sh.table
 	for _, x := range c.shadows() {
 		t.unrefer(x.set)
 	}
 	// Before the last reference is removed, and the domain's account with it.
+	n = sh.mu.store.at(c.slot).bytes()
 	d := t.account(c.set).domain
 	d.entries.Add(-1)
 	d.bytes.Add(-n)
 	t.unrefer(c.set)
+	return n
 }
 
 // resource is a resource that a table has too much of.
@@ -316,7 +308,6 @@ func (t *Table) largest(r resource) (most int64) {
 	return most
 }
 
-// has returns d's use of r.
 func (d *domain) has(r resource) int64 {
 	switch r {
 	case tooManyEntries:
@@ -333,12 +324,26 @@ func (d *domain) crowded() bool {
 	return n > 0 && d.entries.Load() > n
 }
 
-// fullFor reports whether a new key gets no counter under l.
+// fullFor reports whether a new key gets no counter under l. With EvictOld a domain may exceed its cap by a quarter, because its
+// counters may be too few among others to be found for eviction in time.
 func (t *Table) fullFor(l *Limits) bool {
 	if t.whenFull == DenyNew && (t.entries.Load() >= t.maxEntries || t.bytes.Load() > t.maxBytes-entryBytes) {
 		return true
 	}
-	return t.capped.Load() && t.domainFull(l.domain)
+	if !t.capped.Load() {
+		return false
+	}
+	t.accounts.Lock()
+	defer t.accounts.Unlock()
+	d := t.accounts.byName[l.domain]
+	if d == nil {
+		return false
+	}
+	most := d.maxKeys.Load()
+	if t.whenFull == EvictOld {
+		most += most / 4
+	}
+	return most > 0 && d.entries.Load() >= most
 }
 
 // SetsFull reports whether the domain should send no more sets of limits with its checks: it has as many as the table has free.
@@ -355,20 +360,4 @@ func (t *Table) SetsFull(name string) bool {
 		d = t.shared(name)
 	}
 	return free <= 0 || d.sets.Load() >= free
-}
-
-// domainFull reports whether the domain gets no more counters. With EvictOld that is a quarter above its cap, because its
-// counters may be too few among others to be found for eviction in time.
-func (t *Table) domainFull(name string) bool {
-	t.accounts.Lock()
-	defer t.accounts.Unlock()
-	d := t.accounts.byName[name]
-	if d == nil {
-		return false
-	}
-	most := d.maxKeys.Load()
-	if t.whenFull == EvictOld {
-		most += most / 4
-	}
-	return most > 0 && d.entries.Load() >= most
 }

@@ -58,17 +58,14 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 		if s.glance >= s.n {
 			s.glance = 0
 		}
-		if s.glance == sh.mu.work.slot {
-			s.glance++
-			continue
+		if s.glance != sh.mu.work.slot {
+			if c := sh.lookLocked(s.glance); c.free(sh.atLocked(now)) {
+				t.forgetLocked(sh, c)
+				t.expired.Add(1)
+				continue
+			}
 		}
-		c := sh.lookLocked(s.glance)
-		if !c.free(sh.atLocked(now)) {
-			s.glance++
-			continue
-		}
-		t.forgetLocked(sh, c)
-		t.expired.Add(1)
+		s.glance++
 	}
 }
 
@@ -112,9 +109,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 			s.hand %= s.n
 		}
 		if keep && s.hand == sh.mu.work.slot {
-			if s.hand++; s.hand >= s.n {
-				s.hand = 0
-			}
+			s.hand = (s.hand + 1) % s.n
 		}
 		c := sh.lookLocked(s.hand)
 		if may := t.mayGo(c, over, most); may || far {
@@ -137,12 +132,12 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 		s.at(s.hand).meta &^= meta(flagAgain) // spared for now
 		s.hand += stride
 	}
-	for _, x := range []victim{shared, other} {
-		if !best.found {
-			best = x
+	for _, x := range []victim{best, shared, other} {
+		if x.found {
+			return x.slot, true, looked
 		}
 	}
-	return best.slot, best.found, looked
+	return 0, false, looked
 }
 
 // victim is a candidate for eviction.
@@ -225,21 +220,21 @@ func (c *counter) worth(now int64) (w worth) {
 
 // forgetLocked removes key's counter c from sh.
 func (t *Table) forgetLocked(sh *shard, c *counter) {
-	t.bytes.Add(-sh.removeLocked(c, c.bytes()))
+	t.bytes.Add(-sh.removeLocked(c))
 	t.entries.Add(-1)
 }
 
-// evictElsewhere evicts from the shards in turn, except own, until the table is within its caps. No lock may be held.
-func (t *Table) evictElsewhere(now int64, own int) {
+// evictElsewhere evicts from the other shards in turn until the table is within its caps. No lock may be held.
+func (sh *shard) evictElsewhere(now int64) {
+	t := sh.table
 	n := uint64(len(t.shards))
 	evicted, looks := 0, 0
 	for range n {
 		i := t.next.Add(1) % n
-		if i == uint64(own) {
+		if i == uint64(sh.number) {
 			continue
 		}
-		sh := &t.shards[i]
-		sh.mu.Lock()
+		sh := t.lock(int(i))
 		e, l := t.makeRoomLocked(sh, now, nil, false)
 		sh.mu.Unlock()
 		evicted, looks = evicted+e, looks+l

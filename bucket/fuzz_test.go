@@ -59,7 +59,10 @@ func (b *tape) limit() bucket.Limit {
 		l.Cost = b.number()
 	}
 	if options&4 != 0 {
-		l.MinInterval = time.Duration(b.number())
+		l.MinInterval, l.BlockFor = time.Duration(b.number()), 0
+		if options&8 != 0 {
+			l.MinInterval, l.BlockFor = 0, l.MinInterval
+		}
 	}
 	if options&8 != 0 {
 		l.Soft = int32(b.number())

@@ -56,34 +56,15 @@ type Grant struct {
 // A Reset keeps grants, since they may still be spent. An eviction forgets them, so their units may be admitted once more.
 func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := l.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
-	if v = sh.verdictLocked(now, l.Unreplicated); v != Decided {
-		seq = sh.mu.seq
-		sh.mu.Unlock()
-		return g, seq, v
-	}
+	sh := t.lockKey(l.Key)
 	var o outcome
-	switch at := sh.atLocked(now); {
-	case !sh.mayGrantAfterLoss(at, l):
-		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: true}
-		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
-		g.RetryAfter = g.Decision.RetryAfter
-	case l.grantable():
-		o = sh.grantLocked(at, l, t.nextGrant(now), &g)
-	default:
-		g.RetryAfter = Never
-		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
-		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+	if v = sh.verdictLocked(now, l.Unreplicated); v == Decided {
+		o = sh.grantLocked(now, l, &g)
+		sh.followLocked(now, l.Key, o, l.Unreplicated)
 	}
-	t.followLocked(sh, own, now, l.Key, o, l.Unreplicated)
 	seq = sh.mu.seq
-	sh.mu.Unlock()
-	if o.grown > 0 && t.over() != nothing {
-		t.evictElsewhere(now, own)
-	}
-	return g, seq, Decided
+	sh.unlock(now, o.grown > 0)
+	return g, seq, v
 }
 
 // Return ends grant id of key, of which unspent units will not be spent, and returns how many of them are free again. A grant
@@ -91,9 +72,7 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 // merge with another counter. seq and v are as of Try, but v is never Behind.
 func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	if sh.mu.sealed {
 		return 0, sh.mu.seq, Sealed
@@ -101,15 +80,14 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	if c := sh.getLocked(key); c != nil && len(c.grants()) > 0 {
 		var o outcome
 		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
-		t.followLocked(sh, own, now, key, o, false)
+		sh.followLocked(now, key, o, false)
 	}
 	return back, sh.mu.seq, Decided
 }
 
 // Granted returns the number of grants of key that have not ended at now, and their total units.
 func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	c := sh.getLocked(key)
 	if c == nil {
@@ -151,8 +129,18 @@ func (l *LeaseRequest) grantable() bool {
 	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
 }
 
-// grantLocked grants l as id, as far as possible.
-func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o outcome) {
+// grantLocked grants l as far as possible, in g. clock is the callers' time.
+func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (o outcome) {
+	now := sh.atLocked(clock)
+	if lost := !sh.mayGrantAfterLoss(now, l); lost || !l.grantable() {
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: lost}
+		sh.decideLocked(now, r, Read, 1, nil, &g.Decision)
+		if g.RetryAfter = Never; lost {
+			g.RetryAfter = g.Decision.RetryAfter
+		}
+		return o
+	}
+	id := sh.table.nextGrant(clock)
 	c := sh.getLocked(l.Key)
 	if c == nil {
 		made := newCounter(l.Limits, now, &sh.mu.spare)
@@ -163,28 +151,18 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 		sh.mu.spare.release()
 		return o
 	}
-	before := c.bytes()
-	c, o.did = sh.underLocked(c, l.Limits, now, before)
+	c, o.did = sh.underLocked(c, l.Limits, now)
 	at := c.settle(now)
 	if c.grant(at, l, id, g) {
 		o.did = changed
 	}
-	o = sh.keepLocked(c, before, o.did)
-	g.seenFrom(now, at)
+	o = sh.keepLocked(c, o.did)
+	g.Decision.seenFrom(now, at)
+	postpone(elapsed(now, at), &g.RetryAfter)
 	return o
 }
 
-// seenFrom is Decision.seenFrom for all of g.
-func (g *Grant) seenFrom(now, at int64) {
-	g.Decision.seenFrom(now, at)
-	if at > now && g.RetryAfter > 0 {
-		g.RetryAfter = time.Duration(addSat(int64(g.RetryAfter), saturate(elapsed(now, at))))
-	}
-}
-
-// returnLocked ends grant id of c.
 func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
-	before := c.bytes()
 	c.settle(now)
 	list := c.grants()
 	if i := findGrant(list, id); i >= 0 && !list[i].kept {
@@ -196,8 +174,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 		}
 		o.did = changed
 	}
-	o = sh.keepLocked(c, before, o.did)
-	return back, o
+	return back, sh.keepLocked(c, o.did)
 }
 
 // grant grants l, which is grantable, as id, as far as possible, and reports whether it granted anything.
@@ -215,7 +192,7 @@ func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
 	}
 	if units == 0 {
 		g.RetryAfter = time.Duration(wait)
-		c.readFor(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
+		c.read(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
 		return false
 	}
 	c.addGrant(grant{id: id, end: addSat(now, life), units: units}, now)

@@ -46,6 +46,14 @@ func TestGrantedBytes(t *testing.T) {
 		grant, grant,
 		func() { now += int64(2 * time.Second); do(Check, log) },
 		grant,
+		func() { // so many that their block has a page of its own
+			l.Want = 1
+			for range 250 {
+				grant()
+			}
+		},
+		grant, grant,
+		func() { table.Return(now, Key{}, ids[len(ids)-1], 1); l.Want = 10 },
 		func() { do(Check, window) },
 		func() { do(Refund, window) },
 		func() { do(Check, log) },
@@ -62,8 +70,8 @@ func TestGrantedBytes(t *testing.T) {
 			if c := x.counterOf(Key{}); c != nil {
 				want = c.bytes()
 			}
-			if got := x.Stats().Bytes - x.Stats().SetBytes; got != want || x.shards[0].mu.bytes != want {
-				t.Fatalf("step %d: %d bytes in the table and %d in the shard, the counter has %d", i, got, x.shards[0].mu.bytes, want)
+			if got := x.Stats().Bytes - x.Stats().SetBytes; got != want || x.shards[0].mu.store.bytes != want {
+				t.Fatalf("step %d: %d bytes in the table and %d in the shard, the counter has %d", i, got, x.shards[0].mu.store.bytes, want)
 			}
 		}
 	}

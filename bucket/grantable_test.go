@@ -41,6 +41,7 @@ func TestLongestLease(t *testing.T) {
 		{"sub-windows", []bucket.Limit{per(bucket.SlidingWindow, 10, 4*time.Second)}, 100 * ms},
 		{"several", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), bucketOf(10, 0, time.Second), {Unlimited: true}}, 500*ms - 1},
 		{"one that does not", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), per(bucket.LeakyQueue, 10, time.Minute)}, 0},
+		{"blocking", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.BlockFor = 1 })}, 0},
 		{"an interval", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.MinInterval = 1 })}, 0},
 		{"denials that count", []bucket.Limit{with(per(bucket.SlidingLog, 10, time.Minute), func(l *bucket.Limit) { l.CountDenied = true })}, 0},
 		{"a unit that is too large", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.Cost = 11 })}, 0},

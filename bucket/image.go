@@ -37,8 +37,7 @@ func (k KeyAt) Compare(x KeyAt) int {
 
 // Keys appends the keys of the shard's counters to keys, in the order of their slots.
 func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	keys = slices.Grow(keys, int(sh.mu.store.n))
 	for slot := range sh.mu.store.n {
@@ -204,8 +203,7 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 		b = binary.AppendUvarint(b, im.place(x.limits))
 		b = binary.AppendUvarint(b, uint64(x.place))
 		start := len(b)
-		b = x.state.append(append(b, 0), x.plan(), c.now)
-		b = putLength(b, start)
+		b = putLength(x.state.append(append(b, 0), x.plan(), c.now), start)
 	}
 	if len(granted) > 0 {
 		b = appendGrants(b, granted, c.now)
@@ -213,7 +211,6 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 	return b
 }
 
-// appendGrants appends a ledger.
 func appendGrants(b []byte, list []grant, now int64) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for i := range list {
@@ -317,7 +314,6 @@ func (r *reader) fail(why string) {
 	r.rest = nil
 }
 
-// uint reads a number.
 func (r *reader) uint() uint64 {
 	if len(r.rest) > 0 && r.rest[0] < 0x80 {
 		n := r.rest[0]
@@ -349,10 +345,8 @@ func (r *reader) upTo(most int64, why string) int64 {
 	return int64(u)
 }
 
-// units reads an amount of units.
 func (r *reader) units() int64 { return r.upTo(math.MaxInt64, "an amount is too large") }
 
-// take reads n bytes.
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.rest)) {
 		r.fail("it ends too early")
@@ -363,7 +357,6 @@ func (r *reader) take(n uint64) []byte {
 	return b
 }
 
-// key reads a key.
 func (r *reader) key() (k Key) {
 	if b := r.take(16); b != nil {
 		k = Key{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}

@@ -29,15 +29,11 @@ func (e *ImportError) Error() string {
 // the export has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
 	now = inRange(now)
-	sh := &t.shards[shard]
 	r := reader{rest: data}
 	for done := 0; done < n; {
-		sh.mu.Lock()
-		grown, err := t.importLocked(sh, shard, now, im, &r, &done, min(n, done+imageChunk), merge)
-		sh.mu.Unlock()
-		if grown && t.over() != nothing {
-			t.evictElsewhere(now, shard)
-		}
+		sh := t.lock(shard)
+		grown, err := sh.importLocked(now, im, &r, &done, min(n, done+imageChunk), merge)
+		sh.unlock(now, grown)
 		if err != nil {
 			return err
 		}
@@ -49,15 +45,13 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 }
 
 // importLocked imports the counters from index *done up to to, and advances *done.
-func (t *Table) importLocked(
-	sh *shard, own int, now int64, im *Image, r *reader, done *int, to int, merge bool,
-) (grown bool, err error) {
+func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int, merge bool) (grown bool, err error) {
 	for ; *done < to; *done++ {
 		key := r.key()
 		at := sh.atLocked(now)
 		var c counter
 		there := im.read(r, at, &sh.mu.spare, &c)
-		if r.why == "" && key.Shard(len(t.shards)) != own {
+		if r.why == "" && key.Shard(len(sh.table.shards)) != sh.number {
 			r.fail("it belongs to another shard")
 		}
 		if r.why != "" {
@@ -66,7 +60,7 @@ func (t *Table) importLocked(
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
-		t.noteGrants(c.grants())
+		sh.table.noteGrants(c.grants())
 		var o outcome
 		switch {
 		case merge && there:
@@ -74,10 +68,12 @@ func (t *Table) importLocked(
 		case !merge && there:
 			o = sh.placeLocked(key, &c)
 		case !merge:
-			o = sh.clearLocked(key)
+			if old := sh.getLocked(key); old != nil {
+				o = outcome{did: removed, grown: -sh.removeLocked(old)}
+			}
 		}
 		sh.mu.spare.release()
-		t.followLocked(sh, own, now, key, o, false)
+		sh.followLocked(now, key, o, false)
 		grown = grown || o.grown > 0
 	}
 	return grown, nil
@@ -95,20 +91,9 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 		return o
 	}
 	c := sh.getLocked(key)
-	before := c.bytes()
-	sh.exit(c, before)
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain
-	sh.enter(c, before)
-	return sh.keepLocked(c, before, 0)
-}
-
-// clearLocked removes the counter of key, if it has one.
-func (sh *shard) clearLocked(key Key) (o outcome) {
-	if c := sh.getLocked(key); c != nil {
-		o = outcome{did: removed, grown: -sh.removeLocked(c, c.bytes())}
-	}
-	return o
+	return sh.keepLocked(c, 0)
 }
 
 // read reads the data after a key, and reports whether there is a counter. It sets c, which is zero, to the counter as of now, which uses m
@@ -188,7 +173,6 @@ func (im *Image) readShadow(r *reader, c *counter) {
 
 // A ledger is transferred and merged with its counter.
 
-// readLedger reads the grants of c.
 func (c *counter) readLedger(r *reader) {
 	n := r.upTo(maxGrants, "it has granted too often")
 	if n == 0 {

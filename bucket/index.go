@@ -61,10 +61,10 @@ func (l *line) matching(tag uint8) (first uint64, rest uint32) {
 	return (x - ones) &^ x & highs, (y - ones&0xffffffff) &^ y & (highs & 0xffffffff)
 }
 
-// search returns the line and the place of the key k with the hash, or ok false.
-func search(lines []line, pages pages, hash uint64, k Key) (at, place int, ok bool) {
+// search returns the line and the place of the key k with the hash, or nil.
+func search(lines []line, pages pages, hash uint64, k Key) (l *line, place int) {
 	if len(lines) == 0 {
-		return 0, 0, false
+		return nil, 0
 	}
 	at, tag := spread(hash, len(lines))
 	for range len(lines) {
@@ -72,12 +72,12 @@ func search(lines []line, pages pages, hash uint64, k Key) (at, place int, ok bo
 		first, rest := l.matching(tag)
 		for ; first != 0; first &= first - 1 {
 			if i := bits.TrailingZeros64(first) / 8; l.tags[i] == tag && pages.at(l.slots[i]).key == k {
-				return at, i, true
+				return l, i
 			}
 		}
 		for ; rest != 0; rest &= rest - 1 {
 			if i := 8 + bits.TrailingZeros32(rest)/8; l.tags[i] == tag && pages.at(l.slots[i]).key == k {
-				return at, i, true
+				return l, i
 			}
 		}
 		if l.over == 0 {
@@ -87,7 +87,7 @@ func search(lines []line, pages pages, hash uint64, k Key) (at, place int, ok bo
 			at = 0
 		}
 	}
-	return 0, 0, false
+	return nil, 0
 }
 
 // put puts slot in among lines, which are not full.
@@ -110,12 +110,12 @@ func put(lines []line, hash uint64, slot uint32) {
 	}
 }
 
-// take takes the key at a line and place out of lines.
-func take(lines []line, hash uint64, at, place int) {
-	lines[at].tags[place] = 0
-	for home, _ := spread(hash, len(lines)); home != at; {
-		if l := &lines[home]; l.over < manyOver {
-			l.over--
+// take takes the key at a place of l out of lines.
+func take(lines []line, hash uint64, l *line, place int) {
+	l.tags[place] = 0
+	for home, _ := spread(hash, len(lines)); &lines[home] != l; {
+		if past := &lines[home]; past.over < manyOver {
+			past.over--
 		}
 		if home++; home == len(lines) {
 			home = 0
@@ -123,17 +123,12 @@ func take(lines []line, hash uint64, at, place int) {
 	}
 }
 
-// find returns the slot of the key k with the hash.
-func (x *index) find(pages pages, hash uint64, k Key) (slot uint32, ok bool) {
-	if at, place, ok := search(x.lines, pages, hash, k); ok {
-		return x.lines[at].slots[place], true
+// search returns the line and the place of the key k with the hash, or nil.
+func (x *index) search(pages pages, hash uint64, k Key) (l *line, place int) {
+	if l, place = search(x.lines, pages, hash, k); l == nil {
+		l, place = search(x.old, pages, hash, k)
 	}
-	if x.old != nil {
-		if at, place, ok := search(x.old, pages, hash, k); ok {
-			return x.old[at].slots[place], true
-		}
-	}
-	return 0, false
+	return l, place
 }
 
 // insert puts in the slot of a key that is not there.
@@ -152,28 +147,17 @@ func (x *index) insert(pages pages, hash uint64, slot uint32) {
 
 // remove takes out the slot of the key k with the hash.
 func (x *index) remove(pages pages, hash uint64, k Key) {
-	if at, place, ok := search(x.lines, pages, hash, k); ok {
-		take(x.lines, hash, at, place)
+	if l, place := search(x.lines, pages, hash, k); l != nil {
+		take(x.lines, hash, l, place)
 		x.used--
-	} else if at, place, ok := search(x.old, pages, hash, k); ok {
-		take(x.old, hash, at, place)
+	} else if l, place := search(x.old, pages, hash, k); l != nil {
+		take(x.old, hash, l, place)
 		x.usedOld--
 	}
 	x.move(pages)
 	if n := x.used + x.usedOld; x.old == nil && len(x.lines) > 1 && n < emptySlots*len(x.lines) {
 		x.resize(max(1, n/(2*emptySlots)+1))
 	}
-}
-
-// rename makes to the slot of the key k with the hash.
-func (x *index) rename(pages pages, hash uint64, k Key, to uint32) {
-	lines := x.lines
-	at, place, ok := search(lines, pages, hash, k)
-	if !ok {
-		lines = x.old
-		at, place, _ = search(lines, pages, hash, k)
-	}
-	lines[at].slots[place] = to
 }
 
 // resize begins to move the keys into so many new lines. Nothing may be moving.
@@ -195,7 +179,7 @@ func (x *index) move(pages pages) {
 			}
 			hash := pages.at(l.slots[i]).key.hash()
 			put(x.lines, hash, l.slots[i])
-			take(x.old, hash, x.moved, i)
+			take(x.old, hash, l, i)
 			x.used, x.usedOld = x.used+1, x.usedOld-1
 		}
 		if x.moved++; x.moved == len(x.old) || x.usedOld == 0 {

@@ -42,7 +42,6 @@ const none int64 = math.MaxInt64
 // newJournal returns an empty journal that records nothing.
 func newJournal() journal { return journal{first: none, unconfirmed: none, oldest: none} }
 
-// takes reports whether a change is recorded.
 func (j *journal) takes(unreplicated bool) bool {
 	return j.what == RecordAll || j.what == RecordLasting && !unreplicated
 }
@@ -63,15 +62,15 @@ func (j *journal) confirm(since int64) {
 	j.oldest = min(j.first, since)
 }
 
-// recordLocked records a change of key of shard own, whose counter is c now, nil if it has none.
-func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter) {
+// recordLocked records a change of key, whose counter is c now, nil if it has none.
+func (sh *shard) recordLocked(now int64, key Key, c *counter) {
 	j := &sh.mu.journal
 	if j.isEmpty() {
 		j.first = now
 		j.oldest = min(now, j.unconfirmed)
-		t.changed[own/64].Or(1 << (own % 64))
+		sh.table.changed[sh.number/64].Or(1 << (sh.number % 64))
 		select {
-		case t.activated <- struct{}{}:
+		case sh.table.activated <- struct{}{}:
 		default:
 		}
 	}
@@ -84,7 +83,6 @@ func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter)
 	}
 }
 
-// goneLocked records that key has no counter any more.
 func (sh *shard) goneLocked(key Key) {
 	j := &sh.mu.journal
 	j.gone = append(j.gone, key)
@@ -104,8 +102,7 @@ func (sh *shard) compactLocked() {
 	j.kept = len(j.gone)
 }
 
-// emptyLocked empties the journal of shard own.
-func (t *Table) emptyLocked(sh *shard, own int) {
+func (sh *shard) emptyLocked() {
 	j := &sh.mu.journal
 	if j.isEmpty() {
 		return
@@ -117,19 +114,18 @@ func (t *Table) emptyLocked(sh *shard, own int) {
 	}
 	j.dirty, j.gone, j.kept = 0, j.gone[:0], 0
 	j.first, j.oldest = none, j.unconfirmed
-	t.changed[own/64].And(^(uint64(1) << (own % 64)))
+	sh.table.changed[sh.number/64].And(^(uint64(1) << (sh.number % 64)))
 }
 
 // Record sets what the shard's journal records. While a recorded change has been unconfirmed for longer than gate, Try answers
 // Behind to requests that are not unreplicated; 0 or less means no gate. RecordNothing empties the journal and opens the gate;
 // other values keep the journal's content. New tables record nothing.
 func (t *Table) Record(shard int, what Recording, gate time.Duration) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.journal.what, sh.mu.journal.gate = what, int64(max(0, gate))
 	if what == RecordNothing {
-		t.emptyLocked(sh, shard)
+		sh.emptyLocked()
 		sh.mu.journal = newJournal()
 	}
 }
@@ -152,8 +148,7 @@ func (t *Table) Changed(yield func(shard int)) {
 // journal. seq is the number of the shard's last change, recorded or not. since is the time (Unix ns) of the first drained
 // change, math.MaxInt64 if none; it counts as unconfirmed until Confirm, unless an older one does already.
 func (t *Table) Drain(shard int, keys []KeyAt) (_ []KeyAt, seq uint64, since int64) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	j := &sh.mu.journal
 	sh.compactLocked()
@@ -165,15 +160,14 @@ func (t *Table) Drain(shard int, keys []KeyAt) (_ []KeyAt, seq uint64, since int
 		keys = append(keys, KeyAt{Key: k})
 	}
 	j.unconfirmed = min(j.unconfirmed, since)
-	t.emptyLocked(sh, shard)
+	sh.emptyLocked()
 	return keys, sh.mu.seq, since
 }
 
 // Confirm declares all drained changes from before since (Unix ns) as confirmed; math.MaxInt64 confirms all. Changes that are
 // not drained yet are unaffected.
 func (t *Table) Confirm(shard int, since int64) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.journal.confirm(since)
 }

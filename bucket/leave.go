@@ -9,9 +9,7 @@ import (
 // is 0 or less, the soft margin is spent too; if it is the full limit or more, nothing is spent.
 func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	now = inRange(now)
-	own := key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	if c := sh.getLocked(key); c != nil {
 		t.forgetLocked(sh, c)
@@ -25,10 +23,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	for i := range limits.plans {
 		p, s := &limits.plans[i], c.at(i)
 		units := p.limit - left[i]
-		switch {
-		case p.stateless():
-			continue
-		case left[i] <= 0:
+		if left[i] <= 0 {
 			units = p.capacity
 		}
 		if units > 0 {
@@ -36,13 +31,12 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 			s.admit(p, at)
 		}
 	}
-	t.followLocked(sh, own, now, key, sh.insertLocked(key, &c), true)
+	sh.followLocked(now, key, sh.insertLocked(key, &c), true)
 }
 
 // Has reports whether key has a counter.
 func (t *Table) Has(key Key) bool {
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	_, ok := sh.mu.store.find(key)
 	return ok

@@ -70,7 +70,7 @@ func (c *counter) holdGranted() {
 		p := &m.plans[i]
 		held := heldBy(m.grants, i, p.cost)
 		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
-		if p.minInterval > 0 {
+		if p.minInterval > 0 && !p.blocks {
 			p.capacity = 0 // see interval
 		}
 	}
@@ -100,13 +100,11 @@ func heldAfter(list []grant, i int, cost, held int64) int64 {
 func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
 
 // keepGrants makes Return give nothing back of the grants of c.
-func (c *counter) keepGrants() (changed bool) {
+func (c *counter) keepGrants() {
 	list := c.grants()
 	for i := range list {
-		changed = changed || !list[i].kept
 		list[i].kept = true
 	}
-	return changed
 }
 
 // findGrant returns the index of grant id in list, or -1.
@@ -222,7 +220,6 @@ func (rc *Receipt) before(c *counter, now int64) {
 
 // after completes the receipt after the charge to c, which is now in the table.
 func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
-	c.cuts |= flagHeld
 	rc.key, rc.birth, rc.charged, rc.unreplicated = r.Key, c.birth, true, r.Unreplicated
 	rc.at, rc.cost, rc.ahead = c.now, cost, ahead
 	rc.admissions, rc.cuts = c.admissions, c.cuts
@@ -238,7 +235,9 @@ func (c *counter) undo(rc *Receipt, now int64) {
 		}
 		if (c.cuts^rc.cuts)&cutsMask >= oneCut {
 			// Something below this charge may be gone, so everything drained since counts against the charge alone.
-			m.spent, m.aux = 0, drained(&plans[i], m.aux)
+			if m.spent = 0; plans[i].kind == kindFlow {
+				m.aux = 0
+			}
 		}
 		s := c.at(i)
 		s.undo(&plans[i], m, rc.at, now, mulSat(rc.cost, plans[i].cost))
@@ -247,14 +246,6 @@ func (c *counter) undo(rc *Receipt, now int64) {
 		}
 	}
 	c.cuts += oneCut
-}
-
-// drained returns mark.aux for the case that the level before the charge is unreliable.
-func drained(p *plan, aux int64) int64 {
-	if p.kind == kindFlow {
-		return 0
-	}
-	return aux
 }
 
 // undo undoes what is left of a charge of cost at time at, as m remembers it. It leaves no more room than if the charge had
@@ -269,7 +260,9 @@ func (s *state) undo(p *plan, m mark, at, now, cost int64) {
 	case kindStep:
 		s.undoStep(p, m, now, cost)
 	case kindFixed:
-		s.undoFixed(p, m, cost)
+		if s.aux == m.aux && s.aux != never { // its window is still open
+			s.refund(p, cost)
+		}
 	case kindLog, kindBins:
 		s.undoLog(m.aux, cost)
 	case kindWeighted:

@@ -87,6 +87,9 @@ type Limit struct {
 	Zone string
 	// MinInterval is the minimum time since the last admitted check or charge, at most MaxPeriod, inclusive.
 	MinInterval time.Duration
+	// BlockFor is the time, at most MaxPeriod, for which the limit denies everything after it has denied a check because of units
+	// spent. Checks that are denied meanwhile do not extend it, and a cost above the limit does not begin it. It excludes MinInterval.
+	BlockFor time.Duration `cbor:",omitzero"`
 	// Soft is the percentage above the limit, 0 to 1000, that is admitted and marked.
 	Soft int32
 	// CountDenied makes denied checks count too: in the log of SlidingLog, and as the last check of MinInterval.
@@ -146,20 +149,15 @@ func NewLimits(list ...Limit) (*Limits, error) {
 	if len(list) == 0 || len(list) > MaxLimits {
 		return nil, &FieldError{Field: "limits", Reason: fmt.Sprintf("there are %d; give 1 to %d", len(list), MaxLimits)}
 	}
-	limited := 0
-	for i := range list {
-		if !list[i].Unlimited {
-			limited++
-		}
-	}
-	l := &Limits{list: make([]Limit, 0, max(limited, 1)), plans: make([]plan, 0, max(limited, 1)), stateless: true, unlimited: limited == 0}
+	limited := slices.ContainsFunc(list, func(l Limit) bool { return !l.Unlimited })
+	l := &Limits{list: make([]Limit, 0, len(list)), plans: make([]plan, 0, len(list)), stateless: true, unlimited: !limited}
 	for i := range list {
 		cal, err := list[i].validate()
 		if err != nil {
 			err.Index = i
 			return nil, err
 		}
-		if list[i].Unlimited && (limited > 0 || i > 0) {
+		if list[i].Unlimited && (limited || i > 0) {
 			continue
 		}
 		p := list[i].compile(cal)

@@ -35,6 +35,8 @@ func TestBadLimitNamesItsField(t *testing.T) {
 		{"burst", good(fixed, func(l *bucket.Limit) { l.Burst = 5 })},
 		{"cost", good(token, func(l *bucket.Limit) { l.Cost = -1 })},
 		{"min_interval", good(token, func(l *bucket.Limit) { l.MinInterval = -1 })},
+		{"block_for", good(token, func(l *bucket.Limit) { l.BlockFor = -1 })},
+		{"block_for", good(token, func(l *bucket.Limit) { l.BlockFor, l.MinInterval = 1, 1 })},
 		{"soft", good(token, func(l *bucket.Limit) { l.Soft = -1 })},
 		{"soft", good(token, func(l *bucket.Limit) { l.Soft = 1001 })},
 		{"", good(token, func(l *bucket.Limit) { l.Soft = 1000 })},

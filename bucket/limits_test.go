@@ -22,6 +22,7 @@ func TestUnfitOptions(t *testing.T) {
 	}{
 		{"period", of(bucket.FixedWindow, func(l *bucket.Limit) { l.Period = bucket.MaxPeriod + 1 })},
 		{"min_interval", of(bucket.FixedWindow, func(l *bucket.Limit) { l.MinInterval = bucket.MaxPeriod + 1 })},
+		{"block_for", of(bucket.FixedWindow, func(l *bucket.Limit) { l.BlockFor = bucket.MaxPeriod + 1 })},
 		{"burst", of(bucket.SlidingLog, func(l *bucket.Limit) { l.Burst = 5 })},
 		{"refill", of(bucket.FixedWindow, func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })},
 		{"refill", of(bucket.LeakyBucket, func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })},

@@ -32,36 +32,25 @@ func (s *state) entryFor(p *plan, now int64) int64 {
 
 // settleLog drops the entries that no longer count.
 func (s *state) settleLog(p *plan, now int64) {
-	v := s.span()
-	if v.n == 0 {
-		return
-	}
-	full := s.spent == math.MaxInt64
-	before := v.n
+	v, gone := s.span(), int64(0)
+	n := v.n
 	for v.n > 0 {
 		x := s.log.at(v, 0)
 		if elapsed(x.at, now) < uint64(p.span) {
 			break
 		}
-		s.spent -= x.cost
-		v.head = (v.head + 1) & uint32(len(s.log.ring)-1)
-		v.n--
+		gone += x.cost // wraps only if spent is saturated
+		v = s.log.withoutOldest(v)
 	}
-	if v.n == before {
-		return
-	}
-	s.setSpan(v)
-	if full {
-		s.sum()
+	if v.n < n {
+		s.setSpan(v)
+		s.lower(gone)
 	}
 }
 
 // sum sets spent to the sum of the entries.
 func (s *state) sum() {
-	s.spent = 0
-	if v := s.span(); v.n > 0 {
-		_, s.spent = s.log.over(v, math.MaxInt64)
-	}
+	_, s.spent = s.log.over(s.span(), math.MaxInt64)
 }
 
 // untilLog requires that more than target units count. They do until the entry expires that, together with all newer ones,
@@ -75,7 +64,6 @@ func (s *state) untilLog(p *plan, now, target int64) int64 {
 // expiry returns the time (ns) from now until an entry with date at expires.
 func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, now)) }
 
-// chargeLog adds an entry of cost.
 func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
 	at, v := p.dateOf(now), s.span()
@@ -102,7 +90,7 @@ func (s *state) chargeLog(p *plan, now, cost int64) {
 // mergeOldest merges the two oldest entries, with the later time.
 func (s *state) mergeOldest(v span) span {
 	s.log.setCost(v, 1, addSat(s.log.at(v, 1).cost, s.log.at(v, 0).cost))
-	return span{(v.head + 1) & uint32(len(s.log.ring)-1), v.n - 1}
+	return s.log.withoutOldest(v)
 }
 
 // squeeze shortens the log of s, if it has one, to most entries by merging the oldest, with the latest of their times. The
@@ -112,39 +100,33 @@ func (s *state) squeeze(most int) {
 	if most == 0 || s.log == nil || int(v.n) <= most {
 		return
 	}
-	old, merged := s.log, int64(0)
+	old, to := s.log, span{0, uint32(most)}
 	s.log = newEntries(most)
-	first := v.n - uint32(most) // of those that remain
-	for i := range first {
-		merged = addSat(merged, old.at(v, i).cost)
-	}
-	to := span{0, uint32(most)}
+	first := v.n - to.n // of those that remain
 	for i := range to.n {
-		x := *old.at(v, first+i)
-		if i == 0 {
-			x.cost = addSat(x.cost, merged)
-		}
-		s.log.set(to, i, x)
+		s.log.set(to, i, *old.at(v, first+i))
+	}
+	for i := range first {
+		s.log.setCost(to, 0, addSat(s.log.at(to, 0).cost, old.at(v, i).cost))
 	}
 	s.setSpan(to)
 }
 
 // refundLog refunds from the newest entries.
 func (s *state) refundLog(cost int64) {
-	v := s.span()
-	full, given := s.spent == math.MaxInt64, cost
-	for v.n > 0 && cost > 0 {
+	v, left := s.span(), cost
+	for v.n > 0 && left > 0 {
 		newest := s.log.at(v, v.n-1).cost
-		if newest > cost {
-			s.log.setCost(v, v.n-1, newest-cost)
-			cost = 0
+		if newest > left {
+			s.log.setCost(v, v.n-1, newest-left)
+			left = 0
 			break
 		}
-		cost -= newest
+		left -= newest
 		v.n--
 	}
 	s.setSpan(v)
-	s.lower(full, given-cost)
+	s.lower(cost - left)
 }
 
 // undoLog removes a charge of cost from its entry, which has the date at, if that still counts.
@@ -156,25 +138,25 @@ func (s *state) undoLog(at, cost int64) {
 			continue
 		}
 		if x.at == at {
-			full, cost := s.spent == math.MaxInt64, min(cost, x.cost)
+			cost := min(cost, x.cost)
 			if x.cost > cost {
 				s.log.setCost(v, i-1, x.cost-cost)
 			} else {
 				s.remove(i - 1)
 			}
-			s.lower(full, cost)
+			s.lower(cost)
 		}
 		return
 	}
 }
 
-// lower lowers spent by the cost that was removed from entries; full: it was saturated.
-func (s *state) lower(full bool, cost int64) {
-	if full {
+// lower lowers spent by the cost that was removed from entries.
+func (s *state) lower(cost int64) {
+	if s.spent == math.MaxInt64 {
 		s.sum()
-		return
+	} else {
+		s.spent -= cost
 	}
-	s.spent -= cost
 }
 
 // entry is cost units that count until the log's span (see plan.span) has passed since at (Unix ns).
@@ -202,7 +184,6 @@ const sumPlaces = 64
 // sum is an unsigned 128-bit number: a block may exceed int64.
 type sum struct{ hi, lo uint64 }
 
-// replace replaces the cost was by the cost is.
 func (x *sum) replace(was, is int64) {
 	var carry uint64
 	x.lo, carry = bits.Sub64(x.lo, uint64(was), 0)
@@ -245,12 +226,16 @@ func (s *state) span() span { return span{uint32(s.aux >> 32), uint32(s.aux)} }
 
 func (s *state) setSpan(v span) { s.aux = int64(v.head)<<32 | int64(v.n) }
 
+// withoutOldest returns the range v without its oldest entry.
+func (e *entries) withoutOldest(v span) span {
+	return span{(v.head + 1) & uint32(len(e.ring)-1), v.n - 1}
+}
+
 // at returns entry i; 0 is the oldest.
 func (e *entries) at(v span, i uint32) *entry {
 	return &e.ring[(v.head+i)&uint32(len(e.ring)-1)]
 }
 
-// set makes x the entry i.
 func (e *entries) set(v span, i uint32, x entry) {
 	place := (v.head + i) & uint32(len(e.ring)-1)
 	if e.sums != nil {
@@ -259,7 +244,6 @@ func (e *entries) set(v span, i uint32, x entry) {
 	e.ring[place] = x
 }
 
-// setCost changes the cost of entry i.
 func (e *entries) setCost(v span, i uint32, cost int64) { e.set(v, i, entry{e.at(v, i).at, cost}) }
 
 // over returns the index of the newest entry that, together with all newer ones, exceeds target units, and the units of the
@@ -309,7 +293,6 @@ func (e *entries) resize(v span, n int) span {
 	return to
 }
 
-// remove removes entry i.
 func (s *state) remove(i uint32) {
 	v := s.span()
 	for ; i+1 < v.n; i++ {

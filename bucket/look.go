@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -19,55 +18,40 @@ type Standing struct {
 // counter; then everything is free.
 func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known bool) {
 	now = inRange(now)
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	now = sh.atLocked(now)
 	c := sh.getLocked(key)
-	known = c != nil
-	var seen counter
-	if known {
-		seen = c.copyTo(new(more))
-		if c.limits != limits && !c.limits.Equal(limits) {
-			seen = *seen.withLimits(limits, now)
-		}
-	} else {
-		seen = newCounter(limits, now, new(more))
+	if c == nil {
+		free := newCounter(limits, now, new(more))
+		return free.stand(now), false
 	}
-	return seen.stand(now), known
+	seen := c.under(limits, now, new(more))
+	return seen.stand(now), true
 }
 
 // Recent calls f for the most recently used counters of the shard, at most most, with their limits and the state of each at
 // now.
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
-	sh := &t.shards[shard]
-	sh.mu.Lock()
-	type used struct {
-		key Key
-		at  int64
-	}
-	all := make([]used, sh.mu.store.n)
+	sh := t.lock(shard)
+	all := make([]record, sh.mu.store.n)
 	for slot := range all {
-		r := sh.mu.store.at(uint32(slot))
-		all[slot] = used{r.key, r.now}
+		all[slot] = *sh.mu.store.at(uint32(slot))
 	}
 	sh.mu.Unlock()
-	slices.SortStableFunc(all, func(a, b used) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(all, func(a, b record) int { return cmp.Compare(a.now, b.now) })
 	for _, u := range all[max(0, len(all)-most):] {
 		sh.mu.Lock()
 		c := sh.getLocked(u.key)
-		known := c != nil
-		var limits *Limits
-		var list []Standing
-		if known {
-			seen := c.copyTo(new(more))
-			limits, list = c.limits, seen.stand(sh.atLocked(now))
+		if c == nil {
+			sh.mu.Unlock()
+			continue
 		}
+		seen := c.copyTo(new(more))
+		list := seen.stand(sh.atLocked(now))
 		sh.mu.Unlock()
-		if known {
-			f(u.key, limits, list)
-		}
+		f(u.key, seen.limits, list)
 	}
 }
 
@@ -79,14 +63,10 @@ func (c *counter) stand(now int64) []Standing {
 		var d Decision
 		c.describe(&d, i, at)
 		d.seenFrom(now, at)
-		s := Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
-		if p := &c.plans()[i]; p.kind != kindUnlimited {
-			held := c.limits.plans[i].limit - p.limit
-			s.Spent = addSat(c.at(i).used(p, at), held)
-		} else {
-			s.Remaining = math.MaxInt64
-		}
-		list[i] = s
+		list[i] = Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
+		p := &c.plans()[i]
+		held := c.limits.plans[i].limit - p.limit
+		list[i].Spent = addSat(c.at(i).used(p, at), held)
 	}
 	return list
 }
@@ -108,14 +88,14 @@ type Counted struct {
 }
 
 // Windowed reports whether l is one fixed window, aligned to the epoch or the calendar, with a count above 0 and without
-// features that need individual decisions: soft margin, minimum interval or own cost. Counts requires such limits.
+// features that need individual decisions: soft margin, minimum interval, blocking or own cost. Counts requires such limits.
 func (l *Limits) Windowed() bool {
 	if len(l.list) != 1 {
 		return false
 	}
 	one := &l.list[0]
 	return one.Algorithm == FixedWindow && one.Align != AlignFirstHit && !one.Unlimited && one.Count > 0 &&
-		one.Soft == 0 && one.MinInterval == 0 && one.Cost <= 1
+		one.Soft == 0 && one.MinInterval == 0 && one.BlockFor == 0 && one.Cost <= 1
 }
 
 // WindowEnd returns the end of the window that contains now (both Unix ns). l must be Windowed.
@@ -128,23 +108,17 @@ func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRang
 // little.
 func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted, v Verdict) {
 	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
-	if v = sh.verdictLocked(now, r.Unreplicated); v != Decided {
-		sh.mu.Unlock()
-		return x, v
+	sh := t.lockKey(r.Key)
+	grown := false
+	if v = sh.verdictLocked(now, r.Unreplicated); v == Decided {
+		grown = sh.countsLocked(now, r, tag, ends, &x)
 	}
-	grown := t.countsLocked(sh, own, now, r, tag, ends, &x)
-	sh.mu.Unlock()
-	if grown && t.over() != nothing {
-		t.evictElsewhere(now, own)
-	}
-	return x, Decided
+	sh.unlock(now, grown)
+	return x, v
 }
 
 // countsLocked is Counts under the lock, and reports whether the shard has grown.
-func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
+func (sh *shard) countsLocked(now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
 	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
 	sum.Key.Hi ^= tag // the shard depends on Lo only
@@ -160,13 +134,13 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 		return false
 	}
 	o := sh.decideLocked(at, r, Charge, x.Added, nil, &x.Decision)
-	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
+	sh.followLocked(now, r.Key, o, r.Unreplicated)
 	x.Over = min(x.Added, max(0, o.counter.at(0).spent-r.Limits.plans[0].limit))
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
 	p.counter.first.aux = end // it may be that of another clock
-	sh.saveLocked(p.counter)
-	t.followLocked(sh, own, now, sum.Key, p, r.Unreplicated)
+	sh.mu.store.save(p.counter)
+	sh.followLocked(now, sum.Key, p, r.Unreplicated)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
 }
@@ -217,7 +191,7 @@ func (c *counter) retry(i int, now, units int64) int64 {
 // interval do not grant, but may come into force while there are grants.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
-	if list := c.grants(); len(list) > 0 && p.minInterval > 0 {
+	if list := c.grants(); len(list) > 0 && p.minInterval > 0 && !p.blocks {
 		return addSat(max(0, subSat(list[len(list)-1].end-1, now)), p.minInterval)
 	}
 	return c.at(i).interval(p, now)

@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"time"
-)
+import "time"
 
 // A shard's counters may be lost while another, unreachable node still has them. Unknown consumption must not count as zero:
 // requests with DenyLost are decided as if every limit of their key had been fully spent at the moment of the loss, or by the
@@ -21,8 +19,7 @@ const MaxLostRetry = 10 * time.Second
 // SetLost declares the shard's counters of before since (Unix ns) as lost, which counts until the given time; math.MaxInt64
 // means forever. A since of 0 ends it.
 func (t *Table) SetLost(shard int, since, until int64) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.lost = lost{since, until}
 }
@@ -35,9 +32,7 @@ func (l *Limits) SpentUntil(at int64) int64 {
 	c := spentCounter(l, inRange(at))
 	end := c.now
 	for i := range l.plans {
-		if p := &l.plans[i]; !p.stateless() {
-			end = max(end, addSat(c.now, c.at(i).free(p, c.now)))
-		}
+		end = max(end, addSat(c.now, c.at(i).free(&l.plans[i], c.now)))
 	}
 	return end
 }
@@ -47,11 +42,10 @@ func spentCounter(l *Limits, at int64) counter {
 	c := newCounter(l, at, new(more))
 	for i := range l.plans {
 		p, s := &l.plans[i], c.at(i)
-		if p.stateless() {
-			continue
-		}
 		s.charge(p, at, p.capacity)
-		s.admit(p, at)
+		if p.minInterval > 0 {
+			s.last = at // also of a denial that blocks
+		}
 	}
 	return c
 }
@@ -64,12 +58,9 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		return o, false
 	}
 	unknown := spentCounter(r.Limits, since)
-	c := sh.getLocked(r.Key)
 	seen := newCounter(r.Limits, now, new(more))
-	if c != nil {
-		if seen = c.copyTo(new(more)); c.limits != r.Limits && !c.limits.Equal(r.Limits) {
-			seen = *seen.withLimits(r.Limits, now)
-		}
+	if c := sh.getLocked(r.Key); c != nil {
+		seen = c.under(r.Limits, now, new(more))
 		if unknown.now > now {
 			seen.unshare() // it is moved to the time of the loss
 		}
@@ -79,11 +70,11 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 		return o, false
 	}
 	var known Decision
-	seen.readFor(r, at, cost, &known)
+	seen.read(r, at, cost, &known)
 	if !known.Allowed || !seen.merge(&unknown, at) {
 		return o, false // the counter is as strict
 	}
-	seen.readFor(r, at, cost, d)
+	seen.read(r, at, cost, d)
 	if d.Allowed && verb == Check {
 		*d = Decision{}
 		return sh.joinLostLocked(now, r, since), false
@@ -99,9 +90,8 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 // joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
 	if c := sh.getLocked(r.Key); c != nil {
-		before := c.bytes()
-		c, o.did = sh.underLocked(c, r.Limits, now, before)
-		o = sh.keepLocked(c, before, o.did)
+		c, o.did = sh.underLocked(c, r.Limits, now)
+		o = sh.keepLocked(c, o.did)
 	}
 	unknown := spentCounter(r.Limits, since)
 	unknown.settle(now)

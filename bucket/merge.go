@@ -35,19 +35,17 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		o.did |= changed
 		return o
 	}
-	before := c.bytes()
 	c.cuts |= flagAgain
 	if c.has(flagHeld) {
 		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld
 	}
-	sh.exit(c, before)
+	n := sh.exit(c)
 	if c.merge(x, now) {
 		o.did = changed
 	}
-	sh.enter(c, before)
-	o = sh.keepLocked(c, before, o.did)
-	return o
+	sh.enter(c, n)
+	return sh.keepLocked(c, o.did)
 }
 
 // merge makes c at least as strict as x and reports whether it has changed. Both are settled to now, or to their own times if
@@ -55,11 +53,10 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 func (c *counter) merge(x *counter, now int64) (changed bool) {
 	c.settle(now)
 	x.settle(now)
-	switch {
-	case c.now < x.now:
+	changed = c.now < x.now
+	if changed {
 		c.move(x.now)
-		changed = true
-	case x.now < c.now:
+	} else if x.now < c.now {
 		x.move(c.now)
 	}
 	same := c.limits == x.limits || c.limits.Equal(x.limits)
@@ -67,9 +64,7 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 		changed = c.mergeApart(x) || changed
 	} else {
 		for i := range c.limits.plans {
-			if c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) {
-				changed = true
-			}
+			changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
 		}
 	}
 	return c.mergeGrants(x, same) || changed
@@ -82,16 +77,14 @@ func (c *counter) mergeApart(x *counter) (changed bool) {
 	// As they were. Merging does not write to the rings of logs, so they may be shared.
 	oursNow := c.candidates()[:len(c.limits.plans)]
 	for i := range c.limits.plans {
-		if p := &c.limits.plans[i]; !p.stateless() && c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) {
-			changed = true
+		if p := &c.limits.plans[i]; !p.stateless() {
+			changed = c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) || changed
 		}
 	}
 	list := c.shadows()
 	for i := range list {
 		y := &list[i]
-		if y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) {
-			changed = true
-		}
+		changed = y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) || changed
 	}
 	for i := range theirs {
 		if y := theirs[i].shadow; !theirs[i].taken && !y.plan().stateless() {
@@ -114,7 +107,8 @@ func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now i
 		return s.merge(p, &o, now)
 	}
 	from.taken = true
-	return s.merge(p, &from.state, now)
+	o := from.stateFor(p)
+	return s.merge(p, &o, now)
 }
 
 // started returns the state that a new limit p at index i starts with after the limits inForce.
@@ -140,16 +134,17 @@ func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 	case kindWeighted:
 		return s.mergeWeighted(p, o, now) || changed
 	case kindStep, kindFixed:
-		// never is before every boundary.
-		if o.spent > s.spent {
-			s.spent, changed = o.spent, true
-		}
-		if o.aux > s.aux {
-			s.aux, changed = o.aux, true
-		}
+		return s.raise(o) || changed // never is before every boundary
 	case kindLog, kindBins:
 		return s.mergeLog(p, o, now) || changed
 	}
+	return changed
+}
+
+// raise makes spent and aux of s at least those of o.
+func (s *state) raise(o *state) (changed bool) {
+	changed = o.spent > s.spent || o.aux > s.aux
+	s.spent, s.aux = max(s.spent, o.spent), max(s.aux, o.aux)
 	return changed
 }
 

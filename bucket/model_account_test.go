@@ -53,7 +53,7 @@ func (a *account) leaves(at, cost, reserve int64) bool {
 func (a *account) charge(at, cost int64, checked bool) {
 	for _, m := range a.models {
 		m.add(at, m.units(cost))
-		if checked {
+		if checked && m.limit.BlockFor == 0 {
 			m.last = &at
 		}
 	}
@@ -124,13 +124,18 @@ func (a *account) do(now int64, r *bucket.Request) expected {
 	return e
 }
 
-// denied records a denied check where the limit says that it counts.
+// denied records a denied check where the limit says that it counts, or blocks.
 func (a *account) denied(now, cost int64) {
 	for _, m := range a.models {
+		if m.limit.BlockFor > 0 && m.rested(now) && !m.hopeless(m.units(cost)) && !m.counted(now, m.units(cost)) {
+			m.last = &now
+		}
 		if !m.limit.CountDenied {
 			continue
 		}
-		m.last = &now
+		if m.limit.BlockFor == 0 {
+			m.last = &now
+		}
 		if m.limit.Algorithm == bucket.SlidingLog {
 			m.add(now, m.units(cost))
 		}
@@ -170,7 +175,7 @@ func (e *expected) admits(m *model, at int64) bool {
 }
 
 // roomFor reports whether charging cost stays far from the ends of int64, where
-// counters saturate and the model does not, and leaves MinInterval out of it.
+// counters saturate and the model does not, and leaves MinInterval and BlockFor out of it.
 func (a *account) roomFor(now, cost int64) bool {
 	for _, m := range a.models {
 		if m.limit.Unlimited {
@@ -179,7 +184,7 @@ func (a *account) roomFor(now, cost int64) bool {
 		after := m.units(cost)
 		used := m.used(now)
 		after.Add(after, used.Num().Div(used.Num(), used.Denom()))
-		if !after.IsInt64() || after.Int64() > math.MaxInt64/2 || m.limit.MinInterval > 0 {
+		if !after.IsInt64() || after.Int64() > math.MaxInt64/2 || m.limit.MinInterval+m.limit.BlockFor > 0 {
 			return false
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // genGranting draws a limit that grants.
 func genGranting(t *rapid.T, algorithm bucket.Algorithm) bucket.Limit {
 	l := genAnyOf(t, algorithm)
-	l.MinInterval, l.CountDenied = 0, false
+	l.MinInterval, l.BlockFor, l.CountDenied = 0, 0, false
 	l.Count += l.Cost
 	if l.Burst > 0 {
 		l.Burst += l.Cost

@@ -76,7 +76,7 @@ func TestCopyFollowsJournal(t *testing.T) {
 		for range n {
 			// Table and copy forget free counters at different times, and with them the last check. That matters only to
 			// another set of limits with an interval.
-			p.sets = append(p.sets, genSet(t, func(l bucket.Limit) bool { return n == 1 || l.MinInterval == 0 }))
+			p.sets = append(p.sets, genSet(t, func(l bucket.Limit) bool { return n == 1 || l.MinInterval+l.BlockFor == 0 }))
 		}
 		p.table.Record(0, bucket.RecordAll, 0)
 		p.copied.Record(0, bucket.RecordAll, 0) // and importing is no change

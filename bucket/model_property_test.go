@@ -67,6 +67,9 @@ func genOptions(t *rapid.T, l *bucket.Limit) {
 	}
 	if rapid.Bool().Draw(t, "interval") {
 		l.MinInterval = rapid.SampledFrom([]time.Duration{1, 1000, time.Second, l.Period / 3, l.Period, min(2*l.Period, 100*year)}).Draw(t, "min interval")
+		if rapid.Bool().Draw(t, "blocks") {
+			l.MinInterval, l.BlockFor = 0, l.MinInterval
+		}
 	}
 	if rapid.Bool().Draw(t, "own cost") && l.Count < 1<<40 && l.Burst < 1<<40 {
 		l.Cost = rapid.SampledFrom([]int64{1, 2, 3, 1000}).Draw(t, "unit cost")

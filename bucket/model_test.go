@@ -22,7 +22,7 @@ type charge struct {
 type model struct {
 	limit   bucket.Limit
 	charges []charge
-	// last is the time of the last check that counts for MinInterval, if any.
+	// last is the time of the last check that counts for MinInterval, or of the last denial that blocks, if any.
 	last *int64
 }
 
@@ -211,10 +211,10 @@ func (m *model) counted(at int64, units *big.Int) bool {
 	return sum.Cmp(new(big.Rat).SetInt(m.ceiling())) <= 0
 }
 
-// rested reports whether MinInterval has passed at time at.
+// rested reports whether MinInterval, or BlockFor, has passed at time at.
 func (m *model) rested(at int64) bool {
 	return m.limit.Unlimited || m.last == nil ||
-		span(*m.last, at).Cmp(big.NewInt(int64(m.limit.MinInterval))) >= 0
+		span(*m.last, at).Cmp(big.NewInt(int64(m.limit.MinInterval+m.limit.BlockFor))) >= 0
 }
 
 // hopeless reports whether no wait can ever make room for units.

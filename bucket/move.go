@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"math"
-)
+import "math"
 
 // Clocks differ between nodes, so counters are transferred as elapsed and remaining times only (image.go): a window ends when
 // the node that opened it has said, whatever the next node's clock shows. Only what begins later is aligned to the clock of the
@@ -32,9 +30,8 @@ func (sh *shard) correct(ahead int64) {
 	sh.mu.ahead = ahead
 	for slot := range sh.mu.store.n {
 		c := sh.lookLocked(slot)
-		before := c.bytes()
 		c.move(inRange(addSat(c.now, by)))
-		o := sh.keepLocked(c, before, 0)
+		o := sh.keepLocked(c, 0)
 		sh.table.bytes.Add(o.grown)
 		sh.table.account(c.set).domain.bytes.Add(o.grown)
 	}
@@ -50,14 +47,8 @@ func (sh *shard) atLocked(now int64) int64 {
 
 // move moves the counter from its time to to as if no time had passed in between.
 func (c *counter) move(to int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		c.at(i).move(&plans[i], c.now, to)
-	}
-	list := c.shadows()
-	for i := range list {
-		x := &list[i]
-		x.state.move(x.plan(), c.now, to)
+	for i := range c.states() {
+		c.at(i).move(c.plan(i), c.now, to)
 	}
 	granted := c.grants()
 	for i := range granted {

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 )
@@ -56,7 +57,10 @@ type plan struct {
 	// count is drained per period (ns), with AlignCalendar per window of cal.
 	count, period int64
 	cal           *calendar
-	minInterval   int64
+	// minInterval is the time since state.last that must have passed.
+	minInterval int64
+	// blocks: state.last is the denial that blocks the limit, not the last admitted check.
+	blocks bool
 	// Entries are dated at multiples of grain (ns): 1 for kindLog, the length of a sub-window for kindBins. An entry counts
 	// while it is younger than span (ns).
 	grain, span int64
@@ -80,7 +84,8 @@ func (l *Limit) compile(cal *calendar) plan {
 		count:       l.Count,
 		period:      int64(l.Period),
 		cal:         cal,
-		minInterval: int64(l.MinInterval),
+		minInterval: int64(max(l.MinInterval, l.BlockFor)),
+		blocks:      l.BlockFor > 0,
 		countDenied: l.CountDenied,
 	}
 	switch l.Algorithm {
@@ -90,25 +95,17 @@ func (l *Limit) compile(cal *calendar) plan {
 		if l.Refill == RefillInterval {
 			p.kind = kindStep
 		}
-		if l.Burst > 0 {
-			p.limit = l.Burst
-		}
+		p.limit = cmp.Or(l.Burst, l.Count)
 	case FixedWindow:
 		p.kind = kindFixed
 	case SlidingLog:
 		p.kind = kindLog
 		p.grain, p.span = 1, p.period
-		p.maxEntries = DefaultLogEntries
-		if l.LogEntries > 0 {
-			p.maxEntries = int(l.LogEntries)
-		}
+		p.maxEntries = cmp.Or(int(l.LogEntries), DefaultLogEntries)
 	case SlidingCounter:
 		p.kind = kindWeighted
 	case SlidingWindow:
-		n := int64(DefaultSubWindows)
-		if l.SubWindows > 0 {
-			n = int64(l.SubWindows)
-		}
+		n := cmp.Or(int64(l.SubWindows), DefaultSubWindows)
 		p.kind = kindBins
 		p.grain = ceilDiv(p.period, n)
 		p.span, p.maxEntries = p.grain*(n+1), int(n+1)
@@ -163,9 +160,6 @@ func saturated(sign int64) int64 {
 
 // mulSat returns a × b for a, b ≥ 0, saturating.
 func mulSat(a, b int64) int64 {
-	if b == 1 {
-		return a
-	}
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi != 0 || lo > math.MaxInt64 {
 		return math.MaxInt64
@@ -190,11 +184,7 @@ func floorDiv(a, b int64) int64 {
 
 // floorMod returns a − ⌊a / b⌋ × b, in [0, b), for b > 0.
 func floorMod(a, b int64) int64 {
-	m := a % b
-	if m < 0 {
-		m += b
-	}
-	return m
+	return a - floorDiv(a, b)*b
 }
 
 // ceilDiv returns ⌈a / b⌉ for a ≥ 0, b > 0.
@@ -214,11 +204,7 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 
 // mulDivCeil returns ⌈a × b / c⌉ for a, b ≥ 0, c > 0, saturating.
 func mulDivCeil(a, b, c int64) int64 {
-	q, r := mulDiv(a, b, c)
-	if r != 0 && q != math.MaxInt64 {
-		q++
-	}
-	return q
+	return wide(uint64(a), uint64(b)).divCeil(c)
 }
 
 // uint128 is the product of two 64-bit numbers.
@@ -248,13 +234,6 @@ func (x uint128) sub(y uint128) uint128 {
 
 // div returns ⌊x / d⌋ and the remainder, for d > 0. A quotient above math.MaxInt64 is saturated, with remainder 0.
 func (x uint128) div(d int64) (quo, rem int64) {
-	if x.hi == 0 {
-		q := x.lo / uint64(d)
-		if q > math.MaxInt64 {
-			return math.MaxInt64, 0
-		}
-		return int64(q), int64(x.lo % uint64(d))
-	}
 	if x.hi >= uint64(d) {
 		return math.MaxInt64, 0
 	}
@@ -302,23 +281,18 @@ func (l *Limits) Repeatable() bool {
 // shard's last change.
 func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged bool, seq uint64, v Verdict) {
 	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
+	sh := t.lockKey(r.Key)
 	v = sh.verdictLocked(now, r.Unreplicated || r.Limits.unlimited)
 	if v == Decided {
-		charged = t.timesLocked(sh, own, now, r, min(times, MaxTimes), &s)
+		charged = sh.timesLocked(now, r, min(times, MaxTimes), &s)
 	}
 	seq = sh.mu.seq
-	sh.mu.Unlock()
-	if charged && t.over() != nothing {
-		t.evictElsewhere(now, own)
-	}
+	sh.unlock(now, charged)
 	return s, charged, seq, v
 }
 
 // timesLocked decides r until it is denied, at most times times.
-func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int64, s *Series) (spent bool) {
+func (sh *shard) timesLocked(now int64, r *Request, times int64, s *Series) (spent bool) {
 	if r.Limits.unlimited {
 		s.Granted, s.Last = times, unlimitedDecision()
 		return false
@@ -326,11 +300,11 @@ func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int
 	for s.Granted < times {
 		var d Decision
 		o := sh.decideLocked(sh.atLocked(now), r, Check, r.Cost, nil, &d)
-		t.followLocked(sh, own, now, r.Key, o, r.Unreplicated)
+		sh.followLocked(now, r.Key, o, r.Unreplicated)
 		spent = spent || o.has(charged)
 		if !d.Allowed {
 			if s.Denial = d; d.Lost {
-				t.deniedLost.Add(uint64(times - s.Granted))
+				sh.table.deniedLost.Add(uint64(times - s.Granted))
 			}
 			return spent
 		}

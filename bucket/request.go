@@ -85,41 +85,78 @@ func (r *Request) normal() (Verb, int64) {
 // status is the verb of a request that changes nothing and cannot be denied.
 const status = Reset + 1
 
-// checkFor is check with r's options.
-func (c *counter) checkFor(r *Request, now, cost int64, d *Decision) (kept bool) {
-	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
-		kept = c.countDenied(now, cost)
-		c.deniedFor(r, now, cost, d)
-	} else {
-		kept = c.check(now, cost, d)
+// The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
+
+// apply answers a verb and returns its effects, with cost > 0 unless the verb is status.
+func (c *counter) apply(r *Request, verb Verb, now, cost int64, d *Decision) (did effects) {
+	switch verb {
+	case Check:
+		if c.check(r, now, cost, d) {
+			did = changed
+		}
+		if d.Allowed {
+			did |= charged
+		}
+		return did
+	case Read:
+		c.read(r, now, cost, d)
+		return 0
+	case Charge:
+		c.charge(now, cost)
+		did = charged | changed
+	case Refund:
+		c.refund(cost)
+		did = changed
 	}
-	if r.Drain && !d.Allowed && c.drain(now, cost, max(0, r.Reserve)) {
+	c.status(now, d)
+	return did
+}
+
+// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
+// changed: by a charge, or by a denial that counts.
+func (c *counter) check(r *Request, now, cost int64, d *Decision) (kept bool) {
+	if c.admits(r, now, cost, d) {
+		c.charge(now, cost)
+		c.describeLeast(d, now)
+		return true
+	}
+	kept = c.countDenied(now, cost)
+	if r.Drain && c.drain(now, cost, max(0, r.Reserve)) {
 		kept = true
-		*d = Decision{}
-		c.deniedFor(r, now, cost, d)
 	}
+	c.denied(r, now, cost, d)
 	return kept
 }
 
-// readFor is read with r's options.
-func (c *counter) readFor(r *Request, now, cost int64, d *Decision) {
-	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
-		c.deniedFor(r, now, cost, d)
+// read answers like check, without changing anything; c is settled to now.
+func (c *counter) read(r *Request, now, cost int64, d *Decision) {
+	if c.admits(r, now, cost, d) {
+		c.describeLeast(d, now)
 	} else {
-		c.read(now, cost, d)
+		c.denied(r, now, cost, d)
 	}
 }
 
-// leaves reports whether every limit admits cost with reserve units left.
-func (c *counter) leaves(now, cost, reserve int64) bool {
-	plans := c.plans()
+// admits reports whether every limit admits cost, with r's options, and if so fills in what d says about that.
+func (c *counter) admits(r *Request, now, cost int64, d *Decision) bool {
+	if r.NoDelay && c.delay(now) > 0 {
+		return false
+	}
+	plans, soft := c.plans(), false
 	for i := range plans {
-		p := &plans[i]
-		need, fits := p.needs(cost, reserve)
-		if p.kind != kindUnlimited && (!fits || !c.at(i).admits(p, now, need)) {
+		p, s := &plans[i], c.at(i)
+		if p.kind == kindUnlimited {
+			continue
+		}
+		need, fits := p.needs(cost, max(0, r.Reserve))
+		if !fits || !s.admits(p, now, need) {
 			return false
 		}
+		if p.limit < p.capacity && mulSat(cost, p.cost) > p.limit-s.used(p, now) {
+			soft = true
+		}
 	}
+	d.Allowed, d.Soft, d.Delay = true, soft, c.delay(now)
 	return true
 }
 
@@ -129,23 +166,31 @@ func (p *plan) needs(cost, reserve int64) (units int64, fits bool) {
 	return addSat(units, reserve), units <= math.MaxInt64-reserve
 }
 
-// deniedFor is denied with r's options: with NoDelay, RetryAfter is when all queues are empty and every limit admits it.
-func (c *counter) deniedFor(r *Request, now, cost int64, d *Decision) {
-	c.denied(now, cost, max(0, r.Reserve), d)
-	if !r.NoDelay {
-		return
-	}
-	which, wait := 0, int64(d.RetryAfter)
+// denied describes the limit that takes longest to admit cost with r's Reserve left. With NoDelay, that includes the time until
+// all queues are empty. At least one limit denies it.
+func (c *counter) denied(r *Request, now, cost int64, d *Decision) {
 	plans := c.limits.plans
+	worst, longest := 0, int64(-1)
 	for i := range plans {
-		if w := c.at(i).delay(&plans[i], now); w > wait {
-			which, wait = i, w
+		p := &plans[i]
+		need, fits := p.needs(cost, max(0, r.Reserve))
+		wait := c.retry(i, now, need)
+		if !fits && p.kind != kindUnlimited {
+			wait = int64(Never)
+		}
+		if wait > longest {
+			worst, longest = i, wait
 		}
 	}
-	if time.Duration(wait) > d.RetryAfter {
-		d.RetryAfter = time.Duration(wait)
-		c.describe(d, which, now)
+	if r.NoDelay {
+		for i := range plans {
+			if wait := c.at(i).delay(&plans[i], now); wait > longest {
+				worst, longest = i, wait
+			}
+		}
 	}
+	d.RetryAfter = time.Duration(longest)
+	c.describe(d, worst, now)
 }
 
 // drain charges limits that have too little left for cost everything above reserve, except queues, and reports whether it
@@ -154,11 +199,8 @@ func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 	plans := c.plans()
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
-		if p.kind == kindUnlimited || p.kind == kindBlocked || p.queue {
-			continue
-		}
 		left := subSat(p.capacity-s.used(p, now), reserve)
-		if left > 0 && mulSat(cost, p.cost) > left {
+		if left > 0 && !p.queue && mulSat(cost, p.cost) > left {
 			s.charge(p, now, left)
 			drained = true
 		}
@@ -167,51 +209,6 @@ func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 		c.admissions++
 	}
 	return drained
-}
-
-// The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
-
-// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
-// changed: by the charge, or by a denial that counts.
-func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
-	plans := c.plans()
-	for i := range plans {
-		p := &plans[i]
-		if !c.at(i).admits(p, now, mulSat(cost, p.cost)) {
-			kept = c.countDenied(now, cost)
-			c.denied(now, cost, 0, d)
-			return kept
-		}
-	}
-	d.Allowed, d.Delay = true, c.delay(now)
-	c.charge(now, cost)
-	for i := range plans {
-		p := &plans[i]
-		if p.limit < p.capacity && c.at(i).used(p, now) > p.limit {
-			d.Soft = true
-		}
-	}
-	c.describeLeast(d, now)
-	return true
-}
-
-// read answers like check for a cost > 0, without changing anything; c is settled to now.
-func (c *counter) read(now, cost int64, d *Decision) {
-	plans := c.plans()
-	soft := false
-	for i := range plans {
-		p, s := &plans[i], c.at(i)
-		units := mulSat(cost, p.cost)
-		if !s.admits(p, now, units) {
-			c.denied(now, cost, 0, d)
-			return
-		}
-		if p.limit < p.capacity && units > p.limit-s.used(p, now) {
-			soft = true
-		}
-	}
-	d.Allowed, d.Soft, d.Delay = true, soft, c.delay(now)
-	c.describeLeast(d, now)
 }
 
 // status answers a verb that cannot be denied.
@@ -234,19 +231,24 @@ func (c *counter) charge(now, cost int64) {
 
 // refund refunds cost > 0 to every limit and shadow.
 func (c *counter) refund(cost int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		p := &plans[i]
+	for i := range c.states() {
+		p := c.plan(i)
 		c.at(i).refund(p, mulSat(cost, p.cost))
 	}
-	c.refundShadows(cost)
 }
 
-// countDenied makes a denied check count where the limits say so, and reports whether any did.
+// countDenied makes a denied check count, or block, where the limits say so, and reports whether any did.
 func (c *counter) countDenied(now, cost int64) (kept bool) {
-	plans := c.limits.plans
+	plans := c.plans()
 	for i := range plans {
-		if c.at(i).countDenied(&plans[i], now, cost) {
+		p, s := &plans[i], c.at(i)
+		blocks := s.blocksBy(p, now, mulSat(cost, p.cost))
+		if p.countDenied && p.kind == kindLog {
+			s.chargeLog(p, now, mulSat(cost, p.cost))
+			kept = true
+		}
+		if blocks || p.countDenied && !p.blocks && p.minInterval > 0 {
+			s.last = now
 			kept = true
 		}
 	}
@@ -254,41 +256,6 @@ func (c *counter) countDenied(now, cost int64) (kept bool) {
 		c.admissions++
 	}
 	return kept
-}
-
-// countDenied makes a denied check of cost count, if the limit says so.
-func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
-	if !p.countDenied {
-		return false
-	}
-	if p.kind == kindLog {
-		s.chargeLog(p, now, mulSat(cost, p.cost))
-		kept = true
-	}
-	if p.minInterval > 0 {
-		s.last = now
-		kept = true
-	}
-	return kept
-}
-
-// denied describes the limit that takes longest to admit cost with reserve units left. At least one denies it.
-func (c *counter) denied(now, cost, reserve int64, d *Decision) {
-	plans := c.limits.plans
-	worst, retry := 0, int64(-1)
-	for i := range plans {
-		p := &plans[i]
-		need, fits := p.needs(cost, reserve)
-		r := c.retry(i, now, need)
-		if !fits && p.kind != kindUnlimited {
-			r = int64(Never)
-		}
-		if r > retry {
-			worst, retry = i, r
-		}
-	}
-	d.RetryAfter = time.Duration(retry)
-	c.describe(d, worst, now)
 }
 
 // delay returns the longest delay (ns) of the limits.
@@ -301,7 +268,6 @@ func (c *counter) delay(now int64) time.Duration {
 	return time.Duration(longest)
 }
 
-// describeLeast describes the limit with the least remaining.
 func (c *counter) describeLeast(d *Decision, now int64) {
 	least, which := int64(math.MaxInt64), 0
 	plans := c.plans()

@@ -8,7 +8,9 @@ import (
 // shard is the part of a table under one lock.
 type shard struct {
 	table *Table
-	mu    struct {
+	// number is its index in the table.
+	number int
+	mu     struct {
 		sync.Mutex
 		// sealed: Try decides nothing here.
 		sealed bool
@@ -16,8 +18,6 @@ type shard struct {
 		// seq counts the changes, recorded or not.
 		seq     uint64
 		journal journal
-		// bytes is the approximate memory of the shard's counters.
-		bytes int64
 		// lost is the loss that requests with DenyLost consider.
 		lost lost
 		// ahead is how far (ns) the shard's time, used by its counters, is ahead of the callers' clock.
@@ -33,8 +33,24 @@ type shard struct {
 	}
 }
 
+func (t *Table) lock(shard int) *shard {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	return sh
+}
+
+func (t *Table) lockKey(k Key) *shard { return t.lock(k.Shard(len(t.shards))) }
+
+// unlock unlocks sh. If it has grown, the table makes room in others.
+func (sh *shard) unlock(now int64, grown bool) {
+	sh.mu.Unlock()
+	if grown && sh.table.over() != nothing {
+		sh.evictElsewhere(now)
+	}
+}
+
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
-// kept by saveLocked.
+// kept by keepLocked.
 func (sh *shard) getLocked(key Key) *counter {
 	slot, ok := sh.mu.store.find(key)
 	if !ok {
@@ -54,15 +70,11 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 	return &sh.mu.seen
 }
 
-// saveLocked keeps c, a counter of the shard, as it is.
-func (sh *shard) saveLocked(c *counter) { sh.mu.store.save(c) }
-
-// keepLocked saves c, which took before bytes, and returns the outcome.
-func (sh *shard) keepLocked(c *counter, before int64, did effects) outcome {
+// keepLocked saves c and returns the outcome.
+func (sh *shard) keepLocked(c *counter, did effects) outcome {
+	before := sh.mu.store.bytes
 	sh.mu.store.save(c)
-	grown := c.bytes() - before
-	sh.mu.bytes += grown
-	return outcome{did, c, grown}
+	return outcome{did, c, sh.mu.store.bytes - before}
 }
 
 // bornLocked returns the number of a counter that is made now.
@@ -80,7 +92,6 @@ type outcome struct {
 	grown int64
 }
 
-// effects is a set of effects on a shard.
 type effects uint8
 
 const (
@@ -91,7 +102,6 @@ const (
 	changed
 )
 
-// has reports whether o has all of d.
 func (o outcome) has(d effects) bool { return o.did&d == d }
 
 // and combines the outcomes o and then p for one key.
@@ -107,12 +117,10 @@ func (o outcome) and(p outcome) outcome {
 func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if r.DenyLost && sh.mu.lost.since != 0 {
 		o, answered := sh.decideLostLocked(now, r, verb, cost, d)
-		if answered || o.did != 0 {
-			if !answered {
-				o = o.and(sh.decideKnownLocked(now, r, verb, cost, rc, d))
-			}
+		if answered {
 			return o
 		}
+		return o.and(sh.decideKnownLocked(now, r, verb, cost, rc, d))
 	}
 	return sh.decideKnownLocked(now, r, verb, cost, rc, d)
 }
@@ -134,25 +142,20 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 
 // resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
-	before := c.bytes()
-	if len(c.grants()) > 0 {
-		c.settle(now)
-	}
+	c.settle(now)
 	list := c.grants()
 	if len(list) == 0 {
-		o = outcome{did: removed | changed, grown: -sh.removeLocked(c, before)}
+		o = outcome{did: removed | changed, grown: -sh.removeLocked(c)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	sh.exit(c, before)
 	made := newCounter(r.Limits, c.now, new(more))
 	for i := range list {
 		list[i].paid = 0
 	}
 	made.setGrants(list)
 	c = sh.replaceLocked(c, &made)
-	sh.enter(c, before)
-	o = sh.keepLocked(c, before, changed)
+	o = sh.keepLocked(c, changed)
 	c.status(c.now, d)
 	d.seenFrom(now, c.now)
 	return o
@@ -161,39 +164,31 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 // firstLocked answers for a key without a counter, and inserts one if there is something to remember.
 func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if verb == Check && !r.Limits.stateless && sh.table.fullFor(r.Limits) {
-		return sh.denyNewLocked(r, d)
+		sh.table.deniedFull.Add(1)
+		*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
+		return outcome{}
 	}
 	c := newCounter(r.Limits, now, &sh.mu.spare)
 	if rc != nil {
 		rc.before(&c, now)
 	}
-	kept := false
-	switch verb {
-	case Check:
-		kept = c.checkFor(r, now, cost, d)
-	case Charge:
-		c.charge(now, cost)
-		c.status(now, d)
-		kept = true
-	case Read:
-		c.readFor(r, now, cost, d)
-	case Reset:
-		c.status(now, d)
-		return outcome{did: changed} // a replica may have a counter that was evicted here
-	default:
-		c.status(now, d)
+	if verb == Refund {
+		verb = status // there is nothing to refund
 	}
-	if !kept || r.Limits.stateless {
+	did := c.apply(r, verb, now, cost, d)
+	switch {
+	case verb == Reset:
+		return outcome{did: changed} // a replica may have a counter that was evicted here
+	case did == 0 || r.Limits.stateless:
 		return outcome{}
 	}
+	if rc != nil && did&charged != 0 {
+		c.cuts |= flagHeld
+	}
 	o := sh.insertLocked(r.Key, &c)
-	o.did |= changed
-	if d.Allowed {
-		o.did |= charged
-		if rc != nil {
-			rc.after(r, o.counter, cost, sh.mu.ahead)
-			sh.saveLocked(o.counter)
-		}
+	o.did |= did
+	if rc != nil && o.has(charged) {
+		rc.after(r, o.counter, cost, sh.mu.ahead)
 	}
 	sh.mu.spare.release()
 	return o
@@ -202,81 +197,52 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 // fullRetry is the RetryAfter of a check denied for lack of room.
 const fullRetry = time.Second
 
-// denyNewLocked denies a check of a new key for lack of room.
-func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
-	sh.table.deniedFull.Add(1)
-	*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
-	return outcome{}
-}
-
 // insertLocked inserts a copy of c as the counter of key, which has none. The outcome's counter has c's data behind pointers.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
-	made := &sh.mu.work
+	made, before := &sh.mu.work, sh.mu.store.bytes
 	*made = *c
 	made.slot, made.birth = sh.mu.store.add(key), sh.bornLocked()
 	sh.enter(made, 0)
-	return sh.keepLocked(made, 0, inserted)
+	sh.mu.store.save(made)
+	return outcome{inserted, made, sh.mu.store.bytes - before}
 }
 
 // readLocked answers from c without changing it.
 func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64, d *Decision) {
 	sh.mu.store.at(c.slot).meta |= meta(flagAgain)
-	seen := c.copyTo(&sh.mu.spare)
-	if c.limits != r.Limits && !c.limits.Equal(r.Limits) {
-		seen = *seen.withLimits(r.Limits, now)
-	}
+	seen := c.under(r.Limits, now, &sh.mu.spare)
 	at := seen.settle(now)
-	if verb == Read {
-		seen.readFor(r, at, cost, d)
-	} else {
-		seen.status(at, d)
-	}
+	seen.apply(r, verb, at, cost, d)
 	d.seenFrom(now, at)
 	sh.mu.spare.release()
 }
 
 // useLocked answers a verb that may change c.
 func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
-	before := c.bytes()
 	if verb == Refund {
 		// So that earlier receipts do not find their counter.
 		c.birth = sh.bornLocked()
 		c.keepGrants() // for the same reason
 	}
-	c, o.did = sh.underLocked(c, r.Limits, now, before)
+	c, o.did = sh.underLocked(c, r.Limits, now)
 	c.cuts |= flagAgain
 	at := c.settle(now)
 	if rc != nil {
 		rc.before(c, at)
 	}
-	switch verb {
-	case Check:
-		if c.checkFor(r, at, cost, d) {
-			o.did = changed
-		}
-		if d.Allowed {
-			o.did |= charged
-		}
-	case Charge:
-		c.charge(at, cost)
-		c.status(at, d)
-		o.did = charged | changed
-	case Refund:
-		c.refund(cost)
-		c.status(at, d)
-		o.did = changed
-	}
+	o.did |= c.apply(r, verb, at, cost, d)
 	if rc != nil && o.has(charged) {
+		c.cuts |= flagHeld
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
-	o = sh.keepLocked(c, before, o.did)
+	o = sh.keepLocked(c, o.did)
 	d.seenFrom(now, at)
 	return o
 }
 
-// underLocked puts the counter c, with before bytes accounted for, under the limits l, and returns it. Under equal limits it
-// stays in its domain's account: using another domain's counter does not take it over.
-func (sh *shard) underLocked(c *counter, l *Limits, now, before int64) (made *counter, did effects) {
+// underLocked puts the counter c under the limits l, and returns it. Under equal limits it stays in its domain's account:
+// using another domain's counter does not take it over.
+func (sh *shard) underLocked(c *counter, l *Limits, now int64) (*counter, effects) {
 	if c.limits == l {
 		return c, 0
 	}
@@ -284,14 +250,13 @@ func (sh *shard) underLocked(c *counter, l *Limits, now, before int64) (made *co
 	if equal && c.limits.domain != l.domain && c.limits.domain != "" {
 		return c, 0
 	}
-	sh.exit(c, before)
-	if equal {
-		c.limits = l // parsed again; next time the pointers are equal
-	} else {
-		c, did = sh.replaceLocked(c, c.withLimits(l, now)), changed
+	if !equal {
+		return sh.replaceLocked(c, c.withLimits(l, now)), changed
 	}
-	sh.enter(c, before)
-	return c, did
+	n := sh.exit(c)
+	c.limits = l // parsed again; next time the pointers are equal
+	sh.enter(c, n)
+	return c, 0
 }
 
 // undoLocked undoes the charge in rc if its counter still exists. In a sealed shard it does not: the charge is in the state
@@ -301,29 +266,26 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 		return o
 	}
 	c := sh.getLocked(rc.key)
-	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead {
+	// Births wrap, so the receipt may be of an earlier counter with other limits.
+	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead || len(rc.rest) != len(c.limits.plans)-1 {
 		return o
 	}
-	if len(rc.rest) != len(c.limits.plans)-1 {
-		return o // births wrap: the receipt is of an earlier counter
-	}
-	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	o = sh.keepLocked(c, before, changed) // a lease may have ended
-	return o
+	return sh.keepLocked(c, changed) // a lease may have ended
 }
 
 // replaceLocked replaces old by made, which receipts of old do not find, and returns it.
 func (sh *shard) replaceLocked(old, made *counter) *counter {
+	n := sh.exit(old)
 	made.slot, made.birth = old.slot, sh.bornLocked()
 	sh.mu.work = *made
+	sh.enter(&sh.mu.work, n)
 	return &sh.mu.work
 }
 
-// removeLocked removes the counter c, with n bytes accounted for, and returns n.
-func (sh *shard) removeLocked(c *counter, n int64) int64 {
-	sh.exit(c, n)
-	sh.mu.bytes -= n
+// removeLocked removes the counter c and returns the bytes that it had.
+func (sh *shard) removeLocked(c *counter) int64 {
+	n := sh.exit(c)
 	s := &sh.mu.store
 	if key := s.at(c.slot).key; s.isDirty(c.slot) {
 		sh.mu.journal.dirty--
@@ -339,17 +301,16 @@ func (sh *shard) removeLocked(c *counter, n int64) int64 {
 // seenFrom converts a decision made at the counter's time at for a caller whose clock shows now, which may be earlier:
 // durations are counted from now.
 func (d *Decision) seenFrom(now, at int64) {
-	if at == now {
-		return
+	if at > now {
+		postpone(elapsed(now, at), &d.RetryAfter, &d.Delay, &d.ResetAfter)
 	}
-	behind := saturate(elapsed(now, at))
-	if d.RetryAfter > 0 {
-		d.RetryAfter = time.Duration(addSat(int64(d.RetryAfter), behind))
-	}
-	if d.Delay > 0 {
-		d.Delay = time.Duration(addSat(int64(d.Delay), behind))
-	}
-	if d.ResetAfter > 0 {
-		d.ResetAfter = time.Duration(addSat(int64(d.ResetAfter), behind))
+}
+
+// postpone adds by (ns) to the times that are not 0.
+func postpone(by uint64, times ...*time.Duration) {
+	for _, t := range times {
+		if *t > 0 {
+			*t = time.Duration(addSat(int64(*t), saturate(by)))
+		}
 	}
 }

@@ -39,13 +39,8 @@ const (
 	grantBytes  = int(unsafe.Sizeof(grant{}))
 )
 
-// sideBytes returns the size of c's side.
 func (c *counter) sideBytes() int {
-	n := headBytes + stateBytes
-	if m := c.more; m != nil {
-		n += stateBytes*len(m.rest) + shadowBytes*len(m.shadows) + grantBytes*len(m.grants)
-	}
-	return n
+	return headBytes + stateBytes*len(c.limits.plans) + shadowBytes*len(c.shadows()) + grantBytes*len(c.grants())
 }
 
 // ringBytes returns the size of a ring of n entries with its sums.
@@ -130,7 +125,7 @@ func (x *side) state(h *sideHead, i int, from *sideState) state {
 // are free.
 func (s *store) saveSide(r *record, c *counter) {
 	for i := range c.states() {
-		if x := c.state(i); x.log != nil && x.log.block == 0 {
+		if x := c.at(i); x.log != nil && x.log.block == 0 {
 			s.placeRing(x.log)
 		}
 	}
@@ -140,20 +135,20 @@ func (s *store) saveSide(r *record, c *counter) {
 	}
 	switch {
 	case !had:
-		r.spent = int64(s.slabs.get(n))
+		r.spent = int64(s.get(n))
 	case classOf(n) != classOf(int(r.aux)):
-		s.slabs.put(blockRef(r.spent), int(r.aux))
-		r.spent = int64(s.slabs.get(n))
+		s.put(blockRef(r.spent), int(r.aux))
+		r.spent = int64(s.get(n))
+	case n != int(r.aux):
+		s.bytes += blockBytes(n) - blockBytes(int(r.aux))
 	}
 	r.aux = int64(n)
-	head := (*sideHead)(blockRef(r.spent).at())
-	*head = sideHead{states: 1}
-	if m := c.more; m != nil {
-		*head = sideHead{states: uint8(1 + len(m.rest)), shadows: uint8(len(m.shadows)), grants: uint16(len(m.grants))}
+	*(*sideHead)(blockRef(r.spent).at()) = sideHead{
+		states: uint8(len(c.limits.plans)), shadows: uint8(len(c.shadows())), grants: uint16(len(c.grants())),
 	}
 	h, states, shadows, grants := parts(blockRef(r.spent).at())
 	for i := range c.states() {
-		x := c.state(i)
+		x := c.at(i)
 		y := sideState{x.spent, x.aux, x.last, uint64(x.phase)}
 		if x.log != nil {
 			y.log = ringPlace(x.log)
@@ -166,15 +161,25 @@ func (s *store) saveSide(r *record, c *counter) {
 			shadows[i-len(states)] = sideShadow{y, z.set, uint32(z.place)}
 		}
 	}
-	if len(grants) > 0 {
-		copy(grants, c.more.grants)
-	}
+	copy(grants, c.grants())
+}
+
+// get is slabs.get, and accounts for the block.
+func (s *store) get(n int) blockRef {
+	s.bytes += blockBytes(n)
+	return s.slabs.get(n)
+}
+
+// put is slabs.put, and accounts for the block.
+func (s *store) put(b blockRef, n int) {
+	s.bytes -= blockBytes(n)
+	s.slabs.put(b, n)
 }
 
 // placeRing moves e from Go's heap into a block.
 func (s *store) placeRing(e *entries) {
 	from := *e
-	e.block = s.slabs.get(ringBytes(len(from.ring)))
+	e.block = s.get(ringBytes(len(from.ring)))
 	e.ringAt(ringPlace(e))
 	copy(e.ring, from.ring)
 	copy(e.sums, from.sums)
@@ -192,12 +197,22 @@ func (r *record) eachRing(f func(place *uint64)) {
 	}
 }
 
+// bytes returns the memory of r and what it has besides.
+func (r *record) bytes() int64 {
+	n := int64(entryBytes)
+	if r.flags()&flagSide != 0 {
+		n += blockBytes(int(r.aux))
+		r.eachRing(func(place *uint64) { n += blockBytes(ringBytes(1 << (*place >> ringShift))) })
+	}
+	return n
+}
+
 // freeRings frees the rings of r's side, except those that c has; c may be nil.
 func (s *store) freeRings(r *record, c *counter) {
 	r.eachRing(func(place *uint64) {
 		var e entries
 		if e.ringAt(*place); c == nil || !c.hasRing(e.block) {
-			s.slabs.put(e.block, ringBytes(len(e.ring)))
+			s.put(e.block, ringBytes(len(e.ring)))
 		}
 	})
 }
@@ -219,7 +234,7 @@ func (s *store) compact(r *record) {
 // hasRing reports whether a log of c has its ring in the block.
 func (c *counter) hasRing(b blockRef) bool {
 	for i := range c.states() {
-		if x := c.state(i); x.log != nil && x.log.block == b {
+		if x := c.at(i); x.log != nil && x.log.block == b {
 			return true
 		}
 	}
@@ -232,6 +247,6 @@ func (s *store) dropSide(r *record) {
 		return
 	}
 	s.freeRings(r, nil)
-	s.slabs.put(blockRef(r.spent), int(r.aux))
+	s.put(blockRef(r.spent), int(r.aux))
 	r.meta &^= meta(flagSide)
 }

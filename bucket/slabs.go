@@ -64,7 +64,6 @@ func newSlabs() *slabs {
 	return s
 }
 
-// bytes returns the memory of all pages.
 func (s *slabs) bytes() int64 {
 	n := s.arena.Bytes()
 	for _, a := range s.large {

@@ -1,8 +1,6 @@
 package bucket
 
-import (
-	"time"
-)
+import "time"
 
 // state is the state of one limit of one key. The meaning of spent and aux depends on the kind of the limit's plan:
 //
@@ -16,7 +14,8 @@ import (
 // All states of a counter are settled to the counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
-	// last is when the last check was admitted. It is never until one was admitted under a minimum interval.
+	// last is when the last check was admitted. It is never until one was admitted under a minimum interval. If the plan blocks,
+	// it is when the last denial that blocks was.
 	last int64
 	// phase is the offset of the windows of weighted, in [0, period): 0 is the clock's own.
 	phase int64
@@ -24,17 +23,12 @@ type state struct {
 }
 
 // newState returns a state without spent units.
-func newState(p *plan) (s state) {
-	s.begin(p)
-	return s
-}
-
-// begin makes s, which is zero, what newState returns.
-func (s *state) begin(p *plan) {
-	s.last = never
+func newState(p *plan) state {
+	s := state{last: never}
 	if p.kind == kindStep || p.kind == kindFixed {
 		s.aux = never
 	}
+	return s
 }
 
 // settle moves s from time last to now ≥ last, dropping what has drained or expired. It does not write to entries, so settling
@@ -95,6 +89,11 @@ func (s *state) interval(p *plan, now int64) int64 {
 	return p.minInterval - int64(gone)
 }
 
+// blocksBy reports whether the limit denies cost > 0 units at now because others were spent, and has to be blocked by that.
+func (s *state) blocksBy(p *plan, now, cost int64) bool {
+	return p.blocks && s.interval(p, now) == 0 && cost <= p.capacity && cost > p.capacity-min(p.capacity, s.used(p, now))
+}
+
 // admits reports whether the limit has room for cost > 0 units at now.
 func (s *state) admits(p *plan, now, cost int64) bool {
 	if p.kind == kindUnlimited {
@@ -114,10 +113,10 @@ func (s *state) charge(p *plan, now, cost int64) {
 	switch p.kind {
 	case kindUnlimited, kindBlocked:
 		return
-	case kindStep:
-		s.openStep(p, now)
-	case kindFixed:
-		s.openFixed(p, now)
+	case kindStep, kindFixed:
+		if s.aux == never {
+			s.aux = p.windowEnd(now) // of the step or window that begins
+		}
 	case kindLog, kindBins:
 		s.chargeLog(p, now, cost)
 		return
@@ -152,7 +151,7 @@ func (s *state) refund(p *plan, cost int64) {
 
 // admit notes that a check was admitted at now.
 func (s *state) admit(p *plan, now int64) {
-	if p.minInterval > 0 || s.last != never {
+	if !p.blocks && (p.minInterval > 0 || s.last != never) {
 		s.last = now
 	}
 }
@@ -181,7 +180,6 @@ func (s *state) read(r *reader, p *plan, now int64) {
 	}
 }
 
-// readBoundary reads a state of kindStep or kindFixed.
 func (s *state) readBoundary(r *reader, p *plan, now int64) {
 	s.spent = r.units()
 	switch wait := r.upTo(p.longest(), "a boundary is too far away"); {
@@ -213,7 +211,6 @@ func (p *plan) longest() int64 {
 	return longest
 }
 
-// readLog reads the entries of a log.
 func (s *state) readLog(r *reader, p *plan, now int64) {
 	n := r.uint()
 	if n == 0 {

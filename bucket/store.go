@@ -51,6 +51,8 @@ type store struct {
 	pages pages
 	n     uint32
 	index index
+	// bytes is the approximate memory of the counters.
+	bytes int64
 	// slabs have what does not fit into records.
 	slabs *slabs
 	// dirty has a bit for each slot whose counter is in the shard's journal.
@@ -66,9 +68,11 @@ func (p pages) at(slot uint32) *record { return &p[slot/pageRecords].records[slo
 
 func (s *store) at(slot uint32) *record { return s.pages.at(slot) }
 
-// find returns the slot of k's record.
 func (s *store) find(k Key) (slot uint32, ok bool) {
-	return s.index.find(s.pages, k.hash(), k)
+	if l, place := s.index.search(s.pages, k.hash(), k); l != nil {
+		return l.slots[place], true
+	}
+	return 0, false
 }
 
 // add returns the slot of a new record for k, which has none. Only its key is set.
@@ -81,6 +85,7 @@ func (s *store) add(k Key) uint32 {
 		s.dirty = append(s.dirty, 0)
 	}
 	s.n++
+	s.bytes += entryBytes
 	*s.at(slot) = record{key: k}
 	s.index.insert(s.pages, k.hash(), slot)
 	return slot
@@ -93,9 +98,11 @@ func (s *store) remove(slot uint32) {
 	s.index.remove(s.pages, r.key.hash(), r.key)
 	s.setDirty(slot, false)
 	s.n--
+	s.bytes -= entryBytes
 	if last := s.n; slot != last {
 		moved := s.at(last)
-		s.index.rename(s.pages, moved.key.hash(), moved.key, slot)
+		l, place := s.index.search(s.pages, moved.key.hash(), moved.key)
+		l.slots[place] = slot
 		*r = *moved
 		if s.isDirty(last) {
 			s.setDirty(last, false)
@@ -110,7 +117,6 @@ func (s *store) remove(slot uint32) {
 	}
 }
 
-// clear removes all records.
 func (s *store) clear() {
 	for slot := range s.n {
 		s.dropSide(s.at(slot))

@@ -2,8 +2,7 @@ package bucket
 
 // counterOf returns a copy of the counter of key in its shard, nil if there is none.
 func (t *Table) counterOf(key Key) *counter {
-	sh := &t.shards[key.Shard(len(t.shards))]
-	sh.mu.Lock()
+	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	c := sh.getLocked(key)
 	if c == nil {
@@ -40,3 +39,17 @@ func (t *Table) accountOf(l *Limits) *account {
 
 // bytes returns the memory of the index.
 func (x *index) bytes() int64 { return 64 * int64(len(x.lines)+len(x.old)) }
+
+// bytes returns the memory that c needs in a table.
+func (c *counter) bytes() int64 {
+	if c.fits() {
+		return entryBytes
+	}
+	n := entryBytes + blockBytes(c.sideBytes())
+	for i := range c.states() {
+		if s := c.at(i); s.log != nil {
+			n += blockBytes(ringBytes(len(s.log.ring)))
+		}
+	}
+	return n
+}

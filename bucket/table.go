@@ -19,6 +19,7 @@
 package bucket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -59,7 +60,6 @@ const (
 	DefaultMaxEntries = 10_000_000
 )
 
-// validate returns the first invalid field of c.
 func (c *Config) validate() error {
 	switch {
 	case c.Shards < 1 || c.Shards > MaxShards:
@@ -127,9 +127,9 @@ func NewTable(c Config) (*Table, error) {
 		shards:     make([]shard, c.Shards),
 		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
 		activated:  make(chan struct{}, 1),
-		maxEntries: DefaultMaxEntries,
-		maxBytes:   math.MaxInt64,
-		maxSets:    DefaultMaxSets,
+		maxEntries: cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
+		maxBytes:   cmp.Or(c.MaxBytes, math.MaxInt64),
+		maxSets:    cmp.Or(int64(c.MaxSets), DefaultMaxSets),
 		whenFull:   c.WhenFull,
 		arena:      offheap.New(pageBytes, true),
 		slabs:      newSlabs(),
@@ -141,18 +141,9 @@ func NewTable(c Config) (*Table, error) {
 	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)
 	t.listDomainsLocked()
 	t.numbers.Store(new([]*account))
-	if c.MaxSets > 0 {
-		t.maxSets = int64(c.MaxSets)
-	}
-	if c.MaxEntries > 0 {
-		t.maxEntries = int64(c.MaxEntries)
-	}
-	if c.MaxBytes > 0 {
-		t.maxBytes = c.MaxBytes
-	}
 	for i := range t.shards {
 		sh := &t.shards[i]
-		sh.table, sh.mu.journal = t, newJournal()
+		sh.table, sh.number, sh.mu.journal = t, i, newJournal()
 		sh.mu.store.arena, sh.mu.store.slabs = t.arena, t.slabs
 	}
 	return t, nil
@@ -160,55 +151,59 @@ func NewTable(c Config) (*Table, error) {
 
 // Do decides r at now (Unix time in ns; see Correct) on r.Key's counter, atomically over all its limits.
 func (t *Table) Do(now int64, r *Request) (d Decision) {
-	t.do(now, r, nil, &d)
+	t.decide(now, r, nil, false, &d)
 	return d
 }
 
 // DoHeld is Do, and fills rc if it charged; charged reports whether it did.
 func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
-	rc.charged = false
-	charged = t.do(now, r, rc, &d)
-	return d, charged
+	t.decide(now, r, rc, false, &d)
+	return d, rc.charged
 }
 
-// do is DoHeld with its result in d, which is zero; rc may be nil.
-func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
-	verb, cost := r.normal()
-	if r.Limits.unlimited && verb != Reset {
-		*d = unlimitedDecision()
-		return false
+// decide decides r in d, which is zero; rc may be nil. With try it does so only if the shard may decide, as Try.
+func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision) (seq uint64, v Verdict) {
+	if rc != nil {
+		rc.charged = false
 	}
+	verb, cost := r.normal()
 	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
-	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
-	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated && verb != Reset)
-	sh.mu.Unlock()
+	idle := r.Limits.unlimited && verb != Reset
+	var o outcome
+	sh := t.lockKey(r.Key)
+	if try {
+		v = sh.verdictLocked(now, r.Unreplicated || idle)
+	}
+	switch {
+	case v != Decided:
+	case idle:
+		*d = unlimitedDecision()
+	default:
+		o = sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
+		sh.followLocked(now, r.Key, o, r.Unreplicated && verb != Reset)
+	}
+	seq = sh.mu.seq
+	sh.unlock(now, o.grown > 0)
 	if d.Lost {
 		t.deniedLost.Add(1)
 	}
-	if o.grown > 0 && t.over() != nothing {
-		t.evictElsewhere(now, own)
-	}
-	return o.has(charged)
+	return seq, v
 }
 
-// unlimitedDecision is the decision for limits that cannot deny.
 func unlimitedDecision() Decision {
 	return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
 }
 
-// followLocked records and accounts for the outcome o for key in sh, which is shard own.
-func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, unreplicated bool) {
+// followLocked records and accounts for the outcome o for key.
+func (sh *shard) followLocked(now int64, key Key, o outcome, unreplicated bool) {
 	if o.has(changed) {
 		sh.mu.seq++
 		if sh.mu.journal.takes(unreplicated) {
-			t.recordLocked(sh, own, now, key, o.counter)
+			sh.recordLocked(now, key, o.counter)
 		}
 	}
 	if o.grown != 0 {
-		t.accountLocked(sh, now, o)
+		sh.table.accountLocked(sh, now, o)
 	}
 }
 
@@ -219,10 +214,8 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 		return
 	}
 	now = inRange(now)
-	own := rc.key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	sh.mu.Lock()
-	t.followLocked(sh, own, now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.unreplicated)
+	sh := t.lockKey(rc.key)
+	sh.followLocked(now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.unreplicated)
 	sh.mu.Unlock()
 	rc.charged = false
 }
@@ -230,19 +223,17 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 // DropShard forgets the shard's counters, its journal and its number of changes, and returns the number of counters. Seal and
 // Recording are unchanged.
 func (t *Table) DropShard(shard int) int {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	n := int(sh.mu.store.n)
 	for slot := range sh.mu.store.n {
-		c := sh.lookLocked(slot)
-		sh.exit(c, c.bytes())
+		sh.exit(sh.lookLocked(slot))
 	}
 	t.entries.Add(-int64(n))
-	t.bytes.Add(-sh.mu.bytes)
-	t.emptyLocked(sh, shard)
+	t.bytes.Add(-sh.mu.store.bytes)
+	sh.emptyLocked()
 	sh.mu.store.clear()
-	sh.mu.bytes, sh.mu.seq = 0, 0
+	sh.mu.seq = 0
 	sh.mu.journal.confirm(none)
 	return n
 }

@@ -54,7 +54,7 @@ func TestSweepRemovesExactlyTheFree(t *testing.T) {
 
 func (a *account) free(now int64) bool {
 	for _, m := range a.models {
-		if !m.free(now) || m.limit.MinInterval > 0 && !m.rested(now) {
+		if !m.free(now) || m.limit.MinInterval+m.limit.BlockFor > 0 && !m.rested(now) {
 			return false
 		}
 	}

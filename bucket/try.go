@@ -18,16 +18,14 @@ const (
 // Seal closes the shard: until Open, Try decides nothing there and receipts give nothing back. When Seal returns, no decision
 // is in progress. New tables are open.
 func (t *Table) Seal(shard int) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.sealed = true
 }
 
 // Open ends Seal. The shard's changes are numbered from seq.
 func (t *Table) Open(shard int, seq uint64) {
-	sh := &t.shards[shard]
-	sh.mu.Lock()
+	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.sealed, sh.mu.seq = false, seq
 }
@@ -38,40 +36,8 @@ func (t *Table) Open(shard int, seq uint64) {
 //
 // Do and DoHeld ignore seal and gate, but their changes are counted and recorded.
 func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
-	if rc != nil {
-		rc.charged = false
-	}
-	seq, v = t.try(now, r, rc, &d)
+	seq, v = t.decide(now, r, rc, true, &d)
 	return d, seq, v
-}
-
-// try is Try with its result in d, which is zero; rc is empty or nil.
-func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64, v Verdict) {
-	verb, cost := r.normal()
-	now = inRange(now)
-	own := r.Key.Shard(len(t.shards))
-	sh := &t.shards[own]
-	idle := r.Limits.unlimited && verb != Reset
-	sh.mu.Lock()
-	if v = sh.verdictLocked(now, r.Unreplicated || idle); v != Decided || idle {
-		seq = sh.mu.seq
-		sh.mu.Unlock()
-		if v == Decided {
-			*d = unlimitedDecision()
-		}
-		return seq, v
-	}
-	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
-	t.followLocked(sh, own, now, r.Key, o, r.Unreplicated && verb != Reset)
-	seq = sh.mu.seq
-	sh.mu.Unlock()
-	if d.Lost {
-		t.deniedLost.Add(1)
-	}
-	if o.grown > 0 && t.over() != nothing {
-		t.evictElsewhere(now, own)
-	}
-	return seq, Decided
 }
 
 // verdictLocked reports whether the shard may decide at now. ungated requests ignore the gate.

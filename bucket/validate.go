@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -9,7 +10,6 @@ import (
 	"time"
 )
 
-// maxZone is the maximum length of a time zone name.
 const maxZone = 64
 
 // Bounds of a Limit's fields.
@@ -61,6 +61,7 @@ func (l *Limit) validateNumbers() *FieldError {
 		{"burst", l.Burst, 0},
 		{"cost", l.Cost, 0},
 		{"min_interval", int64(l.MinInterval), int64(MaxPeriod)},
+		{"block_for", int64(l.BlockFor), int64(MaxPeriod)},
 		{"soft", int64(l.Soft), MaxSoft},
 		{"log_entries", int64(l.LogEntries), MaxLogEntries},
 	} {
@@ -101,6 +102,8 @@ func (l *Limit) validateFit() *FieldError {
 		return wrong("unit", "is missing; windows aligned to the calendar need one")
 	case l.Zone != "" && l.Align != AlignCalendar:
 		return wrong("timezone", "needs align to be calendar; leave it out, or align to the calendar")
+	case l.BlockFor != 0 && l.MinInterval != 0:
+		return wrong("block_for", "excludes min_interval; leave one of them out")
 	case l.SubWindows != 0 && l.Algorithm != SlidingWindow:
 		return wrong("sub_windows", "is for the sliding window only; leave it out")
 	case l.LogEntries != 0 && l.Algorithm != SlidingLog:
@@ -109,12 +112,8 @@ func (l *Limit) validateFit() *FieldError {
 	return nil
 }
 
-// calendar returns the calendar of l's windows.
 func (l *Limit) calendar() (*calendar, *FieldError) {
-	zone := l.Zone
-	if zone == "" {
-		zone = "UTC"
-	}
+	zone := cmp.Or(l.Zone, "UTC")
 	// "Local" would depend on the machine.
 	if zone == "Local" {
 		return nil, wrong("timezone", "Local depends on the machine; name an IANA time zone, for example Europe/Berlin")
@@ -162,47 +161,22 @@ var (
 	unitNames   = []string{Minute: "minute", Hour: "hour", Day: "day", Week: "week", Month: "month", Year: "year"}
 )
 
-// String returns v's name, for example "check".
-func (v Verb) String() string { return nameOf(verbNames, v) }
+// The methods of the types convert values to these names, and names to values.
 
-// UnmarshalText sets v from its name.
-func (v *Verb) UnmarshalText(text []byte) error { return fromName(verbNames, text, v) }
-
-// String returns a's name, for example "token_bucket".
-func (a Algorithm) String() string { return nameOf(algorithmNames, a) }
-
-// MarshalText returns a's name.
-func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText sets a from its name.
+func (v Verb) String() string                        { return nameOf(verbNames, v) }
+func (v *Verb) UnmarshalText(text []byte) error      { return fromName(verbNames, text, v) }
+func (a Algorithm) String() string                   { return nameOf(algorithmNames, a) }
+func (a Algorithm) MarshalText() ([]byte, error)     { return []byte(a.String()), nil }
 func (a *Algorithm) UnmarshalText(text []byte) error { return fromName(algorithmNames, text, a) }
-
-// String returns a's name, for example "first_hit".
-func (a Align) String() string { return nameOf(alignNames, a) }
-
-// MarshalText returns a's name.
-func (a Align) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText sets a from its name.
-func (a *Align) UnmarshalText(text []byte) error { return fromName(alignNames, text, a) }
-
-// String returns r's name, for example "continuous".
-func (r Refill) String() string { return nameOf(refillNames, r) }
-
-// MarshalText returns r's name.
-func (r Refill) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// UnmarshalText sets r from its name.
-func (r *Refill) UnmarshalText(text []byte) error { return fromName(refillNames, text, r) }
-
-// String returns u's name, for example "day".
-func (u Unit) String() string { return nameOf(unitNames, u) }
-
-// MarshalText returns u's name.
-func (u Unit) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
-
-// UnmarshalText sets u from its name.
-func (u *Unit) UnmarshalText(text []byte) error { return fromName(unitNames, text, u) }
+func (a Align) String() string                       { return nameOf(alignNames, a) }
+func (a Align) MarshalText() ([]byte, error)         { return []byte(a.String()), nil }
+func (a *Align) UnmarshalText(text []byte) error     { return fromName(alignNames, text, a) }
+func (r Refill) String() string                      { return nameOf(refillNames, r) }
+func (r Refill) MarshalText() ([]byte, error)        { return []byte(r.String()), nil }
+func (r *Refill) UnmarshalText(text []byte) error    { return fromName(refillNames, text, r) }
+func (u Unit) String() string                        { return nameOf(unitNames, u) }
+func (u Unit) MarshalText() ([]byte, error)          { return []byte(u.String()), nil }
+func (u *Unit) UnmarshalText(text []byte) error      { return fromName(unitNames, text, u) }
 
 func nameOf[T ~uint8](names []string, v T) string {
 	if int(v) < len(names) && names[v] != "" {

@@ -32,13 +32,6 @@ func (s *state) atRest(p *plan, now int64) bool {
 	return true
 }
 
-// openFixed opens a window if none is open.
-func (s *state) openFixed(p *plan, now int64) {
-	if s.aux == never {
-		s.aux = p.windowEnd(now)
-	}
-}
-
 // windowEnd returns the end of the window that contains now, or that a charge at now opens: the first instant of the next one.
 func (p *plan) windowEnd(now int64) int64 {
 	switch {
@@ -60,13 +53,6 @@ func (p *plan) windowStart(now int64) int64 {
 
 // beginsAtHit reports whether p's windows begin with their first charge.
 func (p *plan) beginsAtHit() bool { return p.kind == kindFixed && p.align == AlignFirstHit }
-
-// undoFixed undoes a charge of cost if its window, which ends at m.aux, is still open.
-func (s *state) undoFixed(p *plan, m mark, cost int64) {
-	if s.aux == m.aux && s.aux != never {
-		s.refund(p, cost)
-	}
-}
 
 // The sliding window of n sub-windows: units are summed per sub-window of ⌈period / n⌉, aligned to the epoch, and the current
 // sub-window and the n before it count. Together they cover (now − period, now] and up to one sub-window more, so it never
@@ -175,13 +161,7 @@ func (s *state) mergeWeighted(p *plan, o *state, now int64) (changed bool) {
 		changed = s.phase != o.phase
 		s.phase = o.phase
 	}
-	if o.spent > s.spent {
-		s.spent, changed = o.spent, true
-	}
-	if o.aux > s.aux {
-		s.aux, changed = o.aux, true
-	}
-	return changed
+	return s.raise(o) || changed
 }
 
 // The token bucket with continuous refill. A bucket of b tokens that gets r tokens a second admits at most b + r·t in any t

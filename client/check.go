@@ -45,6 +45,8 @@ type Limit struct {
 	LogEntries int32
 	// MinInterval is the least time between two admitted checks.
 	MinInterval time.Duration
+	// BlockFor is the time for which the limit denies everything after a denial. It excludes MinInterval.
+	BlockFor    time.Duration
 	CountDenied bool
 	Unlimited   bool
 }
@@ -97,7 +99,7 @@ func (l *Limit) proto() *sluicev1.Limit {
 		Algorithm: sluicev1.Algorithm(l.Algorithm), Count: l.Count, PeriodNs: int64(l.Period), Unlimited: l.Unlimited,
 		Burst: l.Burst, Weight: l.Cost, Refill: sluicev1.Refill(l.Refill), Align: sluicev1.Align(l.Align),
 		Unit: sluicev1.CalendarUnit(l.Unit), Timezone: l.TimeZone, MinIntervalNs: int64(l.MinInterval), SoftPercent: l.Soft,
-		CountDenied: l.CountDenied, SubWindows: l.SubWindows, LogEntries: l.LogEntries,
+		CountDenied: l.CountDenied, SubWindows: l.SubWindows, LogEntries: l.LogEntries, BlockForNs: int64(l.BlockFor),
 	}
 }
 

@@ -42,6 +42,7 @@ func TestLimitsAsRead(t *testing.T) {
 		{"period: 1s, count: 3, algorithm: leaky_bucket, burst: 1", bucket.Limit{Algorithm: bucket.LeakyBucket, Count: 3, Period: time.Second, Burst: 1}},
 		{"period: 1us, count: 3, algorithm: leaky_queue", bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 3, Period: time.Microsecond}},
 		{"period: 1s, count: 3, algorithm: sliding_log, log_entries: 65536, count_denied: on, min_interval: 250ms", bucket.Limit{Algorithm: bucket.SlidingLog, Count: 3, Period: time.Second, LogEntries: 65536, CountDenied: true, MinInterval: 250 * time.Millisecond}},
+		{"period: 1m, count: 3, block_for: 10m", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Minute, BlockFor: 10 * time.Minute}},
 		{"period: 1s, count: 3, algorithm: sliding_counter, soft: 1000%", bucket.Limit{Algorithm: bucket.SlidingCounter, Count: 3, Period: time.Second, Soft: 1000}},
 		{"period: 1s, count: 3, algorithm: sliding_window, sub_windows: 3600", bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 3, Period: time.Second, SubWindows: 3600}},
 	} {

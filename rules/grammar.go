@@ -38,7 +38,7 @@ const (
 // limitKeys are the keys of every limit.
 var limitKeys = []string{
 	"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "weight", "refill", "align", "timezone",
-	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
+	"min_interval", "block_for", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
 }
 
 // ruleKeys are the keys of every rule.

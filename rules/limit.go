@@ -110,6 +110,7 @@ func (p *parser) readLimit(at yamldoc.Field, mapping string) limit {
 		"count":             number(p, &l.Count, 0, most),
 		"period":            func(f yamldoc.Field) { p.readPeriod(&l, f) },
 		"min_interval":      p.duration(&l.MinInterval, 1),
+		"block_for":         p.duration(&l.BlockFor, 1),
 		"unit":              func(f yamldoc.Field) { l.unit = p.readUnit(f) },
 		"burst":             number(p, &l.Burst, 1, most),
 		"weight":            number(p, &l.Cost, 1, most),

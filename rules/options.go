@@ -137,6 +137,8 @@ func (p *parser) checkConsistency(d *descriptor) {
 			reject("eventual has no soft margin: leave soft out")
 		case l.MinInterval != 0:
 			reject("eventual keeps no min_interval: leave it out")
+		case l.BlockFor != 0:
+			reject("eventual keeps no block_for: leave it out")
 		case l.Cost > 1:
 			reject("eventual takes no weight of a limit: leave it out")
 		}
@@ -223,6 +225,8 @@ func (p *parser) checkOwn(d *descriptor) {
 			reject("unlimited", "the rule denies nothing")
 		case l.MinInterval > 0:
 			reject("min_interval", "a pool has units to give and no time")
+		case l.BlockFor > 0:
+			reject("block_for", "a pool would admit what is blocked")
 		case l.CountDenied:
 			reject("count_denied", "what the pool admits would count as denied")
 		case l.Algorithm == bucket.LeakyQueue:

@@ -60,6 +60,7 @@ func TestPoolRejected(t *testing.T) {
 		{"elastic without limits", "domain: d\npools: {p: {" + somePool + "}}\ndescriptors: [{key: a, elastic: {pool: p}}]\n", "3: d/a.elastic: has no effect without limits beside it"},
 		{"elastic of a queue", ofOwn("count: 1, period: 1s, algorithm: leaky_queue"), "4: d/a.rate_limit.algorithm: does not go with elastic: checks that the pool admits would overtake those that wait in the queue"},
 		{"elastic of a pace", ofOwn("count: 1, period: 1s, min_interval: 1s"), "4: d/a.rate_limit.min_interval: does not go with elastic: a pool has units to give and no time"},
+		{"elastic of what blocks", ofOwn("count: 1, period: 1s, block_for: 1s"), "4: d/a.rate_limit.block_for: does not go with elastic: a pool would admit what is blocked"},
 		{"elastic of what counts denials", ofOwn("count: 1, period: 1s, algorithm: sliding_log, count_denied: true"), "4: d/a.rate_limit.count_denied: does not go with elastic: what the pool admits would count as denied"},
 		{"elastic of no limit", ofOwn("unlimited: true"), "4: d/a.rate_limit.unlimited: does not go with elastic: the rule denies nothing"},
 	} {

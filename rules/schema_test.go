@@ -64,6 +64,8 @@ func TestSchemaAgrees(t *testing.T) {
 	}{
 		{true, one("unit: day, requests_per_unit: 1, name: n, replaces: [{name: o}]")},
 		{true, one("algorithm: sliding_log, count: 0, period: 1w2d, log_entries: 5, count_denied: true, min_interval: 1ms")},
+		{true, one("period: 1m, count: 5, block_for: 10m")},
+		{false, one("period: 1m, count: 5, block_for: 10")},
 		{true, one("count: 1, unit: month, align: calendar, timezone: Asia/Tokyo")},
 		{true, one("unlimited: true, name: n, requests_per_unit: 1")},
 		{true, beside("limits: [{count: 1, period: 1s}, {requests_per_unit: 1, unit: year, weight: 3, soft: 5%}]")},

@@ -30,6 +30,7 @@ func LimitToProto(l bucket.Limit) *sluicev1.Limit {
 		CountDenied:   l.CountDenied,
 		SubWindows:    l.SubWindows,
 		LogEntries:    l.LogEntries,
+		BlockForNs:    int64(l.BlockFor),
 	}
 }
 
@@ -73,6 +74,7 @@ func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
 		CountDenied: p.GetCountDenied(),
 		SubWindows:  p.GetSubWindows(),
 		LogEntries:  p.GetLogEntries(),
+		BlockFor:    time.Duration(p.GetBlockForNs()),
 	}, nil
 }
 

@@ -84,6 +84,7 @@ func TestLimitRoundTrip(t *testing.T) {
 			CountDenied: rapid.Bool().Draw(t, "count_denied"),
 			SubWindows:  rapid.Int32().Draw(t, "sub_windows"),
 			LogEntries:  rapid.Int32().Draw(t, "log_entries"),
+			BlockFor:    time.Duration(rapid.Int64().Draw(t, "block_for")),
 		}
 		back, err := LimitFromProto(LimitToProto(l))
 		if err != nil || back != l {

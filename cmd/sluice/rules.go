@@ -230,6 +230,9 @@ func describeLimit(l bucket.Limit) string {
 	if l.MinInterval > 0 {
 		text += fmt.Sprintf(", at least %v apart", l.MinInterval)
 	}
+	if l.BlockFor > 0 {
+		text += fmt.Sprintf(", blocks for %v", l.BlockFor)
+	}
 	if l.Soft > 0 {
 		text += fmt.Sprintf(", %d %% soft", l.Soft)
 	}

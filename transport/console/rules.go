@@ -113,6 +113,9 @@ func limitText(l bucket.Limit) string {
 	if l.MinInterval > 0 {
 		text += fmt.Sprintf(", at least %s apart", durationText(l.MinInterval))
 	}
+	if l.BlockFor > 0 {
+		text += fmt.Sprintf(", blocks for %s", durationText(l.BlockFor))
+	}
 	if l.Soft > 0 {
 		text += fmt.Sprintf(", %d %% soft", l.Soft)
 	}

@@ -39,8 +39,8 @@ const (
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
-	limitAlgorithm, limitCount, limitPeriod, limitUnlimited, limitBurst, limitWeight, limitRefill, limitAlign = 1, 2, 3, 4, 5, 6, 7, 8
-	limitUnit, limitTimezone, limitMinInterval, limitSoft, limitCountDenied, limitSubWindows, limitLogEntries = 9, 10, 11, 12, 13, 14, 15
+	limitAlgorithm, limitCount, limitPeriod, limitUnlimited, limitBurst, limitWeight, limitRefill, limitAlign                = 1, 2, 3, 4, 5, 6, 7, 8
+	limitUnit, limitTimezone, limitMinInterval, limitSoft, limitCountDenied, limitSubWindows, limitLogEntries, limitBlockFor = 9, 10, 11, 12, 13, 14, 15, 16
 )
 
 // DecodeWire reads a CheckRequest into a new batch. data is not needed afterwards.
@@ -218,6 +218,8 @@ func decodeLimit(data []byte, l *sluicev1.Limit) error {
 			l.SubWindows = int32(v)
 		case limitLogEntries:
 			l.LogEntries = int32(v)
+		case limitBlockFor:
+			l.BlockForNs = int64(v)
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ func FuzzDecode(f *testing.F) {
 			{Limits: []*sluicev1.Limit{{Count: 5, PeriodNs: 1e9, Timezone: "Europe/Berlin"}, {Algorithm: 99}}, Verb: 9},
 			{Limits: []*sluicev1.Limit{{
 				Algorithm: 2, Count: 3, PeriodNs: 5e9, Burst: 7, Weight: 11, Refill: 1, Align: 2, Unit: 3, Timezone: "UTC", MinIntervalNs: 13, SoftPercent: 17, CountDenied: true, SubWindows: 19,
-				LogEntries: 23,
+				LogEntries: 23, BlockForNs: 29,
 			}, {Unlimited: true}}},
 		},
 		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"},

@@ -16,22 +16,22 @@ type decision struct {
 	Allowed bool   `json:"allowed"`
 	Verdict string `json:"verdict,omitempty"`
 	// Left out unless limiter.Result.Counted.
-	Limit      *int64  `json:"limit,omitempty"`
-	Remaining  *int64  `json:"remaining,omitempty"`
-	ResetAfter float64 `json:"reset_after,omitempty"`
-	RetryAfter float64 `json:"retry_after,omitempty"`
-	DeniedFor  float64 `json:"denied_for,omitempty"`
-	Staleness  float64 `json:"staleness,omitempty"`
-	Delay      float64 `json:"delay,omitempty"`
-	Period     float64 `json:"period,omitempty"`
-	Count      int64   `json:"count,omitempty"`
-	Burst      int64   `json:"burst,omitempty"`
-	Rule       string  `json:"rule,omitempty"`
-	LimitName  string  `json:"limit_name,omitempty"`
-	Source     string  `json:"source,omitempty"`
-	Owner      string  `json:"owner,omitempty"`
-	Response *response  `json:"response,omitempty"`
-	Error    *errorJSON `json:"error,omitempty"`
+	Limit      *int64     `json:"limit,omitempty"`
+	Remaining  *int64     `json:"remaining,omitempty"`
+	ResetAfter float64    `json:"reset_after,omitempty"`
+	RetryAfter float64    `json:"retry_after,omitempty"`
+	DeniedFor  float64    `json:"denied_for,omitempty"`
+	Staleness  float64    `json:"staleness,omitempty"`
+	Delay      float64    `json:"delay,omitempty"`
+	Period     float64    `json:"period,omitempty"`
+	Count      int64      `json:"count,omitempty"`
+	Burst      int64      `json:"burst,omitempty"`
+	Rule       string     `json:"rule,omitempty"`
+	LimitName  string     `json:"limit_name,omitempty"`
+	Source     string     `json:"source,omitempty"`
+	Owner      string     `json:"owner,omitempty"`
+	Response   *response  `json:"response,omitempty"`
+	Error      *errorJSON `json:"error,omitempty"`
 }
 
 // response is a rule's response to a denied check.

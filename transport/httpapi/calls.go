@@ -118,7 +118,7 @@ var (
 	entryFields = []string{"key", "value"}
 	limitFields = []string{
 		"algorithm", "count", "period", "unlimited", "burst", "cost", "refill", "align", "unit", "timezone",
-		"min_interval", "soft", "count_denied", "sub_windows", "log_entries",
+		"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "block_for",
 	}
 )
 
@@ -254,6 +254,8 @@ func readLimitField(r *reader, c *limiter.Check, i int, l *bucket.Limit, name st
 		l.Zone, err = r.text()
 	case "min_interval":
 		l.MinInterval, err = r.seconds()
+	case "block_for":
+		l.BlockFor, err = r.seconds()
 	case "soft":
 		l.Soft, err = small(r)
 	case "count_denied":

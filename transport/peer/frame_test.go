@@ -70,7 +70,7 @@ func TestFrameSize(t *testing.T) {
 	m.Define = append(m.Define, definitionOf(maxLimitIDs, mustLimits(slices.Repeat([]bucket.Limit{{
 		Algorithm: bucket.TokenBucket, Count: math.MaxInt64, Period: century, Burst: math.MaxInt64, Cost: math.MaxInt64,
 		Refill: bucket.RefillInterval, Align: bucket.AlignCalendar, Unit: bucket.Year, Zone: "America/Argentina/ComodRivadavia",
-		MinInterval: century, Soft: 1000, CountDenied: true,
+		BlockFor: century, Soft: 1000, CountDenied: true,
 	}}, bucket.MaxLimits)...)))
 	if size := proto.Size(m); size > bucket.MaxLimits*bytesPerLimit {
 		t.Errorf("%d limits take %d bytes, more than %d each", bucket.MaxLimits, size, bytesPerLimit)

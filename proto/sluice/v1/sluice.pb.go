@@ -736,7 +736,9 @@ type Limit struct {
 	// Of a sliding window, 2 to 3,600; 0 for 60.
 	SubWindows int32 `protobuf:"varint,14,opt,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
 	// Of a sliding log, 1 to 65,536; 0 for 1,024.
-	LogEntries    int32 `protobuf:"varint,15,opt,name=log_entries,json=logEntries,proto3" json:"log_entries,omitempty"`
+	LogEntries int32 `protobuf:"varint,15,opt,name=log_entries,json=logEntries,proto3" json:"log_entries,omitempty"`
+	// How long the limit denies everything after a denial, in nanoseconds; 0 for none. It excludes min_interval_ns.
+	BlockForNs    int64 `protobuf:"varint,16,opt,name=block_for_ns,json=blockForNs,proto3" json:"block_for_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -872,6 +874,13 @@ func (x *Limit) GetSubWindows() int32 {
 func (x *Limit) GetLogEntries() int32 {
 	if x != nil {
 		return x.LogEntries
+	}
+	return 0
+}
+
+func (x *Limit) GetBlockForNs() int64 {
+	if x != nil {
+		return x.BlockForNs
 	}
 	return 0
 }
@@ -1776,7 +1785,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04cost\x18\x03 \x01(\x03H\x00R\x04cost\x88\x01\x01\x12#\n" +
 	"\x04verb\x18\x04 \x01(\x0e2\x0f.sluice.v1.VerbR\x04verb\x12(\n" +
 	"\x06limits\x18\x05 \x03(\v2\x10.sluice.v1.LimitR\x06limitsB\a\n" +
-	"\x05_cost\"\x86\x04\n" +
+	"\x05_cost\"\xa8\x04\n" +
 	"\x05Limit\x122\n" +
 	"\talgorithm\x18\x01 \x01(\x0e2\x14.sluice.v1.AlgorithmR\talgorithm\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x1b\n" +
@@ -1795,7 +1804,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vsub_windows\x18\x0e \x01(\x05R\n" +
 	"subWindows\x12\x1f\n" +
 	"\vlog_entries\x18\x0f \x01(\x05R\n" +
-	"logEntries\"\xd1\x01\n" +
+	"logEntries\x12 \n" +
+	"\fblock_for_ns\x18\x10 \x01(\x03R\n" +
+	"blockForNs\"\xd1\x01\n" +
 	"\fCheckRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x0e\n" +
