@@ -117,7 +117,7 @@ var (
 	resetFields = []string{"domain", "descriptor", "limits"}
 	entryFields = []string{"key", "value"}
 	limitFields = []string{
-		"algorithm", "count", "period", "unlimited", "burst", "cost", "refill", "align", "unit", "timezone",
+		"algorithm", "count", "period", "unlimited", "burst", "weight", "refill", "align", "unit", "timezone",
 		"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "block_for",
 	}
 )
@@ -242,7 +242,7 @@ func readLimitField(r *reader, c *limiter.Check, i int, l *bucket.Limit, name st
 		l.Unlimited, err = r.boolean()
 	case "burst":
 		l.Burst, err = r.integer(64)
-	case "cost":
+	case "weight":
 		l.Cost, err = r.integer(64)
 	case "refill":
 		l.Refill, err = readWord[bucket.Refill](r, c, field)

@@ -21,7 +21,7 @@ func TestReadEveryField(t *testing.T) {
 		"verb": "refund", "cost": 9223372036854775807, "domain": "d\u00e9",
 		"descriptor": [{"key": "k", "value": "v"}, {"value": "", "key": "only"}],
 		"limits": [
-			{"algorithm":"token_bucket","count":1,"period":0.000001,"burst":2,"cost":3,"refill":"interval","align":"first_hit","min_interval":2.5,"block_for":0.5,"soft":10,"count_denied":true},
+			{"algorithm":"token_bucket","count":1,"period":0.000001,"burst":2,"weight":3,"refill":"interval","align":"first_hit","min_interval":2.5,"block_for":0.5,"soft":10,"count_denied":true},
 			{"count":7,"align":"calendar","unit":"month","timezone":"Europe/Berlin"},
 			{"algorithm":"sliding_window","period":3155760000,"sub_windows":5},
 			{"algorithm":"sliding_log","log_entries":6},
