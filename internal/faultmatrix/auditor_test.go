@@ -262,7 +262,7 @@ func (a *auditor) call(t *target, acc *account, keys []int) {
 			a.wrong.Store(source, acc.name())
 		}
 		acc.add(answer{
-			key: keys[i], node: t.name, source: source, allowed: d.Allowed, left: d.Remaining, at: now, fault: fault, took: now.Sub(asked),
+			key: keys[i], node: t.name, source: source, allowed: d.Allowed, left: d.GetRemaining(), at: now, fault: fault, took: now.Sub(asked),
 			owner: d.Source != sluicev1.Source_SOURCE_SHARE && d.Source != sluicev1.Source_SOURCE_CLOSED,
 		})
 	}

@@ -85,7 +85,7 @@ func (w *voterWatch) end() (longest time.Duration, which string) {
 func (t *target) members(ctx context.Context) (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	m, err := t.api.Members(ctx, &adminv1alpha1.MembersRequest{})
+	m, err := adminv1alpha1.NewAdminServiceClient(t.conn).Members(ctx, &adminv1alpha1.MembersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.name, err)
 	}
