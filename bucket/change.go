@@ -54,7 +54,7 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 			continue
 		}
 		if from := match(old, p, i); from != nil {
-			*n.at(i), from.taken = from.stateFor(p), true
+			*n.at(i), from.taken = from.state, true
 			for j := range c.limits.plans {
 				if from == &old[j] && c.limits.plans[j].cost == p.cost {
 					origin[i] = j + 1

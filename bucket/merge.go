@@ -107,8 +107,7 @@ func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now i
 		return s.merge(p, &o, now)
 	}
 	from.taken = true
-	o := from.stateFor(p)
-	return s.merge(p, &o, now)
+	return s.merge(p, &from.state, now)
 }
 
 // started returns the state that a new limit p at index i starts with after the limits inForce.

@@ -35,12 +35,14 @@ type shape struct {
 	zone      string
 	// count is set only for states that drain by it.
 	count int64
+	// blocks is the plan's: it says what state.last is.
+	blocks bool
 }
 
-// likes reports whether s and t differ at most in how fast their states drain, so that a state of one can start as a copy of
-// the other's.
+// likes reports whether s and t differ at most in how fast their states drain and in what their last means, so that a state of one
+// can start as a copy of the other's; see stateFor.
 func (s shape) likes(t shape) bool {
-	s.count, t.count = 0, 0
+	s.count, t.count, s.blocks, t.blocks = 0, 0, false, false
 	return s == t
 }
 
@@ -112,7 +114,7 @@ func (l *Limit) compile(cal *calendar) plan {
 	}
 	margin, _ := mulDiv(p.limit, int64(l.Soft), 100)
 	p.capacity = addSat(p.limit, margin)
-	p.shape = shape{kind: p.kind, algorithm: l.Algorithm, align: l.Align, period: p.period}
+	p.shape = shape{kind: p.kind, algorithm: l.Algorithm, align: l.Align, period: p.period, blocks: p.blocks}
 	if cal != nil {
 		p.period = 0
 		p.shape.period, p.shape.unit, p.shape.zone = 0, l.Unit, cal.loc.String()
