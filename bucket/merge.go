@@ -40,11 +40,16 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld
 	}
-	n := sh.exit(c)
+	n, apart := int64(0), c.apart(x)
+	if apart {
+		n = sh.exit(c)
+	}
 	if c.merge(x, now) {
 		o.did = changed
 	}
-	sh.enter(c, n)
+	if apart {
+		sh.enter(c, n)
+	}
 	return sh.keepLocked(c, o.did)
 }
 
@@ -59,15 +64,19 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 	} else if x.now < c.now {
 		x.move(c.now)
 	}
-	same := c.limits == x.limits || c.limits.Equal(x.limits)
-	if !same || len(c.shadows()) > 0 || len(x.shadows()) > 0 {
+	if c.apart(x) {
 		changed = c.mergeApart(x) || changed
 	} else {
 		for i := range c.limits.plans {
 			changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
 		}
 	}
-	return c.mergeGrants(x, same) || changed
+	return c.mergeGrants(x, c.limits.Equal(x.limits)) || changed
+}
+
+// apart reports whether c and x have different limits or shadows.
+func (c *counter) apart(x *counter) bool {
+	return !c.limits.Equal(x.limits) || len(c.shadows()) > 0 || len(x.shadows()) > 0
 }
 
 // mergeApart is merge for counters with different limits or shadows, at the same time.
