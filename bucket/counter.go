@@ -190,8 +190,5 @@ func (s *state) freeAt(p *plan, last, now int64) bool {
 	return c.used(p, now) == 0 && c.interval(p, now) == 0 && c.atRest(p, now)
 }
 
-// entryBytes is the memory of a counter of one limit: its record, and its part of the index and of the pages.
-const entryBytes = recordBytes + 10
-
-// LeastBytes is the accounted memory of the smallest counter.
-const LeastBytes = entryBytes
+// LeastBytes is the accounted memory of the smallest counter: its record, and its part of the index and of the pages.
+const LeastBytes = recordBytes + 10

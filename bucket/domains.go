@@ -271,7 +271,6 @@ func (sh *shard) exit(c *counter) (n int64) {
 	return n
 }
 
-// resource is a resource that a table has too much of.
 type resource uint8
 
 const (
@@ -327,7 +326,7 @@ func (d *domain) crowded() bool {
 // fullFor reports whether a new key gets no counter under l. With EvictOld a domain may exceed its cap by a quarter, because its
 // counters may be too few among others to be found for eviction in time.
 func (t *Table) fullFor(l *Limits) bool {
-	if t.whenFull == DenyNew && (t.entries.Load() >= t.maxEntries || t.bytes.Load() > t.maxBytes-entryBytes) {
+	if t.whenFull == DenyNew && (t.entries.Load() >= t.maxEntries || t.bytes.Load() > t.maxBytes-LeastBytes) {
 		return true
 	}
 	if !t.capped.Load() {

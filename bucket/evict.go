@@ -140,7 +140,6 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 	return 0, false, looked
 }
 
-// victim is a candidate for eviction.
 type victim struct {
 	slot  uint32
 	now   int64 // of its last use

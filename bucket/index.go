@@ -123,7 +123,6 @@ func take(lines []line, hash uint64, l *line, place int) {
 	}
 }
 
-// search returns the line and the place of the key k with the hash, or nil.
 func (x *index) search(pages pages, hash uint64, k Key) (l *line, place int) {
 	if l, place = search(x.lines, pages, hash, k); l == nil {
 		l, place = search(x.old, pages, hash, k)

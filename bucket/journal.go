@@ -39,7 +39,6 @@ type journal struct {
 // none is the time of a missing change. No clock shows it; see inRange.
 const none int64 = math.MaxInt64
 
-// newJournal returns an empty journal that records nothing.
 func newJournal() journal { return journal{first: none, unconfirmed: none, oldest: none} }
 
 func (j *journal) takes(unreplicated bool) bool {

@@ -48,7 +48,6 @@ func (s *state) settleLog(p *plan, now int64) {
 	}
 }
 
-// sum sets spent to the sum of the entries.
 func (s *state) sum() {
 	_, s.spent = s.log.over(s.span(), math.MaxInt64)
 }

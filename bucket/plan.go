@@ -212,7 +212,6 @@ func mulDivCeil(a, b, c int64) int64 {
 // uint128 is the product of two 64-bit numbers.
 type uint128 struct{ hi, lo uint64 }
 
-// wide returns a × b.
 func wide(a, b uint64) uint128 {
 	hi, lo := bits.Mul64(a, b)
 	return uint128{hi, lo}

@@ -70,7 +70,6 @@ func (sh *shard) lookLocked(slot uint32) *counter {
 	return &sh.mu.seen
 }
 
-// keepLocked saves c and returns the outcome.
 func (sh *shard) keepLocked(c *counter, did effects) outcome {
 	before := sh.mu.store.bytes
 	sh.mu.store.save(c)

@@ -52,7 +52,6 @@ func ringBytes(n int) int {
 	return size
 }
 
-// parts returns what the side at p has.
 func parts(p unsafe.Pointer) (h *sideHead, states []sideState, shadows []sideShadow, grants []grant) {
 	h = (*sideHead)(p)
 	p = unsafe.Add(p, headBytes)
@@ -199,7 +198,7 @@ func (r *record) eachRing(f func(place *uint64)) {
 
 // bytes returns the memory of r and what it has besides.
 func (r *record) bytes() int64 {
-	n := int64(entryBytes)
+	n := int64(LeastBytes)
 	if r.flags()&flagSide != 0 {
 		n += blockBytes(int(r.aux))
 		r.eachRing(func(place *uint64) { n += blockBytes(ringBytes(1 << (*place >> ringShift))) })

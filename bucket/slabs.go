@@ -88,8 +88,16 @@ func blockBytes(n int) int64 {
 	if class >= len(blockSizes) {
 		return int64(n+smallPage-1) &^ (smallPage - 1) // what it does not use of its page takes no memory
 	}
-	return int64(slabBytes / ((slabBytes - slabHead) / blockSizes[class]))
+	return blockMemory[class]
 }
+
+// blockMemory is the part of a page that a block of each size takes.
+var blockMemory = func() (memory [len(blockSizes)]int64) {
+	for i, size := range blockSizes {
+		memory[i] = int64(slabBytes / ((slabBytes - slabHead) / size))
+	}
+	return memory
+}()
 
 // get returns a block of n bytes or more, which may have any content.
 func (s *slabs) get(n int) blockRef {

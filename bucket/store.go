@@ -61,7 +61,6 @@ type store struct {
 	hand, glance uint32
 }
 
-// pages has the records of slots in order.
 type pages []*page
 
 func (p pages) at(slot uint32) *record { return &p[slot/pageRecords].records[slot%pageRecords] }
@@ -85,7 +84,7 @@ func (s *store) add(k Key) uint32 {
 		s.dirty = append(s.dirty, 0)
 	}
 	s.n++
-	s.bytes += entryBytes
+	s.bytes += LeastBytes
 	*s.at(slot) = record{key: k}
 	s.index.insert(s.pages, k.hash(), slot)
 	return slot
@@ -98,7 +97,7 @@ func (s *store) remove(slot uint32) {
 	s.index.remove(s.pages, r.key.hash(), r.key)
 	s.setDirty(slot, false)
 	s.n--
-	s.bytes -= entryBytes
+	s.bytes -= LeastBytes
 	if last := s.n; slot != last {
 		moved := s.at(last)
 		l, place := s.index.search(s.pages, moved.key.hash(), moved.key)

@@ -43,9 +43,9 @@ func (x *index) bytes() int64 { return 64 * int64(len(x.lines)+len(x.old)) }
 // bytes returns the memory that c needs in a table.
 func (c *counter) bytes() int64 {
 	if c.fits() {
-		return entryBytes
+		return LeastBytes
 	}
-	n := entryBytes + blockBytes(c.sideBytes())
+	n := LeastBytes + blockBytes(c.sideBytes())
 	for i := range c.states() {
 		if s := c.at(i); s.log != nil {
 			n += blockBytes(ringBytes(len(s.log.ring)))

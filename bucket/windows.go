@@ -25,11 +25,7 @@ func (p *plan) opened(e, now int64) int64 {
 
 // atRest reports whether a charge to s, without spent units, opens the same window as with a new state.
 func (s *state) atRest(p *plan, now int64) bool {
-	switch p.kind {
-	case kindStep, kindFixed:
-		return s.aux == never || s.aux == p.windowEnd(now)
-	}
-	return true
+	return p.kind != kindStep && p.kind != kindFixed || s.aux == never || s.aux == p.windowEnd(now)
 }
 
 // windowEnd returns the end of the window that contains now, or that a charge at now opens: the first instant of the next one.
