@@ -77,7 +77,12 @@ func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, erro
 	case err != nil:
 		return nil, err
 	default:
+		// What others have denied for good is never admitted either: its own decision does not say so.
+		never := slices.ContainsFunc(decisions, func(d Decision) bool { return d.RetryAfter == Never })
 		for i := range decisions {
+			if never {
+				decisions[i].RetryAfter = Never
+			}
 			c.learn(keys[i], n, false, &decisions[i])
 		}
 	}

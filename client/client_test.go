@@ -531,3 +531,21 @@ func TestOptions(t *testing.T) {
 		t.Error("an empty address was accepted")
 	}
 }
+
+// TestNeverOfOthers: an atomic batch that can never be admitted says so in every decision.
+func TestNeverOfOthers(t *testing.T) {
+	f := newCluster(t, "n1")
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, false)
+		if d.Verdict = sluicev1.Verdict_VERDICT_DENIED_BY_OTHERS; c.GetCost() > 10 {
+			d.Verdict = sluicev1.Verdict_VERDICT_DENIED_NEVER
+		}
+		return d
+	})
+	large := user
+	large.Cost = 11
+	list, err := f.dial().CheckAll(t.Context(), []Check{user, large})
+	if err != nil || list[0].RetryAfter != Never || list[1].RetryAfter != Never {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

@@ -47,12 +47,12 @@ type AdminServiceClient interface {
 	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 	// ForgetMember takes a member out of the voter set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only operators may, or callers with
+	// the caller states that the member is gone for good. Only operators may, or callers with
 	// the verb admin (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no voter set is known.
 	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
-	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
+	// Bootstrap makes the node found a voter set of its own: the caller states that the nodes that it does not
 	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
 	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
@@ -147,12 +147,12 @@ type AdminServiceServer interface {
 	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	// ForgetMember takes a member out of the voter set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only operators may, or callers with
+	// the caller states that the member is gone for good. Only operators may, or callers with
 	// the verb admin (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no voter set is known.
 	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
-	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
+	// Bootstrap makes the node found a voter set of its own: the caller states that the nodes that it does not
 	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
 	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
