@@ -104,7 +104,7 @@ func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (limit.Dec
 func (g *Gate[R, K]) Fail(ctx context.Context, err error) limit.Decision {
 	switch {
 	case g.Failed == nil:
-		g.log(ctx, "a request passed without a decision of its limit", err)
+		g.log(ctx, "the check failed, so the limit is not applied", err)
 	case !g.Failed(ctx, err):
 		return limit.Decision{Verdict: limit.VerdictDenied, Source: limit.SourceFailClosed, Degraded: err, RetryAfter: time.Second}
 	}
