@@ -2,13 +2,13 @@
 package gate
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
@@ -58,7 +58,10 @@ func (g *Gate[R, K]) Open(l limit.Limiter) {
 	g.limiter, g.logged = l, loglimit.New(time.Minute)
 }
 
-// Checks returns the checks of r, none if it is to pass without.
+// singles are slices of one check, which most requests have.
+var singles = sync.Pool{New: func() any { return new([1]limit.Check) }}
+
+// Checks returns the checks of r, none if it is to pass without. They are for one call of Admit.
 func (g *Gate[R, K]) Checks(r R) []limit.Check {
 	if g.Skip != nil && g.Skip(r) {
 		return nil
@@ -69,7 +72,12 @@ func (g *Gate[R, K]) Checks(r R) []limit.Check {
 			return nil
 		}
 	}
-	checks := make([]limit.Check, 0, len(g.Keys))
+	var checks []limit.Check
+	if len(g.Keys) == 1 {
+		checks = singles.Get().(*[1]limit.Check)[:0]
+	} else {
+		checks = make([]limit.Check, 0, len(g.Keys))
+	}
 	for _, k := range g.Keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
 			checks = append(checks, limit.Check{Domain: g.Domain, Descriptor: entries, Amount: amount})
@@ -79,7 +87,7 @@ func (g *Gate[R, K]) Checks(r R) []limit.Check {
 }
 
 // Admit decides checks, as one. It returns what Settle is to be called with, and an error only if ctx has ended.
-func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (limit.Decision, []limit.Check, error) {
+func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (_ limit.Decision, spent []limit.Check, _ error) {
 	if len(checks) == 0 {
 		return limit.Decision{Allowed: true}, nil, nil
 	}
@@ -89,15 +97,19 @@ func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (limit.Dec
 		l = kept
 	}
 	d, err := limit.Admit(ctx, l, g.MaxWait, checks...)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return d, nil, ctx.Err()
-	case err != nil:
-		return g.Fail(ctx, err), nil, nil
-	case d.Allowed && kept != nil:
-		return d, kept.spent(checks), nil
+	if err == nil && d.Allowed && kept != nil {
+		spent = kept.spent(checks)
 	}
-	return d, nil, nil
+	if cap(checks) == 1 {
+		singles.Put((*[1]limit.Check)(checks)) // a Limiter gets the check, not the slice
+	}
+	switch {
+	case err == nil:
+		return d, spent, nil
+	case ctx.Err() != nil:
+		return d, nil, ctx.Err()
+	}
+	return g.Fail(ctx, err), nil, nil
 }
 
 // Fail returns the decision about a request that the Limiter has not decided.
@@ -172,8 +184,11 @@ func (r *recorder) spent(checks []limit.Check) []limit.Check {
 
 // Name returns the name of d's limit, as nodes have it.
 func Name(d *limit.Decision) string {
-	if d.LimitName == "" && d.LimitIndex > 0 {
+	switch {
+	case d.LimitName != "":
+		return d.LimitName
+	case d.LimitIndex > 0:
 		return "limit#" + strconv.Itoa(d.LimitIndex+1)
 	}
-	return cmp.Or(d.LimitName, "limit")
+	return "limit"
 }
