@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/load"
 )
 
@@ -129,7 +129,7 @@ func (w *web) show(req *http.Request, header, prefix string) error {
 		return nil
 	}
 	// The rule for connections without TLS is the same for all APIs.
-	shown, err := client.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
+	shown, err := sluicegrpc.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
 	if err != nil {
 		return err
 	}
