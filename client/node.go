@@ -117,6 +117,7 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	}
 	s := &stream{node: n, grpc: g, cancel: cancel}
 	f := newFrame(s.lane(false))
+	began := time.Now()
 	s.launchLocked(f) // s is not shared yet
 	// io.EOF says that the node has ended the stream already; RecvMsg says why.
 	if err := g.SendMsg(f); err != nil && err != io.EOF {
@@ -125,7 +126,7 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	if err := g.RecvMsg(s); err != nil {
 		return nil, err
 	}
-	n.rtt.Store(int64(time.Since(f.sent)))
+	n.rtt.Store(int64(time.Since(began)))
 	n.client.setPatience(n)
 	return s, nil
 }
