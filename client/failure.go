@@ -56,10 +56,9 @@ func causeOf(err error) error {
 		return &Error{Code: limit.CodeUnauthenticated, Message: text}
 	case st.Code() == codes.PermissionDenied:
 		return &Error{Code: limit.CodeForbidden, Message: text}
-	case st.Code() == codes.Unimplemented:
-		return fmt.Errorf("what listens there is no sluice node of this version: %s", text)
-	case strings.Contains(text, "HTTP/1"):
-		return errors.New("what listens there speaks HTTP/1: want the port of a node's gRPC API, 7460 by default")
+	case st.Code() == codes.Unimplemented, strings.Contains(text, "HTTP/1"):
+		text, _, _ = strings.Cut(text, ";")
+		return fmt.Errorf("what listens there is not the gRPC API of a node, whose port is 7460 by default: %s", text)
 	case strings.Contains(text, "error reading server preface"):
 		return fmt.Errorf("what listens there does not speak gRPC, or wants TLS (WithTLS): %s", text)
 	}
