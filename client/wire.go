@@ -22,7 +22,8 @@ import (
 
 // Field numbers of sluice.v1.
 const (
-	requestChecks, requestAll, requestID, requestIdempotencyKey     = 1, 2, 3, 7
+	requestChecks, requestAll, requestID                            = 1, 2, 3
+	requestRequires, requestIdempotencyKey                          = 6, 7
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
@@ -89,8 +90,10 @@ func appendSpending(b []byte, c *Check) []byte {
 // allOrNothing returns the field of a request that is decided as one.
 func allOrNothing() []byte { return appendBool(nil, requestAll, true) }
 
-// idempotent returns the field of a request that is made once.
-func idempotent(key string) []byte { return appendString(nil, requestIdempotencyKey, key) }
+// idempotent returns the fields of a request that is made once; nodes that cannot do that reject it.
+func idempotent(key string) []byte {
+	return appendString(appendString(nil, requestRequires, "idempotency_key"), requestIdempotencyKey, key)
+}
 
 func appendNumber(b []byte, num protowire.Number, v int64) []byte {
 	if v == 0 {
