@@ -541,6 +541,44 @@ func TestPatient(t *testing.T) {
 	}
 }
 
+// TestTimeoutOfNodes: a call takes what nodes need for a takeover, as they tell, and not much more; and an earlier deadline of
+// the context is kept, by the policy.
+func TestTimeoutOfNodes(t *testing.T) {
+	for _, o := range [][]Option{nil, {WithoutRouting()}} {
+		f := newCluster(t, "n1")
+		f.checkTimeout = time.Second
+		c := f.dial(append(o, WithFailurePolicy(FailClosed()))...)
+		waitFor(t, "the nodes to tell", func() bool { return c.patience.Load() < int64(firstTimeout) })
+		hold := make(chan struct{})
+		f.hold = func(*fakeNode, *sluicev1.CheckRequest) {
+			select {
+			case <-hold:
+			case <-time.After(f.checkTimeout):
+			}
+		}
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceOwned {
+			t.Errorf("an answer after a takeover: %+v, %v", d, err)
+		}
+		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
+		began := time.Now()
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceFailClosed {
+			t.Errorf("no answer: %+v, %v", d, err)
+		} else if took := time.Since(began); took < f.checkTimeout || took > 2*f.checkTimeout {
+			t.Errorf("the policy answered after %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		d, err := c.Check(ctx, user)
+		if err != nil || d.Source != limit.SourceFailClosed || ctx.Err() != nil {
+			t.Errorf("before its deadline: %+v, %v, and %v", d, err, ctx.Err())
+		}
+		if _, err := c.Check(ctx, as(limit.VerbCharge, user)); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("a charge: %v", err)
+		}
+		cancel()
+		close(hold)
+	}
+}
+
 // TestOptions: wrong ones are named.
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Option{

@@ -23,7 +23,7 @@ const (
 	// firstTimeout is the time of a call until a node has told its --check-timeout.
 	firstTimeout = 3 * time.Second
 	// margin is added to the nodes' --check-timeout and a round trip.
-	margin = 250 * time.Millisecond
+	margin = 300 * time.Millisecond
 	// closedRetry is the RetryAfter of a denial by FailClosed: about when a node may answer again.
 	closedRetry = time.Second
 )

@@ -39,6 +39,8 @@ type fakeCluster struct {
 	decide func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
 	hold   func(node *fakeNode, r *sluicev1.CheckRequest)
 	resets int
+	// checkTimeout is what nodes tell.
+	checkTimeout time.Duration
 }
 
 func newCluster(t testing.TB, names ...string) *fakeCluster {
@@ -211,7 +213,7 @@ func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.Nod
 	}
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
-	res := &sluicev1.NodesResponse{Self: n.name}
+	res := &sluicev1.NodesResponse{Self: n.name, CheckTimeoutNs: int64(n.cluster.checkTimeout)}
 	for _, m := range n.cluster.nodes {
 		res.Nodes = append(res.Nodes, &sluicev1.Node{Name: m.name, GrpcAddress: cmp.Or(m.listed, m.addr)})
 	}

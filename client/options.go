@@ -60,7 +60,7 @@ func newOptions(list []Option) (config.Options, error) {
 }
 
 // WithTimeout bounds the time of a call with all its retries, after which the FailurePolicy answers. Above 0. The default is
-// the nodes' own --check-timeout, which they tell, plus a round trip and a quarter of a second; 3 s until a node has told.
+// the nodes' own --check-timeout, which they tell, plus a round trip and 300 ms; 3 s until a node has told.
 // Nodes need their --check-timeout when a key's owner has crashed, so less makes an outage of every takeover.
 func WithTimeout(d time.Duration) Option {
 	return func(o *config.Options) error {

@@ -129,9 +129,6 @@ func (c *Client) follow() {
 // refresh asks one node after the other for the members, until one responds: first those that have a stream, then
 // the target.
 func (c *Client) refresh() {
-	if c.opts.NoRouting {
-		return
-	}
 	var order []*node
 	for _, n := range c.fleet.Load().nodes {
 		if n.current.Load() != nil {
@@ -149,7 +146,9 @@ func (c *Client) refresh() {
 		if err == nil {
 			c.checkTimeout.Store(max(0, res.GetCheckTimeoutNs()))
 			c.setPatience(n)
-			c.setNodes(res.GetNodes())
+			if !c.opts.NoRouting {
+				c.setNodes(res.GetNodes())
+			}
 			return
 		}
 		if c.ctx.Err() != nil {
