@@ -109,10 +109,13 @@ descriptors:
     limits:
       - {name: "` + strings.Repeat("r", 200) + `", algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
       - {count: 1, period: 1m}
+  - {key: shared, on_failure: share, limits: [1/1m]}
+  - {key: closed, on_failure: closed, limits: [1/1m]}
   - key: spoken
     limits:
       - {algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
       - {name: minutely, count: 1, period: 1m}
+    on_failure: open
     response: {status: 503, headers: {X-Why: "` + strings.Repeat("v", 130) + `", X-Empty: ""}, body: "no"}
 `)}}, rules.Options{})
 	if err != nil {
@@ -123,6 +126,10 @@ descriptors:
 		return r
 	}
 	rule, spoken := match("plain"), match("spoken")
+	stated := map[*rules.Rule]sluicev1.OnFailure{
+		match("shared"): sluicev1.OnFailure_ON_FAILURE_SHARE, match("closed"): sluicev1.OnFailure_ON_FAILURE_CLOSED,
+		spoken: sluicev1.OnFailure_ON_FAILURE_OPEN,
+	}
 	limits := rule.Limits
 	response := &sluicev1.DenialResponse{
 		Status: 503, Headers: []*sluicev1.DenialHeader{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
@@ -147,7 +154,10 @@ descriptors:
 		if coin() {
 			r.Rule = []*rules.Rule{rule, spoken}[rng.IntN(2)]
 		}
-		d := &sluicev1.Decision{Rule: r.RuleName()}
+		if r.Limits == nil && coin() { // nothing else comes from these rules
+			r.Rule = match([]string{"shared", "closed"}[rng.IntN(2)])
+		}
+		d := &sluicev1.Decision{Rule: r.RuleName(), OnFailure: stated[r.Rule]}
 		if rng.IntN(4) == 0 {
 			r.Err = &limiter.Error{Code: limiter.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
 			d.Error = errorAt(r.Err, i)

@@ -30,6 +30,7 @@ type decision struct {
 	LimitName  string     `json:"limit_name,omitempty"`
 	Source     string     `json:"source,omitempty"`
 	Owner      string     `json:"owner,omitempty"`
+	OnFailure  string     `json:"on_failure,omitempty"`
 	Response   *response  `json:"response,omitempty"`
 	Error      *errorJSON `json:"error,omitempty"`
 }
@@ -100,6 +101,9 @@ type denials struct {
 // decisionOf returns result i in its JSON form. It points into r.
 func decisionOf(r *limiter.Result, i int) decision {
 	d := decision{Rule: r.RuleName()}
+	if r.Rule != nil && r.Rule.StatesOnFailure {
+		d.OnFailure = r.Rule.OnFailure.String()
+	}
 	if r.Err != nil {
 		d.Error = errorJSONAt(r.Err, i)
 		return d

@@ -35,6 +35,9 @@ const testRules = apitest.Rules + `
   - key: status
     rate_limit: {unit: minute, requests_per_unit: 0}
     response: {status: 420, headers: {X-Why: status}}
+  - key: shared
+    rate_limit: {unit: minute, requests_per_unit: 1}
+    on_failure: share
 `
 
 func newLimiter(t testing.TB, d check.Decider, change ...func(*limiter.Config)) *limiter.Limiter {
