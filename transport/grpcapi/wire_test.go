@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 				LogEntries: 23, BlockForNs: 29,
 			}, {Unlimited: true}}},
 		},
-		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"},
+		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"}, IdempotencyKey: strings.Repeat("k", 200),
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -75,10 +76,14 @@ func FuzzDecode(f *testing.F) {
 		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
 			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
 		}
+		if want := m.GetIdempotencyKey(); q.batch.IdempotencyKey != want[:min(len(want), limiter.MaxIdempotencyKey+1)] {
+			t.Fatalf("idempotency key %q, want %q", q.batch.IdempotencyKey, want)
+		}
 		if q.timeout != time.Duration(m.GetTimeoutNs()) || q.traceparent != m.GetTraceparent()[:min(len(m.GetTraceparent()), maxTraceparent+1)] {
 			t.Fatalf("timeout %v, traceparent %q; want %v, %q", q.timeout, q.traceparent, m.GetTimeoutNs(), m.GetTraceparent())
 		}
-		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil && len(m.GetRequires()) == 0 && m.GetTimeoutNs() >= 0) {
+		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil &&
+			!slices.ContainsFunc(m.GetRequires(), func(f string) bool { return !slices.Contains(limiter.Features, f) }) && m.GetTimeoutNs() >= 0) {
 			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
 		}
 	})
