@@ -222,6 +222,21 @@ func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
 // RetryIn returns the time until the denied check would be admitted, and whether there is one that is known.
 func (r *Result) RetryIn() (time.Duration, bool) { return r.RetryAfter, r.RetryAfter > 0 && !r.Never() }
 
+// Overall returns whether all of list are allowed and, if one is denied, the time until all may be, and whether that is known.
+func Overall(list []Result) (allowed bool, wait time.Duration, known bool) {
+	allowed, known = true, true
+	for i := range list {
+		r := &list[i]
+		if r.Allowed {
+			continue
+		}
+		d, ok := r.RetryIn()
+		others := r.givenBack && d == 0 // nothing but the others keeps it from being allowed
+		allowed, known, wait = false, known && (ok || others), max(wait, d)
+	}
+	return allowed, wait, known && !allowed
+}
+
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
 // NewBatch returns an empty batch, perhaps one that was released.

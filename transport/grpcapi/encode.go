@@ -72,15 +72,8 @@ func (a *answer) EncodeWire() mem.BufferSlice {
 
 // appendOverall appends whether all are allowed and, if one is denied, the time until all may be if that is known.
 func appendOverall(out []byte, list []limiter.Result) []byte {
-	allowed, known, wait := true, true, time.Duration(0)
-	for i := range list {
-		if r := &list[i]; !r.Allowed {
-			allowed = false
-			d, ok := r.RetryIn()
-			known, wait = known && ok, max(wait, d)
-		}
-	}
-	if !allowed && known {
+	allowed, wait, known := limiter.Overall(list)
+	if known {
 		out = appendDuration(out, responseRetryAfter, wait)
 	}
 	return wire.AppendBool(out, responseAllowed, allowed)
