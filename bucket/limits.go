@@ -115,6 +115,8 @@ type Limits struct {
 	shared atomic.Pointer[share]
 	// window caches the result of endless.
 	window atomic.Pointer[Limits]
+	// marks caches the result of once.
+	marks atomic.Pointer[Limits]
 	// domain is the domain of the counters of these limits, "" if unknown.
 	domain string
 	// sum caches the result of Sum, 0 before.

@@ -65,7 +65,7 @@ func TestLongValues(t *testing.T) {
 		}},
 		{"HTTP", func(user string) (bool, error) {
 			body, err := json.Marshal(map[string]any{"domain": "auth", "descriptor": []map[string]string{{"key": "user", "value": user}}})
-			return post("/v1/check", string(body), http.Header{"Content-Type": {"application/json"}}), err
+			return post("/v1/check?deny=429", string(body), http.Header{"Content-Type": {"application/json"}}), err
 		}},
 		{"Envoy", func(user string) (bool, error) {
 			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "auth",

@@ -155,17 +155,16 @@ func fetch(client *http.Client, req *http.Request) (a answer, err error) {
 	return a, errors.Join(err, res.Body.Close())
 }
 
-// countOne adds the response to one check. A denial may have its rule's status and body.
+// countOne adds the response to one check.
 func countOne(a answer, seen *load.Counts) error {
-	var d webDecision
-	err := json.Unmarshal(a.body, &d)
-	switch {
-	case a.status == http.StatusOK && err != nil:
-		return fmt.Errorf("answer: %w", err)
-	case a.status != http.StatusOK && !a.limited:
+	if a.status != http.StatusOK {
 		return problem(a)
 	}
-	seen.Count(load.SourceNamed(d.Source), a.status == http.StatusOK && d.Allowed)
+	var d webDecision
+	if err := json.Unmarshal(a.body, &d); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	seen.Count(load.SourceNamed(d.Source), d.Allowed)
 	return nil
 }
 
