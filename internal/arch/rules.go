@@ -66,7 +66,7 @@ func apiOf(dir string) string {
 // only says which other packages of this module a package may import, where these are few.
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/pause", "users of the SDK do not compile the server"},
+	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/loglimit internal/pause", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only
