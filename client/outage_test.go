@@ -1,10 +1,13 @@
 package sluice
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,6 +161,104 @@ func TestLanes(t *testing.T) {
 	}
 	close(hold)
 	wg.Wait()
+}
+
+// TestPolicyByRule: the on_failure of a rule binds the client, for values that it has never asked about too, and as long as the
+// rule says so; a policy of the Key goes first.
+func TestPolicyByRule(t *testing.T) {
+	f := newCluster(t, "n1")
+	var loginSays atomic.Int32
+	loginSays.Store(int32(sluicev1.OnFailure_ON_FAILURE_CLOSED))
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, true)
+		d.Rule = "shop/" + c.GetDescriptor_()[0].GetKey()
+		switch c.GetDescriptor_()[0].GetKey() {
+		case "login":
+			d.OnFailure = sluicev1.OnFailure(loginSays.Load())
+		case "page":
+			d.OnFailure = sluicev1.OnFailure_ON_FAILURE_OPEN
+		}
+		return d
+	})
+	logged := &bytes.Buffer{}
+	c := f.dial(WithFailurePolicy(FailByRule(FailLocal(1))), WithTimeout(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
+	f.known(c)
+	ask := func(key, value string) Decision {
+		t.Helper()
+		d, err := c.Key("shop", key, value).Check(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	learn := func() {
+		for _, key := range []string{"login", "page", "user"} {
+			waitFor(t, "a node to answer", func() bool { return ask(key, "known").Degraded == nil })
+		}
+	}
+	stopped := func(want map[string]limit.Source) {
+		t.Helper()
+		addr := f.nodes[0].addr
+		f.nodes[0].server.Stop()
+		for key, source := range want {
+			if d := ask(key, "new"); d.Source != source || d.Allowed == (source == limit.SourceFailClosed) || !errors.Is(d.Degraded, ErrUnavailable) {
+				t.Errorf("%s: %+v, want %v", key, d, source)
+			}
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.serve(f.nodes[0], l)
+	}
+	learn()
+	stopped(map[string]limit.Source{"login": limit.SourceFailClosed, "page": limit.SourceFailOpen, "user": limit.SourceFailLocal})
+	loginSays.Store(0)
+	learn()
+	waitFor(t, "the outage to end", func() bool { // a moment after the last decision of a policy
+		ask("user", "known")
+		return strings.Contains(logged.String(), "nodes answer again")
+	})
+	stopped(map[string]limit.Source{"login": limit.SourceFailLocal})
+	if d, err := c.Key("shop", "page", "new").OnFailure(FailClosed()).Check(t.Context(), 1); err != nil || d.Source != limit.SourceFailClosed && d.Degraded != nil {
+		t.Errorf("a policy of the key: %+v, %v", d, err)
+	}
+	for text, want := range map[string]int{"no node answers": 2, "nodes answer again": 1} {
+		if got := strings.Count(logged.String(), text); got != want {
+			t.Errorf("%d lines say %q, want %d:\n%s", got, text, want, logged)
+		}
+	}
+}
+
+// TestFailTo: another limiter decides what no node does.
+func TestFailTo(t *testing.T) {
+	spare := &spareLimiter{}
+	c, err := New("127.0.0.1:1", WithTimeout(50*time.Millisecond), WithFailurePolicy(FailTo(spare)), WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	key := c.Key("shop", "user", "42")
+	if d, err := key.Check(t.Context(), 7); err != nil || !d.Allowed || d.Remaining != 7 || d.Source != limit.SourceFailLocal || d.Degraded == nil {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if b, err := c.CheckAll(t.Context(), key.Spend(1), key.Spend(2)); err != nil || !b.Allowed {
+		t.Errorf("%+v, %v", b, err)
+	}
+	spare.err = errors.New("broken")
+	if d, err := key.Check(t.Context(), 7); err != nil || d.Allowed || !errors.Is(d.Degraded, spare.err) {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// spareLimiter allows everything.
+type spareLimiter struct {
+	Limiter
+	err error
+}
+
+func (s *spareLimiter) Check(_ context.Context, q Check) (Decision, error) {
+	return Decision{Allowed: true, Remaining: q.Amount, Verdict: limit.VerdictAllowed}, s.err
 }
 
 // TestBlockedStaysBlocked: a local limiter admits nothing of what the cluster's limit never does.

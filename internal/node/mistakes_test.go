@@ -250,3 +250,37 @@ func TestForbidden(t *testing.T) {
 		t.Errorf("another domain: %v", err)
 	}
 }
+
+// TestOnce: a charge with a name is made once, whoever sends it again, and a check with one is an error.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	s := testConfig(t)
+	writeRule(t, s.Rules, "domain: auth\ndescriptors: [{key: user, limits: [{count: 100, period: 1h}]}]\n")
+	n := startNode(t, s)
+	var all sync.WaitGroup
+	for range 3 {
+		c, _ := newClient(t, n.listen.grpc.Addr().String())
+		all.Go(func() {
+			for range 3 {
+				if _, err := c.Key("auth", "user", "a").Once("order-4711").Charge(t.Context(), 2); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	c, _ := newClient(t, n.listen.grpc.Addr().String())
+	key := c.Key("auth", "user", "a")
+	if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 98 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := key.Once("order-4711").Refund(t.Context(), 2); err != nil || d.Remaining != 100 {
+		t.Errorf("a refund of the same name: %+v, %v", d, err)
+	}
+	if _, err := key.Once("order-4711").Check(t.Context(), 2); !errors.Is(err, sluice.ErrInvalid) {
+		t.Errorf("a check with a name: %v", err)
+	}
+	if _, err := key.Once(strings.Repeat("x", 129)).Charge(t.Context(), 2); !errors.Is(err, sluice.ErrInvalid) {
+		t.Errorf("a long name: %v", err)
+	}
+}
