@@ -56,6 +56,7 @@ const (
 // Unit is a calendar unit, for AlignCalendar.
 type Unit uint8
 
+// The units.
 const (
 	Minute Unit = iota + 1
 	Hour

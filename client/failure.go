@@ -190,8 +190,8 @@ func (c *Client) log() *slog.Logger {
 	return slog.Default()
 }
 
-// calm is how long no failure policy must have decided before an outage has ended.
-const calm = time.Second
+// idle is how long no failure policy must have decided before an outage has ended.
+const idle = time.Second
 
 // outage logs when failure policies begin to decide, and when nodes decide again.
 type outage struct {
@@ -221,7 +221,7 @@ func (o *outage) answered(log func() *slog.Logger) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.mu.last) >= calm && o.on.CompareAndSwap(true, false) {
+	if time.Since(o.mu.last) >= idle && o.on.CompareAndSwap(true, false) {
 		log().Info("sluice: nodes answer again", "after", o.mu.last.Sub(o.mu.since).Round(time.Millisecond), "decided_by_policy", o.mu.checks)
 	}
 }
