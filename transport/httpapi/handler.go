@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -34,6 +35,8 @@ type Config struct {
 	RulesSkipped func() []string
 	// Metrics serves GET /metrics. May be nil.
 	Metrics http.Handler
+	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.
+	CheckTimeout time.Duration
 	// MaxBody caps a body, in bytes. 0 means 4 MiB.
 	MaxBody int64
 }
@@ -62,8 +65,10 @@ func New(c Config) (http.Handler, error) {
 	c.MaxBody = cmp.Or(c.MaxBody, maxBody)
 	d := &api{c}
 	mux := http.NewServeMux()
-	route(mux, http.MethodPost, "/v1/check", d.check)
-	route(mux, http.MethodPost, "/v1/reset", d.reset)
+	for verb := bucket.Check; verb <= bucket.Reset; verb++ {
+		route(mux, http.MethodPost, "/v1/"+verb.String(), d.decide(verb))
+	}
+	route(mux, http.MethodGet, "/v1/nodes", d.nodes)
 	route(mux, http.MethodGet, "/admin/v1alpha1/members", d.members)
 	route(mux, http.MethodPost, "/admin/v1alpha1/members/forget", d.forget)
 	route(mux, http.MethodGet, "/admin/v1alpha1/top", d.top)
