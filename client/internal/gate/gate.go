@@ -3,7 +3,6 @@ package gate
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -133,14 +132,15 @@ func (g *Gate[R, K]) log(ctx context.Context, what string, err error) {
 // settleTime bounds Settle, which outlives its request.
 const settleTime = time.Second
 
-// Settle makes the amount that was spent the one that the outcome of the request costs.
+// Settle makes the amount that was spent the one that the outcome of the request costs. It sends no idempotency keys, each of which
+// nodes would remember for minutes: a refund that is lost leaves the amount spent.
 func (g *Gate[R, K]) Settle(ctx context.Context, spent []limit.Check, cost int64) {
 	if len(spent) == 0 || max(cost, 0) == spent[0].Amount {
 		return
 	}
 	for i := range spent {
 		c := &spent[i]
-		c.Verb, c.Amount, c.IdempotencyKey = limit.VerbCharge, max(cost, 0)-c.Amount, rand.Text()
+		c.Verb, c.Amount = limit.VerbCharge, max(cost, 0)-c.Amount
 		if c.Amount < 0 {
 			c.Verb, c.Amount = limit.VerbRefund, -c.Amount
 		}
