@@ -82,7 +82,8 @@ func open(l limit.Limiter, c Config, outgoing bool) *limits {
 // admit returns the status of a call that is not admitted. Otherwise it returns what settle is to be called with.
 func (l *limits) admit(ctx context.Context, method string) ([]limit.Check, error) {
 	call := Call{ctx, method, l.outgoing}
-	d, spent, err := l.gate.Admit(ctx, l.gate.Checks(call))
+	var buf [1]limit.Check // most calls have one
+	d, spent, err := l.gate.Admit(ctx, l.gate.Checks(buf[:0], call))
 	switch {
 	case err != nil:
 		return nil, status.FromContextError(err).Err()

@@ -28,7 +28,7 @@ func (h *handler) describe(header http.Header, d *limit.Decision) {
 		return
 	}
 	var buf [usualHeaderBytes]byte
-	w := headerWriter{text: buf[:0]}
+	text, w := buf[:0], headerWriter{}
 	t := httpfield.Seconds(d.ResetAfter) // until more is available
 	switch {
 	case d.Allowed:
@@ -36,52 +36,49 @@ func (h *handler) describe(header http.Header, d *limit.Decision) {
 		t = -1
 	default:
 		t = max(1, httpfield.Seconds(d.RetryAfter))
-		w.integer(headerRetry, t)
+		text = w.integer(text, headerRetry, t)
 		if !h.NoHeaders {
-			w.integer(headerRetryX, t)
+			text = w.integer(text, headerRetryX, t)
 		}
 	}
 	if !h.NoHeaders && d.Counted {
-		w.limit(d, t)
+		text = w.limit(text, d, t)
 	}
-	w.set(header)
+	w.set(header, string(text))
 }
 
-// headerWriter collects the values of headers in one string: a string and a slice for each would be most of the cost of
+// headerWriter knows the headers whose values stand in one text: a string and a slice for each would be most of the cost of
 // a request here.
 type headerWriter struct {
-	text  []byte
 	names [mostHeaders]string
 	ends  [mostHeaders]int
 	count int
 }
 
 // end makes the text since the last end the value of the header name.
-func (w *headerWriter) end(name string) {
-	w.names[w.count], w.ends[w.count] = name, len(w.text)
+func (w *headerWriter) end(text []byte, name string) []byte {
+	w.names[w.count], w.ends[w.count] = name, len(text)
 	w.count++
+	return text
 }
 
-func (w *headerWriter) integer(name string, n int64) {
-	w.text = strconv.AppendInt(w.text, n, 10)
-	w.end(name)
+func (w *headerWriter) integer(text []byte, name string, n int64) []byte {
+	return w.end(strconv.AppendInt(text, n, 10), name)
 }
 
 // limit adds RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the X-RateLimit family.
-func (w *headerWriter) limit(d *limit.Decision, t int64) {
+func (w *headerWriter) limit(text []byte, d *limit.Decision, t int64) []byte {
 	name := gate.Name(d)
-	w.text = httpfield.AppendPolicy(w.text, name, d.Count, d.Burst, d.Period)
-	w.end(headerPolicy)
-	w.text = httpfield.AppendRemaining(w.text, name, d.Remaining, t)
-	w.end(headerRateLimit)
-	w.integer(headerLimit, d.Limit)
-	w.integer(headerRemaining, d.Remaining)
-	w.integer(headerReset, httpfield.Seconds(d.ResetAfter))
+	text = w.end(httpfield.AppendPolicy(text, name, d.Count, d.Burst, d.Period), headerPolicy)
+	text = w.end(httpfield.AppendRemaining(text, name, d.Remaining, t), headerRateLimit)
+	text = w.integer(text, headerLimit, d.Limit)
+	text = w.integer(text, headerRemaining, d.Remaining)
+	return w.integer(text, headerReset, httpfield.Seconds(d.ResetAfter))
 }
 
 // set sets the headers.
-func (w *headerWriter) set(h http.Header) {
-	text, values, from := string(w.text), make([]string, w.count), 0
+func (w *headerWriter) set(h http.Header, text string) {
+	values, from := make([]string, w.count), 0
 	for i := range values {
 		values[i] = text[from:w.ends[i]]
 		from = w.ends[i]

@@ -95,7 +95,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, h.MaxBody)
 		}
 	}
-	d, spent, err := h.gate.Admit(r.Context(), h.gate.Checks(r))
+	var buf [1]limit.Check // most requests have one
+	d, spent, err := h.gate.Admit(r.Context(), h.gate.Checks(buf[:0], r))
 	switch {
 	case err != nil:
 		// The client has gone. The handler is not called: closing the connection must not bypass the limit.

@@ -34,7 +34,7 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	d, spent, err := t.gate.Admit(r.Context(), t.gate.Checks(r))
+	d, spent, err := t.gate.Admit(r.Context(), t.gate.Checks(nil, r))
 	if err == nil && !d.Allowed {
 		err = cause(&d, t.MaxWait)
 	}

@@ -143,7 +143,7 @@ func (l *Listener) accept() {
 			l.failed <- err
 			return
 		}
-		checks := l.gate.Checks(c)
+		checks := l.gate.Checks(nil, c)
 		if len(checks) == 0 {
 			l.ready <- c // has room
 			continue

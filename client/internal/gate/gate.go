@@ -63,18 +63,17 @@ func (g *Gate[R, K]) Open(l limit.Limiter, forever bool) *Gate[R, K] {
 	return g
 }
 
-// Checks returns the checks of r, none if it is to pass without.
-func (g *Gate[R, K]) Checks(r R) []limit.Check {
+// Checks appends the checks of r to checks, none if it is to pass without.
+func (g *Gate[R, K]) Checks(checks []limit.Check, r R) []limit.Check {
 	if g.skip != nil && g.skip(r) {
-		return nil
+		return checks
 	}
 	amount := int64(1)
 	if g.amount != nil {
 		if amount = g.amount(r); amount <= 0 {
-			return nil
+			return checks
 		}
 	}
-	checks := make([]limit.Check, 0, len(g.keys))
 	for _, k := range g.keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
 			checks = append(checks, limit.Check{Domain: g.domain, Descriptor: entries, Amount: amount})
