@@ -128,7 +128,7 @@ func TestSettles(t *testing.T) {
 		got := ""
 		for _, q := range f.after {
 			got += fmt.Sprint(q.Verb, " ", q.Amount)
-			if q.Domain != "shop" || q.Descriptor[0].Value != "anna" || q.Validate() != nil || q.IdempotencyKey == "" {
+			if q.Domain != "shop" || q.Descriptor[0].Value != "anna" || q.Validate() != nil {
 				t.Errorf("%s: %+v", c.name, q)
 			}
 		}

@@ -40,16 +40,20 @@ func AppendInteger(b []byte, n int64) []byte {
 func AppendString[T string | []byte](b []byte, s T) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
+	plain := 0 // up to here it is appended
 	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
+		c := s[i]
+		if c >= 0x20 && c < 0x7f && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, s[plain:i]...)
+		if plain = i + 1; c == '"' || c == '\\' {
 			b = append(b, '\\', c)
-		case c >= 0x20 && c < 0x7f:
-			b = append(b, c)
-		default:
+		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])
 		}
 	}
+	b = append(b, s[plain:]...)
 	return append(b, '"')
 }
 

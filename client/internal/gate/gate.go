@@ -2,13 +2,12 @@
 package gate
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
@@ -58,7 +57,10 @@ func (g *Gate[R, K]) Open(l limit.Limiter) {
 	g.limiter, g.logged = l, loglimit.New(time.Minute)
 }
 
-// Checks returns the checks of r, none if it is to pass without.
+// singles are slices of one check, which most requests have.
+var singles = sync.Pool{New: func() any { return new([1]limit.Check) }}
+
+// Checks returns the checks of r, none if it is to pass without. They are for one call of Admit.
 func (g *Gate[R, K]) Checks(r R) []limit.Check {
 	if g.Skip != nil && g.Skip(r) {
 		return nil
@@ -69,7 +71,12 @@ func (g *Gate[R, K]) Checks(r R) []limit.Check {
 			return nil
 		}
 	}
-	checks := make([]limit.Check, 0, len(g.Keys))
+	var checks []limit.Check
+	if len(g.Keys) == 1 {
+		checks = singles.Get().(*[1]limit.Check)[:0]
+	} else {
+		checks = make([]limit.Check, 0, len(g.Keys))
+	}
 	for _, k := range g.Keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
 			checks = append(checks, limit.Check{Domain: g.Domain, Descriptor: entries, Amount: amount})
@@ -79,7 +86,7 @@ func (g *Gate[R, K]) Checks(r R) []limit.Check {
 }
 
 // Admit decides checks, as one. It returns what Settle is to be called with, and an error only if ctx has ended.
-func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (limit.Decision, []limit.Check, error) {
+func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (_ limit.Decision, spent []limit.Check, _ error) {
 	if len(checks) == 0 {
 		return limit.Decision{Allowed: true}, nil, nil
 	}
@@ -89,15 +96,19 @@ func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (limit.Dec
 		l = kept
 	}
 	d, err := limit.Admit(ctx, l, g.MaxWait, checks...)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return d, nil, ctx.Err()
-	case err != nil:
-		return g.Fail(ctx, err), nil, nil
-	case d.Allowed && kept != nil:
-		return d, kept.spent(checks), nil
+	if err == nil && d.Allowed && kept != nil {
+		spent = kept.spent(checks)
 	}
-	return d, nil, nil
+	if cap(checks) == 1 {
+		singles.Put((*[1]limit.Check)(checks)) // a Limiter gets the check, not the slice
+	}
+	switch {
+	case err == nil:
+		return d, spent, nil
+	case ctx.Err() != nil:
+		return d, nil, ctx.Err()
+	}
+	return g.Fail(ctx, err), nil, nil
 }
 
 // Fail returns the decision about a request that the Limiter has not decided.
@@ -121,14 +132,15 @@ func (g *Gate[R, K]) log(ctx context.Context, what string, err error) {
 // settleTime bounds Settle, which outlives its request.
 const settleTime = time.Second
 
-// Settle makes the amount that was spent the one that the outcome of the request costs.
+// Settle makes the amount that was spent the one that the outcome of the request costs. It sends no idempotency keys, each of which
+// nodes would remember for minutes: a refund that is lost leaves the amount spent.
 func (g *Gate[R, K]) Settle(ctx context.Context, spent []limit.Check, cost int64) {
 	if len(spent) == 0 || max(cost, 0) == spent[0].Amount {
 		return
 	}
 	for i := range spent {
 		c := &spent[i]
-		c.Verb, c.Amount, c.IdempotencyKey = limit.VerbCharge, max(cost, 0)-c.Amount, rand.Text()
+		c.Verb, c.Amount = limit.VerbCharge, max(cost, 0)-c.Amount
 		if c.Amount < 0 {
 			c.Verb, c.Amount = limit.VerbRefund, -c.Amount
 		}
@@ -172,8 +184,11 @@ func (r *recorder) spent(checks []limit.Check) []limit.Check {
 
 // Name returns the name of d's limit, as nodes have it.
 func Name(d *limit.Decision) string {
-	if d.LimitName == "" && d.LimitIndex > 0 {
+	switch {
+	case d.LimitName != "":
+		return d.LimitName
+	case d.LimitIndex > 0:
 		return "limit#" + strconv.Itoa(d.LimitIndex+1)
 	}
-	return cmp.Or(d.LimitName, "limit")
+	return "limit"
 }

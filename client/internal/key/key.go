@@ -67,12 +67,17 @@ func From[R any](name string, f func(R) string) func(R) ([]limit.Entry, bool) {
 // in the format of net.Addr and http.Request.RemoteAddr; the others are as for origin. An IPv6 address is the first of its /64,
 // which one subscriber has at least. The cluster's forward auth API does the same, and rules with ip_prefix read it.
 func Client(peer string, forwarded []string, trusted []netip.Prefix) string {
-	a, ok := parse(peer)
+	at, ok := parse(peer)
 	if !ok {
 		return ""
 	}
-	if a = origin(a, forwarded, trusted); a.Is6() {
+	a := origin(at, forwarded, trusted)
+	switch {
+	case a.Is6():
 		a = netip.PrefixFrom(a, 64).Masked().Addr()
+	case a == at && peer[0] != '[': // no need to format it again
+		host, _, _ := strings.Cut(peer, ":")
+		return host
 	}
 	return a.String()
 }

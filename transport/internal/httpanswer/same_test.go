@@ -1,7 +1,6 @@
 package httpanswer_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -9,16 +8,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
+	sluice "github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/httplimit"
-	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/member"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/forwardauth"
 	"github.com/sluice-project/sluice/transport/grpcapi"
@@ -93,11 +88,11 @@ func TestSameHeaders(t *testing.T) {
 	}
 }
 
-// about returns the status, and the headers of h's response about limits.
+// about returns the headers of h's response about limits.
 func about(h http.Handler, r *http.Request) map[string]string {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	headers := map[string]string{"status": fmt.Sprint(w.Code)}
+	headers := map[string]string{}
 	for name, values := range w.Header() {
 		if strings.Contains(name, "RateLimit") || name == "Retry-After" {
 			headers[name] = strings.Join(values, "|")
@@ -106,45 +101,30 @@ func about(h http.Handler, r *http.Request) map[string]string {
 	return headers
 }
 
-// remote is a Limiter that asks a node by gRPC, and no more.
-type remote struct {
-	limit.Limiter
-	node sluicev1.RateLimitServiceClient
-}
-
-func dial(t *testing.T, c grpcapi.Config) remote {
+// dial returns a client of a node's gRPC API. It remembers no denials, since the node's clock stands still.
+func dial(t *testing.T, c grpcapi.Config) *sluice.Client {
 	s, err := grpcapi.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, lis := grpc.NewServer(s.Options(0, nil)...), bufconn.Listen(1<<16)
+	g := grpc.NewServer(s.Options(0, nil)...)
 	s.Register(g)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	go g.Serve(lis)
-	conn, err := grpc.NewClient("passthrough:///api", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	client, err := sluice.New(lis.Addr().String(), sluice.WithDenyCache(0), sluice.WithoutRouting())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		conn.Close()
+		client.Close()
 		g.Stop()
 		s.Close()
 	})
-	return remote{node: sluicev1.NewRateLimitServiceClient(conn)}
-}
-
-func (r remote) Check(ctx context.Context, c limit.Check) (limit.Decision, error) {
-	res, err := r.node.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-		Domain: c.Domain, Descriptor_: []*sluicev1.Entry{{Key: c.Descriptor[0].Key, Value: c.Descriptor[0].Value}},
-	}}})
-	if err != nil {
-		return limit.Decision{}, err
+	if err := client.Ready(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	d := res.GetDecisions()[0]
-	return limit.Decision{
-		Allowed: d.GetAllowed(), Verdict: limit.Verdict(d.GetVerdict()), Source: limit.Source(d.GetSource()), Rule: d.GetRule(),
-		LimitName: d.GetLimitName(), LimitIndex: int(d.GetLimitIndex()), Counted: d.Limit != nil, Limit: d.GetLimit(), Remaining: d.GetRemaining(),
-		Count: d.GetCount(), Burst: d.GetBurst(), Period: time.Duration(d.GetPeriodNs()), ResetAfter: time.Duration(d.GetResetAfterNs()),
-		RetryAfter: time.Duration(d.GetRetryAfterNs()),
-	}, nil
+	return client
 }
