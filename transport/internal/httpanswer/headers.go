@@ -94,7 +94,7 @@ func retryAfter(r *limiter.Result) (int64, bool) {
 // that refills, so that remaining never exceeds q and q ÷ w is the sustained rate. Below one second w is left out: whole
 // seconds would state a wrong rate.
 func policy(name string, l bucket.Limit) string {
-	q, w := l.Count, limiter.PeriodOf(l)
+	q, w := l.Count, l.UsualPeriod()
 	if l.Burst > 0 && l.Count > 0 {
 		q, w = l.Burst, Scale(w, l.Burst, l.Count)
 	}
