@@ -10,29 +10,43 @@ import (
 	"github.com/sluice-project/sluice/client/limit"
 )
 
+// gap is what all limits of a scenario have. After a change of limits, a counter of former limits with a min_interval or a
+// block_for knows when the key was last used, and no counter, which a table may have instead of a free one, does not.
+type gap int
+
+const (
+	noGap gap = iota
+	minInterval
+	blockFor
+	gaps
+)
+
 var genScenario = rapid.Custom(func(t *rapid.T) scenario {
+	g := gap(rapid.IntRange(0, int(gaps)-1).Draw(t, "gap"))
 	return scenario{
-		rules:        genRules(t),
+		rules:        genRules(t, g),
 		knownDomains: rapid.Bool().Draw(t, "known domains only"),
 		start:        time.Duration(rapid.Int64Range(0, 864e11).Draw(t, "start")),
-		steps:        rapid.SliceOfN(genStep, 1, 40).Draw(t, "steps"),
+		steps:        rapid.SliceOfN(genStep(g), 15, 40).Draw(t, "steps"),
 	}
 })
 
-var genStep = rapid.Custom(func(t *rapid.T) (s step) {
-	if rapid.IntRange(0, 2).Draw(t, "later") == 2 {
-		s.sleep = time.Duration(rapid.SampledFrom([]int64{1, 1e6, 3e8, 1e9, 1e9 + 1, 7e9, 59e9, 6e10, 36e11, 864e11}).Draw(t, "sleep"))
-	}
-	if rapid.IntRange(0, 9).Draw(t, "reload") == 9 {
-		s.rules = genRules(t)
-	}
-	s.atomic = rapid.IntRange(0, 2).Draw(t, "atomic") == 2
-	s.checks = rapid.SliceOfN(genCheck(s.atomic), 1, 4).Draw(t, "checks")
-	return s
-})
+func genStep(g gap) *rapid.Generator[step] {
+	return rapid.Custom(func(t *rapid.T) (s step) {
+		if rapid.IntRange(0, 2).Draw(t, "later") == 2 {
+			s.sleep = time.Duration(rapid.SampledFrom([]int64{1, 1e6, 3e8, 1e9, 1e9 + 1, 7e9, 59e9, 6e10, 36e11, 864e11}).Draw(t, "sleep"))
+		}
+		if rapid.IntRange(0, 9).Draw(t, "reload") == 9 {
+			s.rules = genRules(t, g)
+		}
+		s.atomic = rapid.IntRange(0, 2).Draw(t, "atomic") == 2
+		s.checks = rapid.SliceOfN(genCheck(s.atomic, g), 1, 4).Draw(t, "checks")
+		return s
+	})
+}
 
 // genRules draws the rule file of the domain shop.
-func genRules(t *rapid.T) string {
+func genRules(t *rapid.T, g gap) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: shop\nunmatched: %s\n", rapid.SampledFrom([]string{"allow", "warn", "deny"}).Draw(t, "unmatched"))
 	fmt.Fprintf(&b, "pools:\n  spare:\n    limit: {count: %d, period: 1m}\n    reserves: {high: 0, low: 50%%}\n", rapid.IntRange(4, 20).Draw(t, "pool"))
@@ -48,16 +62,16 @@ func genRules(t *rapid.T) string {
 		case "ip":
 			b.WriteString("    ip_prefix: {v4: 24}\n    redact: true\n")
 		}
-		genRule(t, &b, "    ")
+		genRule(t, &b, "    ", g)
 	}
 	b.WriteString("  - key: tier\n    value: free\n    descriptors:\n      - key: user\n")
-	genRule(t, &b, "        ")
+	genRule(t, &b, "        ", g)
 	b.WriteString("  - key: open\n    limits: [{unlimited: true}]\n")
 	return b.String()
 }
 
 // genRule draws the limits and the options of one descriptor.
-func genRule(t *rapid.T, b *strings.Builder, indent string) {
+func genRule(t *rapid.T, b *strings.Builder, indent string, g gap) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, indent+format+"\n", args...) }
 	if rapid.Bool().Draw(t, "name") {
 		line("name: rule-%d", b.Len())
@@ -65,7 +79,7 @@ func genRule(t *rapid.T, b *strings.Builder, indent string) {
 	if rapid.IntRange(0, 3).Draw(t, "shadow") == 3 {
 		line("shadow_mode: true")
 	}
-	elastic := rapid.Bool().Draw(t, "elastic")
+	elastic := g == noGap && rapid.Bool().Draw(t, "elastic")
 	if elastic {
 		line("elastic: {pool: spare, priority: %s}", rapid.SampledFrom([]string{"high", "low"}).Draw(t, "priority"))
 	}
@@ -74,9 +88,9 @@ func genRule(t *rapid.T, b *strings.Builder, indent string) {
 	}
 	line("limits:")
 	for range rapid.IntRange(1, 3).Draw(t, "limits") {
-		l := genLimit().Draw(t, "limit")
+		l := genLimit(g).Draw(t, "limit")
 		if elastic { // which excludes them
-			l.MinInterval, l.BlockFor, l.CountDenied = 0, 0, false
+			l.CountDenied = false
 			if l.Algorithm == limit.LeakyQueue {
 				l.Algorithm = limit.LeakyBucket
 			}
@@ -111,10 +125,10 @@ func yamlOf(l limit.Limit) string {
 	return strings.Join(parts, ", ")
 }
 
-func genLimit() *rapid.Generator[limit.Limit] {
+func genLimit(g gap) *rapid.Generator[limit.Limit] {
 	return rapid.Custom(func(t *rapid.T) limit.Limit {
 		l := limit.Limit{
-			Algorithm: limit.Algorithm(rapid.IntRange(0, int(limit.SlidingWindow)).Draw(t, "algorithm")),
+			Algorithm: rapid.SampledFrom([]limit.Algorithm{0, 1, 2, 3, 3, 4, 5, 6, 7}).Draw(t, "algorithm"),
 			Count:     rapid.SampledFrom([]int64{3, 1, 2, 3, 4, 5, 8, 8, 20, 0}).Draw(t, "count"),
 			Period:    rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour}).Draw(t, "period"),
 		}
@@ -141,12 +155,13 @@ func genLimit() *rapid.Generator[limit.Limit] {
 		if some("weight") {
 			l.Weight = rapid.Int64Range(1, 3).Draw(t, "units of one")
 		}
-		if some("soft") {
-			l.SoftPercent = rapid.SampledFrom([]int32{10, 100}).Draw(t, "percent")
+		if rapid.Bool().Draw(t, "soft") {
+			l.SoftPercent = rapid.SampledFrom([]int32{100, 10}).Draw(t, "percent")
 		}
-		if some("interval") {
+		switch g {
+		case minInterval:
 			l.MinInterval = 2 * time.Second
-		} else if some("block") {
+		case blockFor:
 			l.BlockFor = 30 * time.Second
 		}
 		l.CountDenied = some("count denied")
@@ -155,7 +170,7 @@ func genLimit() *rapid.Generator[limit.Limit] {
 }
 
 // genCheck draws a check, for a batch if atomic.
-func genCheck(atomic bool) *rapid.Generator[limit.Check] {
+func genCheck(atomic bool, g gap) *rapid.Generator[limit.Check] {
 	verbs := []limit.Verb{limit.VerbCheck, limit.VerbCheck, limit.VerbCheck, limit.VerbRead, limit.VerbCharge, limit.VerbRefund, limit.VerbReset}
 	if atomic {
 		verbs = verbs[:4]
@@ -182,7 +197,7 @@ func genCheck(atomic bool) *rapid.Generator[limit.Check] {
 			c.Descriptor = []limit.Entry{{Key: "nothing", Value: "of it"}}
 		case 8:
 			c.Descriptor = []limit.Entry{{Key: "user", Value: "ann"}}
-			c.Limits = rapid.SliceOfN(genLimit(), 1, 3).Draw(t, "limits")
+			c.Limits = rapid.SliceOfN(genLimit(g), 1, 3).Draw(t, "limits")
 			switch rapid.IntRange(0, 9).Draw(t, "odd limit") {
 			case 0:
 				c.Limits[0].Count = -1
