@@ -1,11 +1,12 @@
-// Package local is a rate limiter in one process, without a server: for small services, for development, for tests, and as
-// a fallback that knows the rules while no node responds (limit.FailTo).
+// Package local is a rate limiter in one process, without a server: for small services, for development, and as a fallback
+// that knows the rules while no node responds (limit.FailTo).
 //
-// It reads the rule files of nodes, and decides as a single node does. What rules say about other nodes (consistency,
-// replication, on_failure, on_partition, on_lost_state) has no effect. Nobody reports a load to its pools, so a pool that
-// follows one has its unreported load. It logs nothing: a check that no rule matches has limit.SourceUnmatched and no Rule.
+// It reads the rule files of nodes and decides as a node that is alone. What rules say about other nodes has no effect
+// (consistency, replication, on_failure, on_partition, on_lost_state). A pool admits nothing: only the limits of a rule with
+// elastic count, because every process would have all of the pool. Nothing is logged: a check that no rule matches has
+// limit.SourceUnmatched and no Rule.
 //
-// Counters are in memory and end with the process. It starts no goroutine, and needs no Close.
+// Counters end with the process. A Limiter has no goroutine, and needs no Close.
 package local
 
 import (
@@ -13,8 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io/fs"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"testing/fstest"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -22,89 +27,80 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Limiter decides checks by rules, in this process. Make it with New. It is safe for concurrent use.
+// Limiter decides checks by rules. Make it with New. It is safe for concurrent use.
 type Limiter struct {
-	config
+	options
 	table *bucket.Table
 	set   atomic.Pointer[rules.Set]
-	seeds [2]maphash.Seed // of the halves of counter keys
+	seeds [2]maphash.Seed // of the two halves of counter keys
 	// As on nodes, setting the wall clock neither ends windows nor holds them up.
-	began time.Time
-	epoch int64 // Unix time in ns of began
-
+	began  time.Time
+	epoch  int64 // Unix time in ns of began
 	reload sync.Mutex
-	inline inlineLimits
-	named  namedSpendings
 }
 
 var _ limit.Limiter = (*Limiter)(nil)
 
-type config struct {
+type options struct {
 	memory       int64
-	rules        rules.Options
+	parse        rules.Options
 	knownDomains bool
 }
 
 // Option changes a Limiter.
-type Option func(*config) error
+type Option func(*options)
 
-// Bounds of WithMemory, in bytes.
-const (
-	leastMemory   = 1 << 20
-	defaultMemory = 64 << 20
-)
-
-// WithMemory bounds the memory of counters, in bytes: 1 MiB or more, by default 64 MiB. A counter takes about 70 bytes, more
-// with several limits or a sliding_log. Beyond the bound, those that were not used for longest are forgotten.
-func WithMemory(bytes int64) Option {
-	return func(c *config) error {
-		if bytes < leastMemory {
-			return fmt.Errorf("WithMemory: %d bytes; want at least %d", bytes, leastMemory)
-		}
-		c.memory = bytes
-		return nil
-	}
-}
+// WithMemory bounds the memory of counters, in bytes; 64 MiB by default. A counter takes about 70, more with several limits or a
+// log. Beyond the bound those that were not used for longest are forgotten.
+func WithMemory(bytes int64) Option { return func(o *options) { o.memory = bytes } }
 
 // WithMergedDomains lets several rule files describe one domain, as --merge-domains of nodes.
-func WithMergedDomains() Option {
-	return func(c *config) error { c.rules.MergeDomains = true; return nil }
-}
+func WithMergedDomains() Option { return func(o *options) { o.parse.MergeDomains = true } }
 
-// WithKnownDomainsOnly makes checks of a domain without rules a limit.ErrUnknownDomain, as --unknown-domain=error of nodes.
-// By default they are allowed.
-func WithKnownDomainsOnly() Option {
-	return func(c *config) error { c.knownDomains = true; return nil }
-}
+// WithKnownDomainsOnly makes a check of a domain without rules an error, limit.ErrUnknownDomain, as --unknown-domain=error of
+// nodes. By default it is allowed.
+func WithKnownDomainsOnly() Option { return func(o *options) { o.knownDomains = true } }
 
-// shards are more than the goroutines that check at once, as each has a lock.
-const shards = 64
+const (
+	defaultMemory = 64 << 20
+	shards        = 64 // each has a lock
+	maxChecks     = 10_000
+)
 
-// New returns a Limiter by the rules. Its error names the file and the line.
-func New(r Rules, opts ...Option) (*Limiter, error) {
-	l := &Limiter{
-		config: config{memory: defaultMemory},
-		seeds:  [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		began:  time.Now(),
-	}
+// New returns a Limiter by the rule files of a directory, for example os.DirFS("rules"), an embed.FS or a Text. It reads
+// those that nodes read there: *.yaml and *.yml in all directories, but none that are hidden or called *_test.yaml, nor what
+// links to directories lead to. The error has the file and the line of each error in them.
+func New(files fs.FS, opts ...Option) (*Limiter, error) {
+	l := &Limiter{options: options{memory: defaultMemory}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, began: time.Now()}
 	l.epoch = l.began.UnixNano()
 	for _, f := range opts {
-		if err := f(&l.config); err != nil {
-			return nil, fmt.Errorf("sluice: local: %w", err)
-		}
+		f(&l.options)
+	}
+	if l.memory < 1<<20 {
+		return nil, fmt.Errorf("sluice: local: WithMemory: %d bytes; want at least 1 MiB", l.memory)
 	}
 	table, err := bucket.NewTable(bucket.Config{Shards: shards, MaxBytes: l.memory, MaxEntries: int(l.memory / bucket.LeastBytes)})
 	if err != nil {
 		return nil, fmt.Errorf("sluice: local: %w", err)
 	}
 	l.table = table
-	return l, l.Reload(r)
+	if err := l.Reload(files); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
-// Reload replaces the rules. Counters stay: those of a changed rule have the new limits from the next check on. After an
-// error the rules are as before.
-func (l *Limiter) Reload(r Rules) error {
-	set, err := r.parse(l.rules)
+// Text is a directory with one rule file, rules.yaml.
+func Text(yaml string) fs.FS { return fstest.MapFS{"rules.yaml": {Data: []byte(yaml)}} }
+
+// Reload replaces the rules, and keeps all counters: those of a rule that has changed have its new limits from the next check
+// on. After an error the rules are as before.
+func (l *Limiter) Reload(files fs.FS) error {
+	list, err := read(files)
+	var set *rules.Set
+	if err == nil {
+		set, err = rules.Parse(list, l.parse)
+	}
 	if err != nil {
 		return fmt.Errorf("sluice: local: %w", err)
 	}
@@ -113,6 +109,29 @@ func (l *Limiter) Reload(r Rules) error {
 	l.table.SetDomains(set.MaxKeys())
 	l.set.Store(set)
 	return nil
+}
+
+// read returns the rule files, chosen as internal/rulefiles does.
+func read(fsys fs.FS) (files []rules.File, err error) {
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		base, ext := path.Base(name), path.Ext(name)
+		hidden := name != "." && strings.HasPrefix(base, ".")
+		switch {
+		case err != nil:
+			return err
+		case hidden && d.IsDir():
+			return fs.SkipDir
+		case hidden, d.IsDir(), ext != ".yaml" && ext != ".yml", strings.HasSuffix(base, "_test"+ext):
+			return nil
+		}
+		data, err := fs.ReadFile(fsys, name)
+		files = append(files, rules.File{Name: name, Data: data})
+		return err
+	})
+	if err == nil && len(files) == 0 {
+		err = errors.New("no rule files (*.yaml or *.yml, not hidden, not *_test.yaml)")
+	}
+	return files, err
 }
 
 // Key returns the counter of a domain and a descriptor, given as keys and values in turns.
@@ -128,9 +147,10 @@ func (l *Limiter) Check(_ context.Context, c limit.Check) (limit.Decision, error
 	if err := l.match(l.set.Load(), &c, &m); err != nil {
 		return limit.Decision{}, err
 	}
-	l.decide(l.now(), &m)
-	m.finish(false)
-	return m.decision(), nil
+	if m.Limits != nil {
+		m.Decision = l.table.Do(l.now(), &m.Request)
+	}
+	return m.finish(false, 0), nil
 }
 
 // CheckEach decides 1 to 10,000 checks, each by itself. The error joins those of the checks, whose decisions are zero.
@@ -138,37 +158,66 @@ func (l *Limiter) CheckEach(ctx context.Context, checks ...limit.Check) ([]limit
 	if err := validateCount(len(checks)); err != nil {
 		return nil, err
 	}
-	decisions, errs := make([]limit.Decision, len(checks)), []error(nil)
+	decisions, errs := make([]limit.Decision, len(checks)), make([]error, len(checks))
 	for i := range checks {
-		d, err := l.Check(ctx, checks[i])
-		if err != nil {
-			errs = append(errs, at(i, err))
+		if decisions[i], errs[i] = l.Check(ctx, checks[i]); errs[i] != nil {
+			errs[i] = at(i, errs[i])
 		}
-		decisions[i] = d
 	}
 	return decisions, errors.Join(errs...)
 }
 
-// maxChecks is the most checks of one call, as nodes have it.
-const maxChecks = 10_000
+// CheckAll decides 1 to 10,000 checks and reads as one: all are allowed, or nothing is spent. It charges one after the other, and
+// gives the charges back if one is denied, so that checks of others may be denied in between.
+func (l *Limiter) CheckAll(_ context.Context, checks ...limit.Check) (limit.Batch, error) {
+	if err := validateCount(len(checks)); err != nil {
+		return limit.Batch{}, err
+	}
+	set, list := l.set.Load(), make([]matched, len(checks))
+	receipts, decisions := make([]bucket.Receipt, len(checks)), make([]limit.Decision, len(checks))
+	failed := false
+	for i := range checks {
+		if err := l.match(set, &checks[i], &list[i]); err != nil {
+			return limit.Batch{}, at(i, err)
+		}
+		if v := checks[i].Verb; v > limit.VerbRead {
+			return limit.Batch{}, at(i, limit.Invalid("verb", v.String()+" cannot be denied or taken back; use Check or CheckEach"))
+		}
+		failed = failed || list[i].fails()
+	}
+	now, spend, retry := l.now(), !failed, time.Duration(0)
+	for i := range list {
+		m := &list[i]
+		if q := m.Request; m.Limits != nil {
+			if !spend {
+				q.Verb = bucket.Read // it has failed, and its decisions still show the counters
+			}
+			m.Decision, _ = l.table.DoHeld(now, &q, &receipts[i])
+		}
+		if m.fails() {
+			failed, retry = true, max(retry, m.RetryAfter)
+		}
+	}
+	for i := range list {
+		if failed {
+			l.table.GiveBack(now, &receipts[i])
+		}
+		decisions[i] = list[i].finish(failed, retry)
+	}
+	return limit.NewBatch(decisions), nil
+}
 
 func validateCount(n int) error {
-	switch {
-	case n == 0:
-		return limit.Invalid("checks", "empty; want 1 to 10,000 checks")
-	case n > maxChecks:
-		return limit.Invalid("checks", "more than 10,000 checks; split the call")
+	if n < 1 || n > maxChecks {
+		return limit.Invalid("checks", fmt.Sprintf("%d checks; want 1 to 10,000", n))
 	}
 	return nil
 }
 
 // at returns err with the index of the check that it is about.
 func at(i int, err error) error {
-	e, ok := errors.AsType[*limit.Error](err)
-	if !ok {
-		return err
+	if e, ok := errors.AsType[*limit.Error](err); ok {
+		return &limit.Error{Code: e.Code, Field: fmt.Sprintf("checks[%d].%s", i, e.Field), Message: e.Message}
 	}
-	in := *e
-	in.Field = fmt.Sprintf("checks[%d].%s", i, e.Field)
-	return &in
+	return err
 }
