@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 )
 
 // Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is false if the

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/admit"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 )
 
 // Checker decides checks; *client.Client is one. With its method Refund, requests that leave a leaky queue give their

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // Checker decides one check.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // queue is a leaky queue of one start per period, and remembers what was asked.

@@ -1,5 +1,5 @@
-// Package clientprom exports the decisions of a client.Client to Prometheus.
-package clientprom
+// Package prom exports the decisions of a client.Client to Prometheus.
+package prom
 
 import (
 	"context"
