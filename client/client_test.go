@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/sluice-project/sluice/internal/leaf/leaktest"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
 

@@ -2,29 +2,42 @@ package client
 
 import (
 	"math"
+	"math/rand"
+	"reflect"
 	"testing"
+	"testing/quick"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"pgregory.net/rapid"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
+// number is of any magnitude.
+type number int64
+
+func (number) Generate(r *rand.Rand, _ int) reflect.Value {
+	return reflect.ValueOf(number(int64(r.Uint64()) >> r.Intn(64)))
+}
+
+// random calls f with random arguments, a thousand times.
+func random(t *testing.T, f any) {
+	if err := quick.Check(f, &quick.Config{MaxCount: 1000}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRequestAsGenerated: what is written by hand is what the generated type reads.
 func TestRequestAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		q := Check{Domain: rapid.String().Draw(t, "domain")}
-		for range rapid.IntRange(0, 4).Draw(t, "entries") {
-			q.Descriptor = append(q.Descriptor, Entry{rapid.String().Draw(t, "key"), rapid.String().Draw(t, "value")})
+	random(t, func(domain string, descriptor []Entry, limits []struct {
+		Count, Period, Soft number
+		Zone                string
+	}, amount number, verb sluicev1.Verb) bool {
+		q := Check{Domain: domain, Descriptor: descriptor}
+		for _, l := range limits {
+			q.Limits = append(q.Limits, Limit{Algorithm: SlidingLog, Count: int64(l.Count), Period: time.Duration(l.Period), TimeZone: l.Zone, Soft: int32(l.Soft)})
 		}
-		for range rapid.IntRange(0, 2).Draw(t, "limits") {
-			q.Limits = append(q.Limits, Limit{
-				Algorithm: SlidingLog, Count: rapid.Int64().Draw(t, "count"), Period: time.Duration(rapid.Int64().Draw(t, "period")),
-				TimeZone: rapid.String().Draw(t, "zone"), Soft: rapid.Int32().Draw(t, "soft"),
-			})
-		}
-		cost, verb := rapid.Int64Range(0, math.MaxInt64).Draw(t, "cost"), sluicev1.Verb(rapid.IntRange(0, 3).Draw(t, "verb"))
+		cost, verb := int64(amount)&math.MaxInt64, verb&3
 		b, fault := appendCounter(nil, &q)
 		if fault != nil {
 			t.Fatal(fault)
@@ -46,24 +59,23 @@ func TestRequestAsGenerated(t *testing.T) {
 		if !proto.Equal(&got, want) {
 			t.Fatalf("%v\nwant %v", &got, want)
 		}
+		return true
 	})
 }
 
 // TestAnswerAsGenerated: what the generated type writes is read in full.
 func TestAnswerAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	random(t, func(allowed, counted, waits bool, verdict, source uint8, rule, owner string, n [9]number) bool {
 		p := &sluicev1.Decision{
-			Allowed: rapid.Bool().Draw(t, "allowed"), Verdict: sluicev1.Verdict(rapid.IntRange(1, 7).Draw(t, "verdict")),
-			ResetAfterNs: rapid.Int64().Draw(t, "reset"), DelayNs: rapid.Int64().Draw(t, "delay"),
-			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Owner: rapid.String().Draw(t, "owner"),
-			LimitIndex: rapid.Uint32().Draw(t, "index"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
-			StalenessNs: rapid.Int64().Draw(t, "staleness"),
+			Allowed: allowed, Verdict: sluicev1.Verdict(1 + verdict%7), Source: sluicev1.Source(source % 9), Rule: rule, Owner: owner,
+			ResetAfterNs: int64(n[0]), DelayNs: int64(n[1]), PeriodNs: int64(n[2]), DeniedForNs: int64(n[3]), StalenessNs: int64(n[4]),
+			LimitIndex: uint32(n[5]),
 		}
-		if rapid.Bool().Draw(t, "counted") {
-			p.Limit, p.Remaining = new(rapid.Int64().Draw(t, "limit")), new(rapid.Int64().Draw(t, "remaining"))
+		if counted {
+			p.Limit, p.Remaining = new(int64(n[6])), new(int64(n[7]))
 		}
-		if rapid.Bool().Draw(t, "helps to wait") && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
-			p.RetryAfterNs = new(rapid.Int64().Draw(t, "retry"))
+		if waits && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
+			p.RetryAfterNs = new(int64(n[8]))
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
 		if err != nil {
@@ -97,6 +109,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 				t.Fatalf("%+v\nwant %+v", d, want)
 			}
 		}
+		return true
 	})
 }
 

@@ -13,12 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/leaf/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 type checker func(ctx context.Context, c client.Check) (client.Decision, error)
 
