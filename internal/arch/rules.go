@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A place in these tables is a folder of the module with those below it, except that "client/." is client alone. Lists of
+// A place in these tables is a folder of the project with those below it, except that "client/." is client alone. Lists of
 // places are separated by spaces.
 
 // pure are the packages whose functions return the same result for the same arguments, on every node and in every test.
@@ -135,7 +135,10 @@ var vague = strings.Fields("util utils utility common commons helper helpers mis
 
 // top are the files and folders that may stand at the root. Names that begin with a dot are free.
 var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ examples/ internal/ limiter/ proto/ ring/ rules/ transport/
-	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum`)
+	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
+
+// apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
+const apart = "bench internal/consoletest internal/manifests internal/proxytest internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {
