@@ -134,6 +134,11 @@ fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words
 	internal/tools/lint
 
+.PHONY: each-module
+each-module: ## build each module without go.work, and test the SDK with the versions that it requires
+	set -e; for dir in $$(go list -m -f '{{.Dir}}'); do GOWORK=off go -C $$dir build ./...; done
+	GOWORK=off go -C client test -count 1 ./...
+
 .PHONY: security
 security: ## gosec, and known vulnerabilities where their database can be reached
 	internal/tools/security/gosec
@@ -198,8 +203,9 @@ release: ## archives, images, bills of materials and checksums into bin/release 
 	VERSION='$(VERSION)' TARGETS='$(TARGETS)' internal/tools/release/build
 
 .PHONY: release-test
-release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some)
+release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some); use its modules as others do
 	TARGETS='$(TARGETS)' internal/tools/release-test
+	GOWORK=off go -C internal/tools/modules test -count 1 -v .
 
 .PHONY: compose-up
 compose-up: image build ## three nodes in containers, ports on 127.0.0.1 (needs Docker)
