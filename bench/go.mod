@@ -42,6 +42,7 @@ replace (
 	github.com/sluice-project/sluice => ..
 	github.com/sluice-project/sluice/bucket => ../bucket
 	github.com/sluice-project/sluice/client => ../client
+	github.com/sluice-project/sluice/client/local => ../client/local
 	github.com/sluice-project/sluice/internal/leaf => ../internal/leaf
 	github.com/sluice-project/sluice/internal/yamldoc => ../internal/yamldoc
 	github.com/sluice-project/sluice/proto => ../proto
