@@ -201,7 +201,7 @@ func (r *Result) take(a *check.Answer) {
 	if a.Source == check.Eventual {
 		r.Staleness = a.Age
 	}
-	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
+	r.Period = r.Limits.At(int(a.Index)).UsualPeriod()
 }
 
 // finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, in prepare or by a result.
@@ -259,20 +259,4 @@ func (b *Batch) overload() error {
 		}
 	}
 	return b.Results[0].Err
-}
-
-const day = 24 * time.Hour
-
-// unitPeriods are the usual lengths of calendar units.
-var unitPeriods = [...]time.Duration{
-	bucket.Minute: time.Minute, bucket.Hour: time.Hour, bucket.Day: day,
-	bucket.Week: 7 * day, bucket.Month: 30 * day, bucket.Year: 365 * day,
-}
-
-// PeriodOf returns the period of l; for a calendar unit its usual length, 30 days for a month and 365 for a year.
-func PeriodOf(l bucket.Limit) time.Duration {
-	if l.Align == bucket.AlignCalendar && l.Unit > 0 && int(l.Unit) < len(unitPeriods) {
-		return unitPeriods[l.Unit]
-	}
-	return l.Period
 }

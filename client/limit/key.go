@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // Limiter decides checks: a *sluice.Client, a *local.Limiter or a *sluicetest.Limiter. Methods may be added to it, so a

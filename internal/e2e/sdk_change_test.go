@@ -264,7 +264,7 @@ func TestChangeSDKCrash(t *testing.T) {
 	})
 	for _, p := range all {
 		lost := 0
-		if p.key == "user" {
+		if p.user == "user" {
 			lost = p.lostWith(from, until)
 		}
 		p.judge(t, lost)

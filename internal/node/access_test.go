@@ -248,6 +248,10 @@ func attempts() (list []attempt) {
 		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Members(s.with(a), &adminv1alpha1.MembersRequest{})
 		return s.byCode(err)
 	})
+	add("HTTP nodes", "", func(s *outsider, a []string) string {
+		outcome, _ := s.http("Authorization", "GET", "/v1/nodes", "", a)
+		return outcome
+	})
 	add("HTTP members", "", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/members", "", a)
 		return outcome

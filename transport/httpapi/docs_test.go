@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -30,9 +29,9 @@ func readDoc(t *testing.T) string {
 	return string(doc)
 }
 
-// Every call that docs/api.md shows is answered well under the example rules, and
-// the first one with the headers and the body that stand below it.
-func TestDocumentedCalls(t *testing.T) {
+// exampleRules returns those of examples/rules.
+func exampleRules(t *testing.T) *rules.Set {
+	t.Helper()
 	paths, err := filepath.Glob("../../examples/rules/*.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -52,11 +51,15 @@ func TestDocumentedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) {
+	return set
+}
+
+// Every call that docs/api.md shows is answered well under the example rules, and
+// the first one with the headers and the body that stand below it.
+func TestDocumentedCalls(t *testing.T) {
+	h := exampleAPI(t, func(c *limiter.Config) {
 		c.Forget = func(context.Context, string) error { return nil }
 	})
-	l.SetRules(set)
-	h := newAPI(t, l)
 
 	doc := readDoc(t)
 	calls := curl.FindAllStringSubmatchIndex(doc, -1)
@@ -103,16 +106,22 @@ func TestEveryCodeIsDocumented(t *testing.T) {
 	}
 }
 
+// jsonNames returns the names of the fields of a struct in JSON.
+func jsonNames(v any) (names []string) {
+	for f := range reflect.TypeOf(v).Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
 // Every field that is read or written stands in docs/api.md.
 func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
 	fields = append(fields, forgetFields...)
 	for _, v := range []any{decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, nodesJSON{}, nodeJSON{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
-		for f := range reflect.TypeOf(v).Fields() {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			fields = append(fields, name)
-		}
+		fields = append(fields, jsonNames(v)...)
 	}
 	for _, f := range fields {
 		if !strings.Contains(doc, "`"+f+"`") && !strings.Contains(doc, `"`+f+`"`) {

@@ -76,6 +76,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 func call(t testing.TB, h http.Handler, method, path, body string) (w *httptest.ResponseRecorder, m map[string]any) {
 	t.Helper()
 	w = serve(h, httptest.NewRequest(method, path, strings.NewReader(body)))
+	describes(t, method, path, w)
 	return w, decoded(t, w)
 }
 

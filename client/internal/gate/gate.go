@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 )
 
 // Gate decides requests of type R.

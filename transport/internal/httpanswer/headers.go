@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 )
 
@@ -50,7 +50,7 @@ func (l *lists) add(r *limiter.Result) {
 	one, name := r.Limits.At(int(r.Index)), r.LimitName(int(r.Index))
 	if !slices.Contains(l.named, name) {
 		l.named = append(l.named, name)
-		l.policies = append(l.policies, string(httpfield.AppendPolicy(nil, name, one.Count, one.Burst, limiter.PeriodOf(one))))
+		l.policies = append(l.policies, string(httpfield.AppendPolicy(nil, name, one.Count, one.Burst, one.UsualPeriod())))
 	}
 	if !r.Counted() || slices.Contains(l.counted, name) {
 		return
