@@ -11,7 +11,7 @@ IMAGE   ?= sluice:dev
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # Modules whose tests need only Go. internal/tools has no code of its own; internal/proxytest, which
 # compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
-TEST_MODULES := . bench internal/manifests
+TEST_MODULES := . bench internal/manifests internal/connecttest
 # Pinned tools are called through their own module, so that building sluice never downloads them.
 TOOL := go tool -modfile=internal/tools/go.mod
 

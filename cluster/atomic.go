@@ -56,7 +56,7 @@ func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bo
 }
 
 // tryOn decides r on table. seq is the number of the charge, 0 if there is none or if it needs no confirmation: a replica that
-// misses a refund, a reset or a denial admits no more for it.
+// misses a refund, a reset or a denial admits no more for it. A repeated charge with Once needs that of the first.
 func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
 	if !sync {
 		d, _, v = table.Try(now, r, nil)
@@ -64,7 +64,7 @@ func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d buck
 	}
 	var rc bucket.Receipt
 	d, seq, v = table.Try(now, r, &rc)
-	if !rc.Charged() {
+	if !rc.Charged() && r.Once == 0 {
 		seq = 0
 	}
 	return d, seq, v

@@ -161,7 +161,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		if f.undo.mayUndo(req.Verb) && to != r.self { // here there is a receipt
 			f.undo.sent(r.nodes[to].addr, p.index)
 		}
-		if f.once || req.Verb == bucket.Refund {
+		if f.once || req.Verb == bucket.Refund && req.Once == 0 {
 			f.fallback(r, p)
 		}
 	}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ const (
 	spaceRule   = 'r'
 	spaceInline = 'i'
 	spacePool   = 'p'
+	spaceOnce   = 'o'
 )
 
 // match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
@@ -87,7 +89,22 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	q.Sync, q.Unreplicated = replication == rules.ReplicateSync, replication == rules.ReplicateNone
 	q.Key = l.counterKey(b, c, r.Rule)
+	if b.IdempotencyKey != "" {
+		q.Once, q.Eventual = l.once(b, i), false
+	}
 	b.ask(i, q)
+}
+
+// once returns what names check i of b among those of its counter: a hash of the caller, the idempotency key, and the check's place,
+// verb, domain and descriptor.
+func (l *Limiter) once(b *Batch, i int) uint64 {
+	c := &b.Checks[i]
+	b.key = binary.AppendUvarint(append(b.key[:0], spaceOnce, byte(c.Verb)), uint64(i))
+	for _, text := range [...]string{b.Caller, b.IdempotencyKey} {
+		b.key = append(binary.AppendUvarint(b.key, uint64(len(text))), text...)
+	}
+	b.key = (*rules.Rule)(nil).AppendKey(b.key, c.Domain, c.Descriptor)
+	return max(1, l.config.Hasher.Key(b.key).Hi)
 }
 
 // counterKey returns the key of c's counter: of rule, or where that is nil of limits of its own.

@@ -1,4 +1,4 @@
-// Package clientotel exports the decisions of a client.Client to OpenTelemetry: metrics, and an event on the span of
+// Package clientotel exports the decisions of a limit.Limiter to OpenTelemetry: metrics, and an event on the span of
 // the call's context.
 package clientotel
 
@@ -11,19 +11,19 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
 // scope is the instrumentation scope of the metrics.
 const scope = "github.com/sluice-project/sluice/client"
 
-// Observer is a client.Observer.
+// Observer is a limit.Observer.
 type Observer struct {
 	checks metric.Int64Counter
 	took   metric.Float64Histogram
 }
 
-// New returns an Observer for client.WithObserver, with metrics of p:
+// New returns an Observer for sluice.WithObserver, with metrics of p:
 // sluice.client.checks, a counter by domain, verb, outcome (allowed, denied, shadowed, invalid, error) and source, and
 // sluice.client.duration, a histogram in seconds.
 func New(p metric.MeterProvider) (*Observer, error) {
@@ -44,10 +44,10 @@ func New(p metric.MeterProvider) (*Observer, error) {
 	return &Observer{checks, took}, nil
 }
 
-// Decided implements client.Observer.
-func (o *Observer) Decided(ctx context.Context, e client.Event) {
+// Decided implements limit.Observer.
+func (o *Observer) Decided(ctx context.Context, e limit.Event) {
 	attrs := []attribute.KeyValue{
-		attribute.String("sluice.domain", e.Domain), attribute.String("sluice.verb", e.Verb), attribute.String("sluice.outcome", e.Outcome()),
+		attribute.String("sluice.domain", e.Domain), attribute.String("sluice.verb", e.Verb.String()), attribute.String("sluice.outcome", string(e.Outcome())),
 	}
 	if e.Err == nil {
 		attrs = append(attrs, attribute.String("sluice.source", e.Decision.Source.String()))
@@ -65,5 +65,5 @@ func (o *Observer) Decided(ctx context.Context, e client.Event) {
 	} else {
 		attrs = append(attrs, attribute.String("error.message", e.Err.Error()))
 	}
-	span.AddEvent("sluice."+e.Verb, trace.WithAttributes(append(attrs, attribute.Int64("sluice.cost", e.Cost))...))
+	span.AddEvent("sluice."+e.Verb.String(), trace.WithAttributes(append(attrs, attribute.Int64("sluice.amount", e.Amount))...))
 }

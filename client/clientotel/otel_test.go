@@ -10,7 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
 func TestObserver(t *testing.T) {
@@ -21,8 +21,8 @@ func TestObserver(t *testing.T) {
 	}
 	spans := tracetest.NewSpanRecorder()
 	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test").Start(t.Context(), "request")
-	o.Decided(ctx, client.Event{Domain: "shop", Verb: "check", Cost: 2, Took: time.Millisecond, Decision: client.Decision{Source: client.SourceOwned, Rule: "shop/user"}})
-	o.Decided(t.Context(), client.Event{Domain: "shop", Verb: "check", Cost: 1, Err: client.ErrClosed})
+	o.Decided(ctx, limit.Event{Domain: "shop", Amount: 2, Took: time.Millisecond, Decision: limit.Decision{Source: limit.SourceOwned, Rule: "shop/user"}})
+	o.Decided(t.Context(), limit.Event{Domain: "shop", Amount: 1, Err: limit.ErrClosed})
 	span.End()
 
 	var got metricdata.ResourceMetrics

@@ -1,4 +1,4 @@
-// Package clientprom exports the decisions of a client.Client to Prometheus.
+// Package clientprom exports the decisions of a limit.Limiter to Prometheus.
 package clientprom
 
 import (
@@ -6,10 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
-// Observer is a client.Observer and a prometheus.Collector. Its metrics have the labels domain, verb, outcome (allowed,
+// Observer is a limit.Observer and a prometheus.Collector. Its metrics have the labels domain, verb, outcome (allowed,
 // denied, shadowed, invalid, error) and source.
 type Observer struct {
 	checks *prometheus.CounterVec
@@ -17,7 +17,7 @@ type Observer struct {
 	took   *prometheus.HistogramVec
 }
 
-// New returns an Observer, to be registered and passed to client.WithObserver. Domains are label values, so they must not
+// New returns an Observer, to be registered and passed to sluice.WithObserver. Domains are label values, so they must not
 // come from requests.
 func New() *Observer {
 	return &Observer{
@@ -34,15 +34,15 @@ func New() *Observer {
 	}
 }
 
-// Decided implements client.Observer.
-func (o *Observer) Decided(_ context.Context, e client.Event) {
-	outcome, source := e.Outcome(), ""
+// Decided implements limit.Observer.
+func (o *Observer) Decided(_ context.Context, e limit.Event) {
+	verb, outcome, source := e.Verb.String(), string(e.Outcome()), ""
 	if e.Err == nil {
 		source = e.Decision.Source.String()
 	}
-	o.checks.WithLabelValues(e.Domain, e.Verb, outcome, source).Inc()
-	o.units.WithLabelValues(e.Domain, e.Verb, outcome).Add(float64(e.Cost))
-	o.took.WithLabelValues(e.Verb, source).Observe(e.Took.Seconds())
+	o.checks.WithLabelValues(e.Domain, verb, outcome, source).Inc()
+	o.units.WithLabelValues(e.Domain, verb, outcome).Add(float64(e.Amount))
+	o.took.WithLabelValues(verb, source).Observe(e.Took.Seconds())
 }
 
 // Describe implements prometheus.Collector.

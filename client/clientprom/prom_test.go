@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
 func TestObserver(t *testing.T) {
@@ -17,15 +17,15 @@ func TestObserver(t *testing.T) {
 	if err := prometheus.NewPedanticRegistry().Register(o); err != nil {
 		t.Fatal(err)
 	}
-	allowed := client.Decision{Allowed: true, Source: client.SourceOwned}
-	for _, e := range []client.Event{
-		{Cost: 3, Decision: allowed, Took: time.Millisecond},
-		{Cost: 1, Decision: client.Decision{Source: client.SourceDenyCache}},
-		{Cost: 1, Decision: client.Decision{Allowed: true, Shadowed: true, Source: client.SourceOwned}},
-		{Cost: 1, Err: &client.Error{Field: "domain"}},
-		{Cost: 1, Err: errors.New("gone")},
+	allowed := limit.Decision{Allowed: true, Source: limit.SourceOwned}
+	for _, e := range []limit.Event{
+		{Amount: 3, Decision: allowed, Took: time.Millisecond},
+		{Amount: 1, Decision: limit.Decision{Source: limit.SourceDenyCache}},
+		{Amount: 1, Decision: limit.Decision{Allowed: true, Verdict: limit.VerdictShadow, Source: limit.SourceOwned}},
+		{Amount: 1, Err: &limit.Error{Field: "domain"}},
+		{Amount: 1, Err: errors.New("gone")},
 	} {
-		e.Domain, e.Verb = "shop", "check"
+		e.Domain = "shop"
 		o.Decided(t.Context(), e)
 	}
 	want := `

@@ -3,9 +3,9 @@ package httplimit
 import (
 	"net/http"
 	"strconv"
-	"time"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/gate"
+	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/httpfield"
 )
 
@@ -22,35 +22,29 @@ const (
 	usualHeaderBytes = 256
 )
 
-// describe sets the headers about d that the Config allows.
-func (g *gate) describe(h http.Header, d *client.Decision) {
-	if g.Shadowban {
+// describe sets the headers about d that the Config allows, as nodes do in transport/internal/httpanswer.
+func (h *handler) describe(header http.Header, d *limit.Decision) {
+	if h.Shadowban {
 		return
 	}
-	w := headerWriter{header: h}
+	w := headerWriter{header: header}
 	var buf [usualHeaderBytes]byte
 	w.text = buf[:0]
-	if !d.Allowed && d.RetryAfter != client.Never {
-		w.text = strconv.AppendInt(w.text, max(1, httpfield.Seconds(d.RetryAfter)), 10)
+	if !d.Allowed && d.Verdict != limit.VerdictNever {
+		w.text = strconv.AppendInt(w.text, retryAfter(d), 10)
 		w.end(headerRetry)
-		if !g.NoHeaders {
+		if !h.NoHeaders {
 			w.again(headerRetryX)
 		}
 	}
-	if !g.NoHeaders && counted(d) {
+	if !h.NoHeaders && d.Counted {
 		w.limit(d)
 	}
 	w.set()
 }
 
-// counted reports whether d is of a limit and its counter.
-func counted(d *client.Decision) bool {
-	switch d.Source {
-	case client.SourceOwned, client.SourceForwarded, client.SourceShare, client.SourceDenyCache, client.SourceFailLocal:
-		return d.Period > 0
-	}
-	return false
-}
+// retryAfter returns the seconds, at least 1, after which to try again.
+func retryAfter(d *limit.Decision) int64 { return max(1, httpfield.Seconds(d.RetryAfter)) }
 
 // headerWriter collects the values of headers in one string: a string and a slice for each would be most of the cost of
 // a request here.
@@ -92,24 +86,20 @@ func (w *headerWriter) set() {
 	}
 }
 
-// limit writes RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the X-RateLimit family. Periods
-// below a second are left out, since headers have whole seconds.
-func (w *headerWriter) limit(d *client.Decision) {
-	var buf [64]byte
-	name := appendName(buf[:0], d)
-	w.text = httpfield.AppendInteger(append(httpfield.AppendString(w.text, name), ";q="...), d.Limit)
-	if d.Period >= time.Second {
-		w.text = httpfield.AppendInteger(append(w.text, ";w="...), httpfield.Seconds(d.Period))
-	}
+// limit writes RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the X-RateLimit family.
+func (w *headerWriter) limit(d *limit.Decision) {
+	name, reset := gate.Name(d), httpfield.Seconds(d.ResetAfter)
+	w.text = httpfield.AppendPolicy(w.text, name, d.Count, d.Burst, d.Period)
 	w.end(headerPolicy)
-	reset := httpfield.Seconds(d.ResetAfter)
-	w.text = httpfield.AppendInteger(append(httpfield.AppendString(w.text, name), ";r="...), d.Remaining)
+	t := reset
 	switch {
 	case d.Allowed:
-		w.text = httpfield.AppendInteger(append(w.text, ";t="...), reset)
-	case d.RetryAfter != client.Never: // Retry-After is not earlier
-		w.text = httpfield.AppendInteger(append(w.text, ";t="...), max(1, httpfield.Seconds(d.RetryAfter)))
-	} // else it is never admitted
+	case d.Verdict == limit.VerdictNever:
+		t = -1
+	default:
+		t = retryAfter(d) // Retry-After is not earlier
+	}
+	w.text = httpfield.AppendRemaining(w.text, name, d.Remaining, t)
 	w.end(headerRateLimit)
 	w.text = strconv.AppendInt(w.text, d.Limit, 10)
 	w.end(headerLimit)
@@ -117,17 +107,4 @@ func (w *headerWriter) limit(d *client.Decision) {
 	w.end(headerRemaining)
 	w.text = strconv.AppendInt(w.text, reset, 10)
 	w.end(headerReset)
-}
-
-// appendName appends the name of the deciding limit: that of the rule, with the limit's number if it is not the first.
-func appendName(b []byte, d *client.Decision) []byte {
-	if d.Rule == "" {
-		b = append(b, "limit"...)
-	} else {
-		b = append(b, d.Rule...)
-	}
-	if d.LimitIndex > 0 {
-		b = strconv.AppendInt(append(b, '#'), int64(d.LimitIndex)+1, 10)
-	}
-	return b
 }

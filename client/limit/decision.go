@@ -48,7 +48,9 @@ type Decision struct {
 
 // RetryIn returns the time after which the check may be admitted, 0 if it was allowed. It returns false if that is not
 // known, or if Verdict is VerdictNever.
-func (d *Decision) RetryIn() (time.Duration, bool) { return d.RetryAfter, d.Allowed || d.RetryAfter > 0 }
+func (d *Decision) RetryIn() (time.Duration, bool) {
+	return d.RetryAfter, d.Allowed || d.RetryAfter > 0
+}
 
 // Response is a rule's own answer over HTTP.
 type Response struct {

@@ -69,7 +69,7 @@ func apiOf(dir string) string {
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
 	{"client/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
-	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/pause", "users of the SDK do not compile the server"},
+	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/loglimit internal/pause", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only
@@ -122,9 +122,10 @@ var homes = []struct{ path, homes, test, why string }{
 		"users of the SDK without it do not compile it; in the daemon spans are made in one place, and sent by the node"},
 	{"github.com/prometheus", "internal/node client/clientprom", "",
 		"owners count in plain counters; the node maps them at scrape"},
-	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy internal/node",
-		"rule files, the ACL and the configuration file are YAML, nothing else is; a test reads Envoy's"},
-	{"github.com/santhosh-tekuri/jsonschema/v6", "", "rules", "tests hold the schema for editors against the parser"},
+	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy transport/httpapi internal/node",
+		"rule files, the ACL and the configuration file are YAML, nothing else is; tests read Envoy's, and the OpenAPI description"},
+	{"github.com/santhosh-tekuri/jsonschema/v6", "", "rules transport/httpapi",
+		"tests hold the schema for editors against the parser, and the OpenAPI description against the server"},
 	{"github.com/anishathalye/porcupine", "internal/audit/linear", "",
 		"tests search a key's log for an order in which one counter could have answered"},
 	{"github.com/cockroachdb/datadriven", "", "cluster/transcripts",

@@ -1,8 +1,10 @@
-// Package httpfield writes the fields of HTTP responses that tell clients about limits, for nodes and for the SDK. It decides
-// neither which fields are sent nor their values.
+// Package httpfield writes the fields of HTTP responses that tell clients about limits, for nodes and for the SDK, which so have
+// the same values for a limit. It does not decide which fields are sent.
 package httpfield
 
 import (
+	"math"
+	"math/bits"
 	"net/http"
 	"strconv"
 	"strings"
@@ -38,15 +40,53 @@ func AppendInteger(b []byte, n int64) []byte {
 func AppendString[T string | []byte](b []byte, s T) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
+	plain := 0 // up to here it is appended
 	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
+		c := s[i]
+		if c >= 0x20 && c < 0x7f && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, s[plain:i]...)
+		if plain = i + 1; c == '"' || c == '\\' {
 			b = append(b, '\\', c)
-		case c >= 0x20 && c < 0x7f:
-			b = append(b, c)
-		default:
+		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])
 		}
 	}
+	b = append(b, s[plain:]...)
 	return append(b, '"')
+}
+
+// AppendPolicy appends a limit as an item of RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11). q is the most that can
+// be admitted at once, and w the time in which that refills, so that remaining never exceeds q and q ÷ w is the sustained
+// rate. Below one second w is left out: whole seconds would state a wrong rate.
+func AppendPolicy(b []byte, name string, count, burst int64, period time.Duration) []byte {
+	if burst > 0 && count > 0 {
+		count, period = burst, Scale(period, burst, count)
+	}
+	b = AppendInteger(append(AppendString(b, name), ";q="...), count)
+	if period >= time.Second {
+		b = AppendInteger(append(b, ";w="...), Seconds(period))
+	}
+	return b
+}
+
+// AppendRemaining appends what remains of a limit as an item of RateLimit, with the seconds t until there is more; 0 or more, or
+// no time makes a difference.
+func AppendRemaining(b []byte, name string, remaining, t int64) []byte {
+	b = AppendInteger(append(AppendString(b, name), ";r="...), remaining)
+	if t >= 0 {
+		b = AppendInteger(append(b, ";t="...), t)
+	}
+	return b
+}
+
+// Scale returns d × num ÷ den, rounded down, at most the longest duration. All are positive.
+func Scale(d time.Duration, num, den int64) time.Duration {
+	hi, lo := bits.Mul64(uint64(d), uint64(num))
+	if hi >= uint64(den) {
+		return math.MaxInt64
+	}
+	quo, _ := bits.Div64(hi, lo, uint64(den))
+	return time.Duration(min(quo, math.MaxInt64))
 }

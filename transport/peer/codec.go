@@ -79,7 +79,7 @@ func cutRequest(m *peerv1.Request) {
 	clear(m.Traces)
 	cut(&m.Define)
 	cut(&m.Traces)
-	cut(&m.KeyHi, &m.KeyLo, &m.Id)
+	cut(&m.KeyHi, &m.KeyLo, &m.Id, &m.Once)
 	cut(&m.Limits)
 	cut(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
 	cut(&m.Verb, &m.Flags, &m.Lost)

@@ -1,4 +1,4 @@
-package client
+package config
 
 import (
 	"context"
@@ -72,29 +72,10 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// WithToken sends the tokens of source to the nodes. Over connections that are not encrypted, only nodes at loopback
-// addresses get it, unless WithTokenInClear is set.
-func WithToken(source TokenSource) Option {
-	return func(o *options) error {
-		if source == nil {
-			return errors.New("WithToken: nil")
-		}
-		o.token = source
-		return nil
-	}
-}
-
-// WithTokenInClear sends the token of WithToken over connections that are not encrypted too, where it can be read: for
-// networks that are encrypted otherwise.
-func WithTokenInClear() Option {
-	return func(o *options) error { o.inClear = true; return nil }
-}
-
 var errInClear = errors.New("a token is not sent over a connection without TLS, but to a loopback address")
 
-// TokenCredentials returns credentials for grpc.WithPerRPCCredentials that send the tokens of source, for programs that use
-// the generated client. inClear is as WithTokenInClear.
-func TokenCredentials(source TokenSource, inClear bool) credentials.PerRPCCredentials {
+// Credentials returns gRPC credentials that send the tokens of source; inClear also over connections without TLS.
+func Credentials(source TokenSource, inClear bool) credentials.PerRPCCredentials {
 	return &tokenCredentials{source, inClear}
 }
 

@@ -3,7 +3,9 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -12,29 +14,33 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
 // fake answers as a test says, and remembers what it was asked.
 type fake struct {
-	answer func(c client.Check) (client.Decision, error)
-	asked  []client.Check
-	// refunds counts what was given back.
-	refunds int
+	answer func(c limit.Check) (limit.Decision, error)
+	asked  []limit.Check
+	// after are refunds and charges.
+	after []limit.Check
 }
 
-func (f *fake) Refund(context.Context, client.Check) (client.Decision, error) {
-	f.refunds++
-	return client.Decision{}, nil
-}
-
-func (f *fake) Check(_ context.Context, c client.Check) (client.Decision, error) {
+func (f *fake) Check(_ context.Context, c limit.Check) (limit.Decision, error) {
+	if c.Verb != limit.VerbCheck {
+		f.after = append(f.after, c)
+		return limit.Decision{Allowed: true}, nil
+	}
 	f.asked = append(f.asked, c)
 	return f.answer(c)
 }
 
-func (f *fake) CheckAll(ctx context.Context, checks []client.Check) ([]client.Decision, error) {
-	var all []client.Decision
+func (f *fake) CheckAll(ctx context.Context, checks ...limit.Check) (limit.Batch, error) {
+	all, err := f.CheckEach(ctx, checks...)
+	return limit.NewBatch(all), err
+}
+
+func (f *fake) CheckEach(ctx context.Context, checks ...limit.Check) ([]limit.Decision, error) {
+	var all []limit.Decision
 	for _, c := range checks {
 		d, err := f.Check(ctx, c)
 		if err != nil {
@@ -45,16 +51,22 @@ func (f *fake) CheckAll(ctx context.Context, checks []client.Check) ([]client.De
 	return all, nil
 }
 
-func always(d client.Decision) *fake {
-	return &fake{answer: func(client.Check) (client.Decision, error) { return d, nil }}
+func always(d limit.Decision) *fake {
+	return &fake{answer: func(limit.Check) (limit.Decision, error) { return d, nil }}
 }
 
 var (
-	allowed = client.Decision{Allowed: true, Source: client.SourceOwned, Limit: 10, Remaining: 9, Period: time.Minute, ResetAfter: 6 * time.Second, Rule: "shop/user"}
-	denied  = client.Decision{Source: client.SourceOwned, Limit: 10, Period: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond, Rule: "shop/user", LimitIndex: 1}
+	allowed = limit.Decision{
+		Allowed: true, Verdict: limit.VerdictAllowed, Source: limit.SourceOwned, Counted: true, Limit: 10, Count: 10, Remaining: 9,
+		Period: time.Minute, ResetAfter: 6 * time.Second, Rule: "shop/user", LimitName: "shop/user",
+	}
+	denied = limit.Decision{
+		Verdict: limit.VerdictDenied, Source: limit.SourceOwned, Counted: true, Limit: 10, Count: 10,
+		Period: time.Minute, ResetAfter: time.Minute, RetryAfter: 5500 * time.Millisecond, Rule: "shop/user", LimitName: "shop/user#2", LimitIndex: 1,
+	}
 )
 
-// serve sends r through a Handler and returns the answer and whether the handler was called.
+// serve sends r through a Middleware and returns the answer and whether the handler was called.
 func serve(t *testing.T, f *fake, c Config, r *http.Request) (*httptest.ResponseRecorder, bool) {
 	t.Helper()
 	if c.Domain == "" {
@@ -63,13 +75,9 @@ func serve(t *testing.T, f *fake, c Config, r *http.Request) (*httptest.Response
 	if c.Keys == nil {
 		c.Keys = []Key{Header("user", "X-User")}
 	}
-	limit, err := Handler(f, c)
-	if err != nil {
-		t.Fatal(err)
-	}
 	called := false
 	w := httptest.NewRecorder()
-	limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	Middleware(f, c)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		called = true
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
@@ -89,15 +97,17 @@ func request(user string) *http.Request {
 // TestAnswers: what a client sees of each decision.
 func TestAnswers(t *testing.T) {
 	rule := denied
-	rule.Response = &client.Response{Status: 503, Body: "busy", Header: []client.Header{{Name: "X-Why", Value: "limit"}}}
+	rule.Response = &limit.Response{Status: 503, Body: "busy", Header: []limit.Header{{Name: "X-Why", Value: "limit"}}}
 	status := denied
-	status.Response = &client.Response{Status: 418}
+	status.Response = &limit.Response{Status: 418}
 	never := denied
-	never.RetryAfter = client.Never
-	open := client.Decision{Allowed: true, Source: client.SourceFailOpen}
+	never.Verdict, never.RetryAfter = limit.VerdictNever, 0
+	unmatched := limit.Decision{Verdict: limit.VerdictNever, Source: limit.SourceUnmatched}
+	open := limit.Decision{Allowed: true, Source: limit.SourceFailOpen}
+	closed := limit.Decision{Source: limit.SourceFailClosed, Verdict: limit.VerdictDenied, RetryAfter: time.Second}
 	for _, c := range []struct {
 		name    string
-		d       client.Decision
+		d       limit.Decision
 		config  Config
 		status  int
 		called  bool
@@ -111,15 +121,21 @@ func TestAnswers(t *testing.T) {
 		{"denied", denied, Config{}, 429, false,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"try again later","violated-policies":["shop/user#2"]}`,
 			map[string]string{"Retry-After": "6", "RateLimit": `"shop/user#2";r=0;t=6`, "Content-Type": "application/problem+json"}},
-		{"never", never, Config{}, 429, false, "", map[string]string{"Retry-After": ""}},
+		{"never", never, Config{}, 429, false,
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"the amount is more than the limit can ever admit","violated-policies":["shop/user#2"]}`,
+			map[string]string{"Retry-After": ""}},
+		{"no rule", unmatched, Config{}, 429, false,
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"no rule matches, and the rules of the domain deny such checks"}`,
+			map[string]string{"Retry-After": "", "RateLimit-Policy": ""}},
 		{"the rule's answer", rule, Config{}, 503, false, "busy", map[string]string{"X-Why": "limit", "Retry-After": "6", "Content-Type": "text/plain; charset=utf-8"}},
 		{"the rule's status", status, Config{}, 418, false, "", nil},
 		{"no counter", open, Config{}, 200, true, "", map[string]string{"RateLimit": "", "X-RateLimit-Limit": ""}},
+		{"denied without a counter", closed, Config{}, 429, false, "", map[string]string{"RateLimit": "", "Retry-After": "1"}},
 		{"shadowban", denied, Config{Shadowban: true, ShadowBody: "thanks"}, 200, false, "thanks", map[string]string{"Retry-After": "", "RateLimit": ""}},
 		{"before a shadowban", allowed, Config{Shadowban: true}, 200, true, "", map[string]string{"RateLimit": "", "RateLimit-Policy": "", "X-RateLimit-Remaining": ""}},
 		{"no headers", allowed, Config{NoHeaders: true}, 200, true, "", map[string]string{"RateLimit": "", "RateLimit-Policy": "", "X-RateLimit-Limit": ""}},
 		{"denied without headers", denied, Config{NoHeaders: true}, 429, false, "", map[string]string{"RateLimit": "", "X-RateLimit-Retry-After": "", "Retry-After": "6"}},
-		{"own answer", denied, Config{Denied: func(w http.ResponseWriter, _ *http.Request, d client.Decision) { w.WriteHeader(420) }}, 420, false, "", map[string]string{"Retry-After": "6"}},
+		{"own answer", denied, Config{Denied: func(w http.ResponseWriter, _ *http.Request, d limit.Decision) { w.WriteHeader(420) }}, 420, false, "", map[string]string{"Retry-After": "6"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, called := serve(t, always(c.d), c.config, request("anna"))
@@ -156,9 +172,9 @@ func TestStrange(t *testing.T) {
 // TestGone: who hangs up while the limit is asked does not get past it.
 func TestGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	f := &fake{answer: func(client.Check) (client.Decision, error) {
+	f := &fake{answer: func(limit.Check) (limit.Decision, error) {
 		cancel()
-		return client.Decision{}, ctx.Err()
+		return limit.Decision{}, ctx.Err()
 	}}
 	if _, called := serve(t, f, Config{}, request("anna").WithContext(ctx)); called {
 		t.Error("the handler was called")
@@ -173,7 +189,7 @@ func TestPasses(t *testing.T) {
 	}{
 		"no key applies": {"", Config{}},
 		"skipped":        {"anna", Config{Skip: func(*http.Request) bool { return true }}},
-		"costs nothing":  {"anna", Config{Cost: func(*http.Request) int64 { return 0 }}},
+		"amount 0":       {"anna", Config{Amount: func(*http.Request) int64 { return 0 }}},
 	} {
 		f := always(denied)
 		if w, called := serve(t, f, c.config, request(c.user)); !called || w.Code != 200 || len(f.asked) != 0 {
@@ -184,72 +200,93 @@ func TestPasses(t *testing.T) {
 
 // TestSeveral: several descriptors are one decision, and the answer is about the one that counts.
 func TestSeveral(t *testing.T) {
-	f := &fake{answer: func(c client.Check) (client.Decision, error) {
+	f := &fake{answer: func(c limit.Check) (limit.Decision, error) {
 		if c.Descriptor[0].Key == "ip" {
 			return denied, nil
 		}
 		d := allowed
-		d.Allowed = false // all or nothing
+		d.Allowed, d.Verdict, d.RetryAfter = false, limit.VerdictDeniedByOthers, denied.RetryAfter
 		return d, nil
 	}}
 	w, called := serve(t, f, Config{
-		Keys: []Key{Header("user", "X-User"), IP(), Header("tenant", "X-Tenant")},
-		Cost: func(*http.Request) int64 { return 3 },
+		Keys:   []Key{Header("user", "X-User"), IP(), Header("tenant", "X-Tenant")},
+		Amount: func(*http.Request) int64 { return 3 },
 	}, request("anna"))
-	if called || w.Code != 429 || w.Header().Get("Retry-After") != "6" {
+	if called || w.Code != 429 || w.Header().Get("Retry-After") != "6" || w.Header()["RateLimit"][0] != `"shop/user#2";r=0;t=6` {
 		t.Errorf("status %d, called %v, %v", w.Code, called, w.Header())
 	}
-	if len(f.asked) != 2 || f.asked[1].Cost != 3 || f.asked[1].Descriptor[0].Value != "192.0.2.1" {
+	if len(f.asked) != 2 || f.asked[1].Amount != 3 || f.asked[1].Descriptor[0].Value != "192.0.2.1" {
 		t.Errorf("asked %+v", f.asked)
 	}
 }
 
-// TestErrors: the limit is not worth an outage, unless its owner says so.
+// TestErrors: a request that could not be decided passes, which is logged, unless Failed says otherwise.
 func TestErrors(t *testing.T) {
-	f := &fake{answer: func(client.Check) (client.Decision, error) { return client.Decision{}, client.ErrClosed }}
-	if w, called := serve(t, f, Config{}, request("anna")); !called || w.Code != 200 {
-		t.Errorf("by default: status %d, called %v", w.Code, called)
-	}
-	w, called := serve(t, f, Config{Failed: func(w http.ResponseWriter, _ *http.Request, _ http.Handler, err error) {
-		if !errors.Is(err, client.ErrClosed) {
-			t.Errorf("%v", err)
+	var log strings.Builder
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	f := &fake{answer: func(limit.Check) (limit.Decision, error) { return limit.Decision{}, limit.ErrForbidden }}
+	h := Middleware(f, Config{Domain: "shop", Keys: []Key{IP()}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }))
+	for range 3 {
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, request("anna")); w.Code != 204 {
+			t.Errorf("by default: status %d", w.Code)
 		}
-		w.WriteHeader(503)
-	}}, request("anna"))
-	if called || w.Code != 503 {
-		t.Errorf("closed: status %d, called %v", w.Code, called)
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "domain=shop") || !strings.Contains(got, "forbidden") {
+		t.Errorf("three failures were logged as %s", got)
+	}
+	for _, pass := range []bool{false, true} {
+		w, called := serve(t, f, Config{
+			Failed: func(_ context.Context, err error) bool {
+				if !errors.Is(err, limit.ErrForbidden) {
+					t.Errorf("%v", err)
+				}
+				return pass
+			},
+			Denied: func(w http.ResponseWriter, _ *http.Request, d limit.Decision) {
+				if !errors.Is(d.Degraded, limit.ErrForbidden) {
+					t.Errorf("%+v", d)
+				}
+				w.WriteHeader(503)
+			},
+		}, request("anna"))
+		if called != pass || !pass && (w.Code != 503 || w.Header().Get("Retry-After") != "1") {
+			t.Errorf("Failed returns %v: status %d, called %v", pass, w.Code, called)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, called := serve(t, f, Config{}, request("anna").WithContext(ctx)); called {
-		t.Error("the handler of a request that has ended was called")
+	if w, called := serve(t, f, Config{}, request("anna").WithContext(ctx)); called || w.Code != 503 {
+		t.Errorf("a request that has ended: status %d, called %v", w.Code, called)
 	}
 }
 
 // TestWaits: a denied request waits as long as it may, and no longer; what a queue would have wait too long gives its
-// place back. Package admit has the rest.
+// place back. Package limit has the rest.
 func TestWaits(t *testing.T) {
-	soon := func(d client.Decision) client.Decision { d.RetryAfter = 2 * time.Second; return d }
+	soon := func(d limit.Decision) limit.Decision { d.RetryAfter = 2 * time.Second; return d }
 	queue := allowed
 	queue.Delay = 2 * time.Second
 	for _, c := range []struct {
 		name    string
-		answers []client.Decision // one after the other
+		answers []limit.Decision // one after the other
 		max     time.Duration
 		status  int
 		from    time.Duration // and a tenth more at most
 		refunds int
 	}{
-		{"soon enough", []client.Decision{soon(denied), allowed}, 3 * time.Second, 200, 2 * time.Second, 0},
-		{"too late", []client.Decision{denied}, 3 * time.Second, 429, 0, 0},
-		{"never waits", []client.Decision{soon(denied)}, 0, 429, 0, 0},
-		{"a queue", []client.Decision{queue}, 3 * time.Second, 200, 2 * time.Second, 0},
-		{"a long queue", []client.Decision{queue}, time.Second, 429, 0, 1},
-		{"a queue, not waited in", []client.Decision{queue}, 0, 429, 0, 1},
+		{"soon enough", []limit.Decision{soon(denied), allowed}, 3 * time.Second, 200, 2 * time.Second, 0},
+		{"too late", []limit.Decision{denied}, 3 * time.Second, 429, 0, 0},
+		{"never waits", []limit.Decision{soon(denied)}, 0, 429, 0, 0},
+		{"a queue", []limit.Decision{queue}, 3 * time.Second, 200, 2 * time.Second, 0},
+		{"a long queue", []limit.Decision{queue}, time.Second, 429, 0, 1},
+		{"a queue, not waited in", []limit.Decision{queue}, 0, 429, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{answer: func(client.Check) (client.Decision, error) {
+				f := &fake{answer: func(limit.Check) (limit.Decision, error) {
 					d := c.answers[0]
 					if len(c.answers) > 1 {
 						c.answers = c.answers[1:]
@@ -259,8 +296,8 @@ func TestWaits(t *testing.T) {
 				began := time.Now()
 				w, called := serve(t, f, Config{MaxWait: c.max}, request("anna"))
 				took := time.Since(began)
-				if w.Code != c.status || called != (c.status == 200) || took < c.from || took > c.from+c.from/10 || f.refunds != c.refunds {
-					t.Errorf("status %d after %v, %d refunds", w.Code, took, f.refunds)
+				if w.Code != c.status || called != (c.status == 200) || took < c.from || took > c.from+c.from/10 || len(f.after) != c.refunds {
+					t.Errorf("status %d after %v, refunds %v", w.Code, took, f.after)
 				}
 				if (w.Header().Get("Retry-After") == "") != called {
 					t.Errorf("%v", w.Header())
@@ -286,19 +323,32 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// TestConfig: wrong ones are named.
+// TestConfig: a wrong field is named, by Validate and in a panic.
 func TestConfig(t *testing.T) {
+	keys := []Key{IP()}
 	for want, c := range map[string]Config{
-		"Domain": {Keys: []Key{IP()}}, "Keys": {Domain: "shop"},
-		"MaxWait": {Domain: "shop", Keys: []Key{IP()}, MaxWait: -1}, "MaxBody": {Domain: "shop", Keys: []Key{IP()}, MaxBody: -1},
+		"Domain": {Keys: keys}, "Keys is empty": {Domain: "shop"}, "Keys[1]": {Domain: "shop", Keys: []Key{IP(), nil}},
+		"MaxWait": {Domain: "shop", Keys: keys, MaxWait: -1}, "MaxBody": {Domain: "shop", Keys: keys, MaxBody: -1},
 	} {
-		if _, err := Handler(always(allowed), c); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
+		panics(t, want, func() { Middleware(always(allowed), c) })
+		panics(t, want, func() { NewTransport(always(allowed), nil, c) })
 	}
-	if _, err := Handler(nil, Config{Domain: "shop", Keys: []Key{IP()}}); err == nil {
-		t.Error("no Checker was accepted")
-	}
+	panics(t, "Limiter", func() { Middleware(nil, Config{Domain: "shop", Keys: keys}) })
+	panics(t, "NoHeaders", func() { NewTransport(always(allowed), nil, Config{Domain: "shop", Keys: keys, NoHeaders: true}) })
+}
+
+// panics wants f to panic with a text that contains want.
+func panics(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+			t.Errorf("panic %s, want %s", got, want)
+		}
+	}()
+	f()
 }
 
 // TestKeys: what each makes of a request.
@@ -326,8 +376,8 @@ func TestKeys(t *testing.T) {
 		"user":       {User(func(*http.Request) string { return "u" }), "[{user u}]"},
 		"api key":    {APIKey("X-Key"), "[{api_key 2bb80d537b1da3e38bd30361aa855686}]"},
 		"no api key": {APIKey("X-None"), "none"},
-		"joined":     {Keys(Method(), Value("a", "b")), "[{method PUT} {a b}]"},
-		"missing":    {Keys(Method(), Header("k", "X-None")), "none"},
+		"joined":     {Join(Method(), Value("a", "b")), "[{method PUT} {a b}]"},
+		"missing":    {Join(Method(), Header("k", "X-None")), "none"},
 	} {
 		entries, ok := c.key(r)
 		got := strings.ReplaceAll(strings.ReplaceAll(sprint(entries), "\n", ""), "\t", "")
@@ -340,7 +390,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func sprint(entries []client.Entry) string {
+func sprint(entries []limit.Entry) string {
 	var parts []string
 	for _, e := range entries {
 		parts = append(parts, "{"+e.Key+" "+e.Value+"}")
@@ -385,37 +435,34 @@ func TestIP(t *testing.T) {
 			r.Header.Set("X-Forwarded-For", c.forwarded)
 		}
 		entries, ok := IP(proxies...)(r)
-		if ok != (c.want != "") || ok && entries[0] != client.KV("ip", c.want) {
+		if ok != (c.want != "") || ok && entries[0] != (limit.Entry{Key: "ip", Value: c.want}) {
 			t.Errorf("%s: %v, %v, want %q", c.name, entries, ok, c.want)
 		}
 	}
 }
 
-// waiter implements Waiter.
-type waiter func(c client.Check) error
-
-func (w waiter) Wait(_ context.Context, c client.Check) (client.Decision, error) {
-	return client.Decision{}, w(c)
-}
-
 // TestTransport: a request goes out when its limit admits it, and not at all when it does not.
 func TestTransport(t *testing.T) {
 	sent := 0
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent++ }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { sent++; w.WriteHeader(304) }))
 	defer server.Close()
-	var asked []client.Check
+	now := allowed
 	var fails error
-	c := http.Client{Transport: &Transport{Domain: "out", Key: Host(), Waiter: waiter(func(q client.Check) error {
-		asked = append(asked, q)
-		return fails
-	})}}
+	f := &fake{answer: func(limit.Check) (limit.Decision, error) { return now, fails }}
+	c := http.Client{Transport: NewTransport(f, nil, Config{
+		Domain: "out", Keys: []Key{Host()},
+		ChargeIf: func(status int) int64 { return int64(status % 304) }, // what has not changed is free
+	})}
 	res, err := c.Get(server.URL)
-	if err != nil || sent != 1 || len(asked) != 1 || asked[0].Descriptor[0] != client.KV("host", "127.0.0.1") {
-		t.Fatalf("%v, %d sent, asked %v", err, sent, asked)
+	if err != nil || sent != 1 || len(f.asked) != 1 || f.asked[0].Descriptor[0] != (limit.Entry{Key: "host", Value: "127.0.0.1"}) {
+		t.Fatalf("%v, %d sent, asked %v", err, sent, f.asked)
 	}
 	res.Body.Close()
-	fails = client.ErrWouldExceedDeadline
-	if _, err := c.Post(server.URL, "text/plain", strings.NewReader("x")); !errors.Is(err, client.ErrWouldExceedDeadline) || sent != 1 {
+	if len(f.after) != 1 || f.after[0].Verb != limit.VerbRefund {
+		t.Errorf("after the response: %+v", f.after)
+	}
+	now.Allowed, now.Verdict = false, limit.VerdictNever
+	if _, err := c.Post(server.URL, "text/plain", strings.NewReader("x")); !errors.Is(err, limit.ErrNever) || sent != 1 {
 		t.Errorf("%v, %d sent", err, sent)
 	}
 	body := &closing{Reader: strings.NewReader("x")}
@@ -426,8 +473,25 @@ func TestTransport(t *testing.T) {
 	if _, err := c.Transport.RoundTrip(r); err == nil || !body.closed {
 		t.Errorf("%v, the body is closed: %v", err, body.closed)
 	}
-	if _, err := (&http.Client{Transport: &Transport{}}).Get(server.URL); err == nil || !strings.Contains(err.Error(), "needs") {
-		t.Errorf("%v", err)
+	now = denied
+	ctx, cancel := context.WithTimeout(t.Context(), denied.RetryAfter-time.Second)
+	defer cancel()
+	if _, err := c.Transport.RoundTrip(r.Clone(ctx)); !errors.Is(err, limit.ErrWouldExceedDeadline) {
+		t.Errorf("too late: %v", err)
+	}
+	bounded := NewTransport(f, nil, Config{Domain: "out", Keys: []Key{Host()}, MaxWait: time.Second})
+	if _, err := bounded.RoundTrip(r); !errors.Is(err, limit.ErrDenied) || errors.Is(err, limit.ErrWouldExceedDeadline) {
+		t.Errorf("longer than MaxWait: %v", err)
+	}
+	fails = limit.ErrForbidden
+	strict := NewTransport(f, nil, Config{Domain: "out", Keys: []Key{Host()}, Failed: func(context.Context, error) bool { return false }, MaxWait: 1})
+	if _, err := strict.RoundTrip(r); !errors.Is(err, limit.ErrDenied) || !errors.Is(err, limit.ErrForbidden) || sent != 1 {
+		t.Errorf("failed: %v", err)
+	}
+	if res, err := bounded.RoundTrip(r); err != nil || sent != 2 {
+		t.Errorf("passed: %v", err)
+	} else {
+		res.Body.Close()
 	}
 }
 
@@ -441,10 +505,7 @@ func (c *closing) Close() error { c.closed = true; return nil }
 
 // BenchmarkHandler is what a request that is admitted pays, without the decision.
 func BenchmarkHandler(b *testing.B) {
-	limit, err := Handler(quick{}, Config{Domain: "shop", Keys: []Key{IP()}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	limit := Middleware(quick{}, Config{Domain: "shop", Keys: []Key{IP()}})
 	h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	r := httptest.NewRequest("GET", "/", nil)
 	w := discard{http.Header{}}
@@ -455,12 +516,9 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-type quick struct{}
+type quick struct{ limit.Limiter }
 
-func (quick) Check(context.Context, client.Check) (client.Decision, error) { return allowed, nil }
-func (quick) CheckAll(context.Context, []client.Check) ([]client.Decision, error) {
-	return nil, nil
-}
+func (quick) Check(context.Context, limit.Check) (limit.Decision, error) { return allowed, nil }
 
 type discard struct{ h http.Header }
 
