@@ -152,7 +152,7 @@ type Limit struct {
 	Unlimited bool
 }
 
-// PerSecond, PerMinute and PerHour are fixed windows of count units.
+// PerSecond is a fixed window of count units a second.
 func PerSecond(count int64) Limit { return Limit{Count: count, Period: time.Second} }
 
 // PerMinute is a fixed window of count units a minute.

@@ -96,7 +96,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"a ring table is copied out of it once; it can panic, and only ring knows when"},
 	{"github.com/hashicorp/golang-lru/v2", "limiter transport/peer client/.", "",
 		"the bounded memories of rules and limits seen on the wire, and of owners and denials in the SDK"},
-	{"google.golang.org/grpc", "transport client proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix",
+	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix",
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it"},
 	{"google.golang.org/protobuf", "transport client proto cmd internal/audit internal/inflow", "internal/node internal/e2e",
 		"messages end at the edge; further in, requests are those of internal/check"},
@@ -143,7 +143,7 @@ var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ exa
 	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
 
 // apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
-const apart = "bench internal/consoletest internal/manifests internal/proxytest internal/tools"
+const apart = "bench internal/connecttest internal/consoletest internal/manifests internal/proxytest internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {
