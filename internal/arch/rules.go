@@ -139,7 +139,7 @@ var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ exa
 	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
 
 // apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
-const apart = "bench internal/consoletest internal/manifests internal/proxytest internal/tools"
+const apart = "bench internal/connecttest internal/consoletest internal/manifests internal/proxytest internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {
