@@ -177,11 +177,11 @@ func (l *Limiter) CheckAll(_ context.Context, checks ...limit.Check) (limit.Batc
 	receipts, decisions := make([]bucket.Receipt, len(checks)), make([]limit.Decision, len(checks))
 	failed := false
 	for i := range checks {
+		if v := checks[i].Verb; v > limit.VerbRead && v <= limit.VerbReset {
+			return limit.Batch{}, at(i, limit.Invalid("verb", v.String()+" cannot be denied or taken back; use Check or CheckEach"))
+		}
 		if err := l.match(set, &checks[i], &list[i]); err != nil {
 			return limit.Batch{}, at(i, err)
-		}
-		if v := checks[i].Verb; v > limit.VerbRead {
-			return limit.Batch{}, at(i, limit.Invalid("verb", v.String()+" cannot be denied or taken back; use Check or CheckEach"))
 		}
 		failed = failed || list[i].fails()
 	}

@@ -25,9 +25,6 @@ const (
 	spaceOnce   = 'o'
 )
 
-// once admits a name for the first time.
-var once, _ = bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 1, Period: 24 * time.Hour})
-
 // match finds the limits and the counter of c.
 func (l *Limiter) match(set *rules.Set, c *limit.Check, m *matched) (err error) {
 	if set == nil {
@@ -61,13 +58,10 @@ func (l *Limiter) match(set *rules.Set, c *limit.Check, m *matched) (err error) 
 		return nil
 	}
 	var short [256]byte
-	name := m.rule.AppendKey(append(short[:0], space), c.Domain, descriptor)
-	m.Key = l.key(name)
+	m.Key = l.key(m.rule.AppendKey(append(short[:0], space), c.Domain, descriptor))
 	if c.IdempotencyKey != "" {
-		name = append(append(name, spaceOnce, byte(c.Verb)), c.IdempotencyKey...)
-		if !l.table.Do(l.now(), &bucket.Request{Key: l.key(name), Limits: once, Cost: 1}).Allowed {
-			m.Cost = 0
-		}
+		name := append(append(short[:0], spaceOnce, byte(c.Verb)), c.IdempotencyKey...)
+		m.Once = max(1, l.key((*rules.Rule)(nil).AppendKey(append(name, 0), c.Domain, descriptor)).Hi)
 	}
 	return nil
 }

@@ -113,17 +113,16 @@ func isImpure(i Import) (reason string, bad bool) {
 // files count only as the first step.
 func (c *checker) unreachable(from, to, why string) {
 	c.eachImport(func(p *Package, i Import, _ bool) {
-		own, ok := i.Own()
-		if !ok || !within(p.Dir, from) {
+		if !within(p.Dir, from) {
 			return
 		}
-		if way := c.way(own, to, nil); way != nil {
+		if way := c.way(i.target(), to, nil); way != nil {
 			c.add(i.Pos, why, "%s reaches %s by way of %s", p.Dir, to, strings.Join(way, ", "))
 		}
 	})
 }
 
-// way returns the packages from dir to the first one in to, or nil. seen are those on the way so far.
+// way returns the packages from dir, or a library's path, to the first one in to, or nil. seen are those on the way so far.
 func (c *checker) way(dir, to string, seen []string) []string {
 	if within(dir, to) {
 		return append(seen, dir)
@@ -134,8 +133,8 @@ func (c *checker) way(dir, to string, seen []string) []string {
 			continue
 		}
 		for _, i := range p.Imports {
-			if own, ok := i.Own(); ok && !slices.Contains(seen, own) {
-				if way := c.way(own, to, slices.Clone(seen)); way != nil {
+			if target := i.target(); !slices.Contains(seen, target) {
+				if way := c.way(target, to, slices.Clone(seen)); way != nil {
 					return way
 				}
 			}
@@ -147,19 +146,21 @@ func (c *checker) way(dir, to string, seen []string) []string {
 // imports checks each import against apis, only and homes.
 func (c *checker) imports() {
 	c.eachImport(func(p *Package, i Import, test bool) {
-		target, own := i.Own()
-		if !own {
-			target = i.Path
-		}
+		_, own := i.Own()
+		target := i.target()
 		from, to := apiOf(p.Dir), apiOf(target)
 		if own && !test && from != "" && to != "" && from != to {
 			c.add(i.Pos, "each API calls the node in-process: shared code belongs in limiter, or in transport if it is about the wire",
 				"%s imports %s", p.Dir, target)
 		}
 		for _, rule := range only {
-			if own && !test && within(p.Dir, rule.dir) && !within(target, rule.dir) && !withinAny(target, rule.uses) {
+			if !own || test || !within(p.Dir, rule.dir) {
+				continue
+			}
+			if !within(target, rule.dir) && !withinAny(target, rule.uses) {
 				c.add(i.Pos, rule.why, "%s imports %s", p.Dir, target)
 			}
+			break
 		}
 		for _, rule := range homes {
 			if !within(target, rule.path) {

@@ -64,6 +64,14 @@ type Import struct {
 // Own returns the folder of an import of this project.
 func (i Import) Own() (dir string, ok bool) { return strings.CutPrefix(i.Path, Module+"/") }
 
+// target returns the folder of an import of the same module, else the path.
+func (i Import) target() string {
+	if dir, ok := i.Own(); ok {
+		return dir
+	}
+	return i.Path
+}
+
 // Standard reports whether the import is of the standard library: the first element of its path has no dot.
 func (i Import) Standard() bool {
 	first, _, _ := strings.Cut(i.Path, "/")

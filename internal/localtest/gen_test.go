@@ -46,6 +46,9 @@ func genStep(all *sets) *rapid.Generator[step] {
 		}
 		s.atomic = rapid.IntRange(0, 2).Draw(t, "atomic") == 2
 		s.checks = rapid.SliceOfN(genCheck(all, s.atomic), 1, 4).Draw(t, "checks")
+		if c := &s.checks[0]; len(s.checks) == 1 && (c.Verb == limit.VerbCharge || c.Verb == limit.VerbRefund) {
+			c.IdempotencyKey = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "idempotency key")
+		}
 		return s
 	})
 }

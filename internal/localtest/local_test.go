@@ -177,7 +177,7 @@ func count(seen map[string]int, d *limit.Decision) {
 func (p *pair) ask(checks []limit.Check, atomic bool) (out []limit.Decision, first *limiter.Error) {
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.AllOrNothing = atomic
+	b.AllOrNothing, b.IdempotencyKey = atomic, checks[0].IdempotencyKey
 	for _, c := range checks {
 		q := b.Add()
 		q.Domain, q.Cost, q.Verb = c.Domain, c.Amount, bucket.Verb(c.Verb)
