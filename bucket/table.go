@@ -27,7 +27,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/internal/offheap"
+	"github.com/sluice-project/sluice/bucket/internal/offheap"
 )
 
 // Config configures a Table.

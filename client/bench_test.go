@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 

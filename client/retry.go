@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 

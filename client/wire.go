@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 

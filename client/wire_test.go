@@ -2,33 +2,60 @@ package sluice
 
 import (
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"pgregory.net/rapid"
 
 	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
+// source draws random values.
+type source struct{ *rand.Rand }
+
+// number is of any magnitude.
+func (r source) number() int64 { return int64(r.Uint64()) >> r.IntN(64) }
+
+func (r source) flag() bool { return r.IntN(2) == 0 }
+
+// text is valid UTF-8, often empty.
+func (r source) text() string {
+	runes := make([]rune, r.IntN(8))
+	for i := range runes {
+		runes[i] = []rune("ab/\x00é漢\U0010ffff")[r.IntN(7)]
+	}
+	return string(runes)
+}
+
+// random calls f a thousand times with another source.
+func random(t *testing.T, f func(t *testing.T, r source)) {
+	t.Helper()
+	for seed := range uint64(1000) {
+		if f(t, source{rand.New(rand.NewPCG(seed, 0))}); t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
 // TestRequestAsGenerated: what is written by hand is what the generated type reads.
 func TestRequestAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		q, want := Check{Domain: rapid.String().Draw(t, "domain")}, &sluicev1.Check{}
-		for range rapid.IntRange(0, 4).Draw(t, "entries") {
-			q.Descriptor = append(q.Descriptor, Entry{Key: rapid.String().Draw(t, "key"), Value: rapid.String().Draw(t, "value")})
+	random(t, func(t *testing.T, r source) {
+		q, want := Check{Domain: r.text()}, &sluicev1.Check{}
+		for range r.IntN(5) {
+			q.Descriptor = append(q.Descriptor, Entry{Key: r.text(), Value: r.text()})
 		}
-		for range rapid.IntRange(0, 2).Draw(t, "limits") {
+		for range r.IntN(3) {
 			p := &sluicev1.Limit{
-				Algorithm: sluicev1.Algorithm(rapid.IntRange(0, 7).Draw(t, "algorithm")), Count: rapid.Int64().Draw(t, "count"),
-				PeriodNs: rapid.Int64().Draw(t, "period"), Unlimited: rapid.Bool().Draw(t, "unlimited"), Burst: rapid.Int64().Draw(t, "burst"),
-				Weight: rapid.Int64().Draw(t, "weight"), Refill: sluicev1.Refill(rapid.IntRange(0, 1).Draw(t, "refill")),
-				Align: sluicev1.Align(rapid.IntRange(0, 2).Draw(t, "align")), Unit: sluicev1.CalendarUnit(rapid.IntRange(0, 6).Draw(t, "unit")),
-				Timezone: rapid.String().Draw(t, "zone"), MinIntervalNs: rapid.Int64().Draw(t, "interval"), SoftPercent: rapid.Int32().Draw(t, "soft"),
-				CountDenied: rapid.Bool().Draw(t, "denied"), SubWindows: rapid.Int32().Draw(t, "windows"), LogEntries: rapid.Int32().Draw(t, "entries"),
-				BlockForNs: rapid.Int64().Draw(t, "block"),
+				Algorithm: sluicev1.Algorithm(r.IntN(8)), Count: r.number(),
+				PeriodNs: r.number(), Unlimited: r.flag(), Burst: r.number(),
+				Weight: r.number(), Refill: sluicev1.Refill(r.IntN(2)),
+				Align: sluicev1.Align(r.IntN(3)), Unit: sluicev1.CalendarUnit(r.IntN(7)),
+				Timezone: r.text(), MinIntervalNs: r.number(), SoftPercent: int32(r.number()),
+				CountDenied: r.flag(), SubWindows: int32(r.number()), LogEntries: int32(r.number()),
+				BlockForNs: r.number(),
 			}
 			want.Limits = append(want.Limits, p)
 			q.Limits = append(q.Limits, Limit{
@@ -38,7 +65,7 @@ func TestRequestAsGenerated(t *testing.T) {
 				LogEntries: p.LogEntries, BlockFor: time.Duration(p.BlockForNs),
 			})
 		}
-		q.Amount, q.Verb = rapid.Int64Range(0, math.MaxInt64).Draw(t, "amount"), limit.Verb(rapid.IntRange(0, 4).Draw(t, "verb"))
+		q.Amount, q.Verb = r.number()&math.MaxInt64, limit.Verb(r.IntN(5))
 		b, err := appendCounter(nil, &q)
 		if err != nil {
 			t.Fatal(err)
@@ -90,20 +117,20 @@ func TestNumbers(t *testing.T) {
 
 // TestAnswerAsGenerated: what the generated type writes is read in full.
 func TestAnswerAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	random(t, func(t *testing.T, r source) {
 		p := &sluicev1.Decision{
-			Allowed: rapid.Bool().Draw(t, "allowed"), Verdict: sluicev1.Verdict(rapid.IntRange(0, 16).Draw(t, "verdict")),
-			ResetAfterNs: rapid.Int64().Draw(t, "reset"), DelayNs: rapid.Int64().Draw(t, "delay"),
-			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.SampledFrom([]int{0, 1, 2, 9, 10, 128, 257}).Draw(t, "source")), Owner: rapid.String().Draw(t, "owner"),
-			LimitIndex: rapid.Uint32().Draw(t, "index"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
-			StalenessNs: rapid.Int64().Draw(t, "staleness"), LimitName: rapid.String().Draw(t, "name"), Count: rapid.Int64().Draw(t, "count"),
-			Burst: rapid.Int64().Draw(t, "burst"),
+			Allowed: r.flag(), Verdict: sluicev1.Verdict(r.IntN(17)),
+			ResetAfterNs: r.number(), DelayNs: r.number(),
+			Rule: r.text(), Source: sluicev1.Source([]int{0, 1, 2, 9, 10, 128, 257}[r.IntN(7)]), Owner: r.text(),
+			LimitIndex: uint32(r.number()), PeriodNs: r.number(), DeniedForNs: r.number(),
+			StalenessNs: r.number(), LimitName: r.text(), Count: r.number(),
+			Burst: r.number(),
 		}
-		if rapid.Bool().Draw(t, "counted") {
-			p.Limit, p.Remaining = new(rapid.Int64().Draw(t, "limit")), new(rapid.Int64().Draw(t, "remaining"))
+		if r.flag() {
+			p.Limit, p.Remaining = new(r.number()), new(r.number())
 		}
-		if rapid.Bool().Draw(t, "helps to wait") && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
-			p.RetryAfterNs = new(rapid.Int64().Draw(t, "retry"))
+		if r.flag() && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
+			p.RetryAfterNs = new(r.number())
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/client/internal/gate"
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 )
 
 // quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-11.

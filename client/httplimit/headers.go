@@ -6,7 +6,7 @@ import (
 
 	"github.com/sluice-project/sluice/client/internal/gate"
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 )
 
 // The names are sent with this spelling, as keys of http.Header: Header.Set would make Ratelimit of RateLimit.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/client/internal/key"
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 )
 
 // Key makes entries of a descriptor from a request. ok is false if the request lacks the value, for example a user: then

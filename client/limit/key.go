@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // Limiter decides checks: a *sluice.Client, a *local.Limiter or a *sluicetest.Limiter. Methods may be added to it, so a

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-project/sluice/client/internal/gate"
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // Config configures a Listener.

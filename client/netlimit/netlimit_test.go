@@ -14,13 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/sluice-project/sluice/internal/leaf/leaktest"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // checker is a Limiter that is one function.
 type checker func(ctx context.Context, c limit.Check) (limit.Decision, error)

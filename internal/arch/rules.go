@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A place in these tables is a folder of the module with those below it, except that "client/." is client alone. Lists of
+// A place in these tables is a folder of the project with those below it, except that "client/." is client alone. Lists of
 // places are separated by spaces.
 
 // pure are the packages whose functions return the same result for the same arguments, on every node and in every test.
@@ -17,10 +17,10 @@ var pure = []struct{ dir, why string }{
 	{"cluster/lease", "what is granted must add up at every instant of a test, whatever is lost, late or doubled"},
 	{"cluster/share", "repeated faults and restarts must add up in the simulator as they do in a node"},
 	{"cluster/eventual", "what is reported twice, late or to the next owner must add up at every instant of a test"},
-	{"internal/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
+	{"internal/leaf/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
 	{"internal/message", "messages are values: their meaning depends on nothing else"},
 	{"internal/yamldoc", "the same bytes are the same document on every node"},
-	{"internal/descvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
+	{"internal/leaf/descvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
 	{"internal/facts", "status reports are values too, and messages carry them"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
@@ -39,7 +39,7 @@ var impure = []struct{ path, why string }{
 }
 
 // harmless are exceptions that do no I/O: offheap hands out memory, as the Go runtime does.
-var harmless = []string{"net/netip", "internal/offheap"}
+var harmless = []string{"net/netip", "bucket/internal/offheap"}
 
 // unrelated are pairs of places that never reach each other, directly or through other packages, not even in tests.
 var unrelated = []struct{ a, b, why string }{
@@ -69,7 +69,7 @@ func apiOf(dir string) string {
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
 	{"client/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
-	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/loglimit internal/pause", "users of the SDK do not compile the server"},
+	{"client", "proto/sluice/v1 internal/leaf", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only
@@ -118,9 +118,9 @@ var homes = []struct{ path, homes, test, why string }{
 	{"github.com/fsnotify/fsnotify", "internal/rulefiles", "",
 		"one package watches rule files and hands their bytes to rules"},
 	{"github.com/dustin/go-humanize", "internal/node", "", "sizes as people write them are a matter of settings"},
-	{"go.opentelemetry.io", "client/clientotel internal/tracing internal/node", "limiter transport cluster",
+	{"go.opentelemetry.io", "client/otel internal/tracing internal/node", "limiter transport cluster",
 		"users of the SDK without it do not compile it; in the daemon spans are made in one place, and sent by the node"},
-	{"github.com/prometheus", "internal/node client/clientprom", "",
+	{"github.com/prometheus", "internal/node client/prom", "",
 		"owners count in plain counters; the node maps them at scrape"},
 	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy transport/httpapi internal/node",
 		"rule files, the ACL and the configuration file are YAML, nothing else is; tests read Envoy's, and the OpenAPI description"},
@@ -139,7 +139,10 @@ var vague = strings.Fields("util utils utility common commons helper helpers mis
 
 // top are the files and folders that may stand at the root. Names that begin with a dot are free.
 var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ examples/ internal/ limiter/ proto/ ring/ rules/ transport/
-	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum`)
+	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
+
+// apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
+const apart = "bench internal/consoletest internal/manifests internal/proxytest internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 )
 
 // Gate decides requests of type R. Domain, Keys, Amount, Skip, MaxWait and Failed are those of the Config.

@@ -1,5 +1,5 @@
-// Package clientprom exports the decisions of a limit.Limiter to Prometheus.
-package clientprom
+// Package prom exports the decisions of a limit.Limiter to Prometheus.
+package prom
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package clientotel_test
+package otel_test
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/sluice-project/sluice/client/clientotel"
 	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/client/otel"
 )
 
 func ExampleNew() {
 	reader := sdkmetric.NewManualReader()
-	o, err := clientotel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	o, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleNew() {
 }
 
 func ExampleObserver() {
-	var o limit.Observer = &clientotel.Observer{}
+	var o limit.Observer = &otel.Observer{}
 	fmt.Printf("%T\n", o)
-	// Output: *clientotel.Observer
+	// Output: *otel.Observer
 }

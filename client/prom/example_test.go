@@ -1,4 +1,4 @@
-package clientprom_test
+package prom_test
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-project/sluice/client/clientprom"
 	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/client/prom"
 )
 
 func ExampleNew() {
-	o := clientprom.New()
+	o := prom.New()
 	r := prometheus.NewRegistry()
 	r.MustRegister(o)
 	// sluice.New(target, sluice.WithObserver(o)) calls this:
@@ -29,7 +29,7 @@ func ExampleNew() {
 }
 
 func ExampleObserver() {
-	var _ limit.Observer = &clientprom.Observer{}
-	var _ prometheus.Collector = &clientprom.Observer{}
+	var _ limit.Observer = &prom.Observer{}
+	var _ prometheus.Collector = &prom.Observer{}
 	// Output:
 }

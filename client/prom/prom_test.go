@@ -1,4 +1,4 @@
-package clientprom
+package prom
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package clientotel
+package otel
 
 import (
 	"testing"

@@ -1,6 +1,6 @@
-// Package clientotel exports the decisions of a limit.Limiter to OpenTelemetry: metrics, and an event on the span of
+// Package otel exports the decisions of a limit.Limiter to OpenTelemetry: metrics, and an event on the span of
 // the call's context.
-package clientotel
+package otel
 
 import (
 	"context"
@@ -28,18 +28,18 @@ type Observer struct {
 // sluice.client.duration, a histogram in seconds.
 func New(p metric.MeterProvider) (*Observer, error) {
 	if p == nil {
-		return nil, errors.New("clientotel: the MeterProvider is nil")
+		return nil, errors.New("sluice/otel: the MeterProvider is nil")
 	}
 	m := p.Meter(scope)
 	checks, err := m.Int64Counter("sluice.client.checks", metric.WithUnit("{check}"), metric.WithDescription("Checks by outcome and by who decided."))
 	if err != nil {
-		return nil, fmt.Errorf("clientotel: %w", err)
+		return nil, fmt.Errorf("sluice/otel: %w", err)
 	}
 	took, err := m.Float64Histogram("sluice.client.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time until a check was answered, retries included."),
 		metric.WithExplicitBucketBoundaries(1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1, 5))
 	if err != nil {
-		return nil, fmt.Errorf("clientotel: %w", err)
+		return nil, fmt.Errorf("sluice/otel: %w", err)
 	}
 	return &Observer{checks, took}, nil
 }
