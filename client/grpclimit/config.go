@@ -7,7 +7,6 @@ package grpclimit
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -47,9 +46,9 @@ type Config struct {
 	// ended: so parallel calls cannot exceed the limit. nil: the status does not matter. The rule needs cache_denials: false, so
 	// that units that were given back count at once. A client's stream has ended when RecvMsg has returned its last result.
 	ChargeIf func(code codes.Code) int64
-	// Failed is called when the Limiter has returned an error and the call has not ended: the check is invalid, not permitted, or
-	// the Limiter is closed. It reports whether the call passes; if not, it is denied as by limit.FailClosed, with the error as
-	// Decision.Degraded. nil passes it, and logs the error once a minute.
+	// Failed reports whether a call passes that the Limiter has returned an error for, since the check is invalid, not permitted, or
+	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil passes it and logs
+	// the error once a minute.
 	Failed func(ctx context.Context, err error) bool
 	// Denied returns the status of a denied call, which passes if that is nil. nil is Denial.
 	Denied func(c Call, d limit.Decision) error
@@ -58,6 +57,14 @@ type Config struct {
 	EachMessage bool
 }
 
+func (c *Config) gate() *gate.Gate[Call, Key] {
+	return gate.New("grpclimit", c.Domain, c.Keys, c.Amount, c.Skip, c.MaxWait, c.Failed, c.ChargeIf != nil)
+}
+
+// Validate returns an error that names the invalid field of c, or nil. The interceptors' constructors panic with it: call it
+// first where c comes from a configuration file.
+func (c *Config) Validate() error { return c.gate().Validate() }
+
 // limits is a valid Config and its Gate, for calls of one direction.
 type limits struct {
 	Config
@@ -65,33 +72,18 @@ type limits struct {
 	outgoing bool
 }
 
-func (c *Config) gate() *gate.Gate[Call, Key] {
-	return &gate.Gate[Call, Key]{
-		Package: "grpclimit", Domain: c.Domain, Keys: c.Keys, Amount: c.Amount, Skip: c.Skip, MaxWait: c.MaxWait,
-		Failed: c.Failed, Settles: c.ChargeIf != nil,
-	}
-}
-
-// Validate returns an error that names the invalid field of c, or nil. The interceptors' constructors panic with it: call it
-// first where c comes from a configuration file.
-func (c *Config) Validate() error { return c.gate().Validate() }
-
 func open(l limit.Limiter, c Config, outgoing bool) *limits {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
-	g := &limits{c, c.gate(), outgoing}
-	g.gate.Open(l)
-	if outgoing && c.MaxWait == 0 {
-		g.gate.MaxWait = math.MaxInt64
-	}
-	return g
+	return &limits{c, c.gate().Open(l, outgoing), outgoing}
 }
 
 // admit returns the status of a call that is not admitted. Otherwise it returns what settle is to be called with.
 func (l *limits) admit(ctx context.Context, method string) ([]limit.Check, error) {
 	call := Call{ctx, method, l.outgoing}
-	d, spent, err := l.gate.Admit(ctx, l.gate.Checks(call))
+	var buf [1]limit.Check // most calls have one
+	d, spent, err := l.gate.Admit(ctx, l.gate.Checks(buf[:0], call))
 	switch {
 	case err != nil:
 		return nil, status.FromContextError(err).Err()

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 
@@ -26,8 +27,7 @@ type problem struct {
 // deny answers a denied request.
 func (h *handler) deny(w http.ResponseWriter, r *http.Request, d *limit.Decision) {
 	if h.Shadowban {
-		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write([]byte(h.ShadowBody)) // an error means that the client has gone
+		write(w, http.StatusOK, "", h.ShadowBody)
 		return
 	}
 	h.describe(w.Header(), d)
@@ -50,8 +50,7 @@ func (h *handler) deny(w http.ResponseWriter, r *http.Request, d *limit.Decision
 			if w.Header().Get("Content-Type") == "" {
 				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			}
-			w.WriteHeader(status)
-			_, _ = w.Write([]byte(d.Response.Body))
+			write(w, status, "", d.Response.Body)
 			return
 		}
 	}
@@ -65,7 +64,7 @@ func (h *handler) deny(w http.ResponseWriter, r *http.Request, d *limit.Decision
 	if d.Counted {
 		p.Violated = []string{gate.Name(d)}
 	}
-	write(w, p)
+	writeProblem(w, p)
 }
 
 // denyRPC answers a denied RPC with the code resource_exhausted of its protocol, and reports whether r is one: of gRPC or gRPC-Web,
@@ -76,28 +75,30 @@ func denyRPC(w http.ResponseWriter, r *http.Request) bool {
 	h, kind := w.Header(), r.Header.Get("Content-Type")
 	switch {
 	case strings.HasPrefix(kind, "application/grpc"):
-		h.Set("Content-Type", kind)
 		h.Set("Grpc-Status", "8")
 		h.Set("Grpc-Message", message)
-		w.WriteHeader(http.StatusOK)
+		write(w, http.StatusOK, kind, "")
 	case strings.HasPrefix(kind, "application/connect+"):
-		h.Set("Content-Type", kind)
-		last := `{"error":` + body + `}`
+		const last = `{"error":` + body + `}`
 		envelope := binary.BigEndian.AppendUint32([]byte{2}, uint32(len(last))) // 2 is the flag of the last message
-		_, _ = w.Write(append(envelope, last...))
+		write(w, http.StatusOK, kind, string(envelope)+last)
 	case r.Header.Get("Connect-Protocol-Version") != "", r.Method == http.MethodGet && r.URL.Query().Get("connect") == "v1":
-		h.Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(body))
+		write(w, http.StatusTooManyRequests, "application/json", body)
 	default:
 		return false
 	}
 	return true
 }
 
-func write(w http.ResponseWriter, p problem) {
+func writeProblem(w http.ResponseWriter, p problem) {
 	body, _ := json.Marshal(p) // of strings and numbers, so there is no error
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(body)
+	write(w, p.Status, "application/problem+json", string(body))
+}
+
+func write(w http.ResponseWriter, status int, kind, body string) {
+	if kind != "" {
+		w.Header().Set("Content-Type", kind)
+	}
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body) // an error means that the client has gone
 }

@@ -35,9 +35,9 @@ type Config struct {
 	// is charged, when the handler has returned: so parallel requests cannot exceed the limit. nil: the status does not matter.
 	// The rule needs cache_denials: false, so that units that were given back count at once.
 	ChargeIf func(status int) int64
-	// Failed is called when the Limiter has returned an error and the request has not ended: the check is invalid, not
-	// permitted, or the Limiter is closed. It reports whether the request passes; if not, it is denied as by limit.FailClosed, with
-	// the error as Decision.Degraded. nil passes it, and logs the error once a minute.
+	// Failed reports whether a request passes that the Limiter has returned an error for, since the check is invalid, not permitted, or
+	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil passes it and logs
+	// the error once a minute.
 	Failed func(ctx context.Context, err error) bool
 
 	// Denied answers denied requests, like the other fields below only in Middleware; headers about the limit are set. nil answers
@@ -54,12 +54,8 @@ type Config struct {
 	MaxBody int64
 }
 
-// gate returns a Gate with c's fields.
 func (c *Config) gate() *gate.Gate[*http.Request, Key] {
-	return &gate.Gate[*http.Request, Key]{
-		Package: "httplimit", Domain: c.Domain, Keys: c.Keys, Amount: c.Amount, Skip: c.Skip, MaxWait: c.MaxWait,
-		Failed: c.Failed, Settles: c.ChargeIf != nil,
-	}
+	return gate.New("httplimit", c.Domain, c.Keys, c.Amount, c.Skip, c.MaxWait, c.Failed, c.ChargeIf != nil)
 }
 
 // Validate returns an error that names the invalid field of c, or nil. Middleware and NewTransport panic with it, as
@@ -76,8 +72,7 @@ func Middleware(l limit.Limiter, c Config) func(http.Handler) http.Handler {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
-	g := c.gate()
-	g.Open(l)
+	g := c.gate().Open(l, false)
 	return func(next http.Handler) http.Handler { return &handler{c, g, next} }
 }
 
@@ -91,10 +86,8 @@ type handler struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.MaxBody > 0 {
 		if r.ContentLength > h.MaxBody {
-			write(w, problem{
-				Title: "Content too large", Status: http.StatusRequestEntityTooLarge,
-				Detail: fmt.Sprintf("the body has more than %d bytes", h.MaxBody),
-			})
+			detail := fmt.Sprintf("the body has more than %d bytes", h.MaxBody)
+			writeProblem(w, problem{Title: "Content too large", Status: http.StatusRequestEntityTooLarge, Detail: detail})
 			return
 		}
 		if r.Body != nil {
@@ -102,7 +95,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, h.MaxBody)
 		}
 	}
-	d, spent, err := h.gate.Admit(r.Context(), h.gate.Checks(r))
+	var buf [1]limit.Check // most requests have one
+	d, spent, err := h.gate.Admit(r.Context(), h.gate.Checks(buf[:0], r))
 	switch {
 	case err != nil:
 		// The client has gone. The handler is not called: closing the connection must not bypass the limit.
@@ -114,8 +108,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(w, r)
 	default:
 		h.describe(w.Header(), &d)
-		o := &outcome{ResponseWriter: w, status: http.StatusOK}
+		o := &outcome{ResponseWriter: w}
 		h.next.ServeHTTP(o, r)
+		o.begin(http.StatusOK)
 		h.gate.Settle(r.Context(), spent, h.ChargeIf(o.status))
 	}
 }

@@ -212,8 +212,9 @@ func TestSeveral(t *testing.T) {
 		Keys:   []Key{Header("user", "X-User"), IP(), Header("tenant", "X-Tenant")},
 		Amount: func(*http.Request) int64 { return 3 },
 	}, request("anna"))
-	if called || w.Code != 429 || w.Header().Get("Retry-After") != "6" || w.Header()["RateLimit"][0] != `"shop/user#2";r=0;t=6` {
-		t.Errorf("status %d, called %v, %v", w.Code, called, w.Header())
+	header := map[string][]string(w.Header())
+	if called || w.Code != 429 || w.Header().Get("Retry-After") != "6" || header["RateLimit"][0] != `"shop/user#2";r=0;t=6` {
+		t.Errorf("status %d, called %v, %v", w.Code, called, header)
 	}
 	if len(f.asked) != 2 || f.asked[1].Amount != 3 || f.asked[1].Descriptor[0].Value != "192.0.2.1" {
 		t.Errorf("asked %+v", f.asked)

@@ -240,6 +240,21 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestNoHijack: a ResponseWriter that cannot be hijacked says so, and the status is that of the response.
+func TestNoHijack(t *testing.T) {
+	got := 0
+	Middleware(always(allowed), Config{Domain: "shop", Keys: []Key{IP()}, ChargeIf: func(status int) int64 { got = status; return 1 }})(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if _, _, err := w.(http.Hijacker).Hijack(); !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("%v", err)
+			}
+			w.WriteHeader(http.StatusNotImplemented)
+		})).ServeHTTP(httptest.NewRecorder(), request(""))
+	if got != http.StatusNotImplemented {
+		t.Errorf("settled by %d", got)
+	}
+}
+
 func switchProtocols(t *testing.T, hijack func() (net.Conn, *bufio.ReadWriter, error)) {
 	conn, _, err := hijack()
 	if err != nil {

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"time"
 
@@ -21,15 +20,10 @@ func NewTransport(l limit.Limiter, base http.RoundTripper, c Config) http.RoundT
 	if c.Denied != nil || c.Shadowban || c.NoHeaders || c.MaxBody != 0 {
 		panic(errors.New("httplimit: Denied, Shadowban, NoHeaders and MaxBody are not for NewTransport"))
 	}
-	t := &transport{c, c.gate(), base}
-	t.gate.Open(l)
-	if t.gate.MaxWait == 0 {
-		t.gate.MaxWait = math.MaxInt64
-	}
 	if base == nil {
-		t.base = http.DefaultTransport
+		base = http.DefaultTransport
 	}
-	return t
+	return &transport{c, c.gate().Open(l, true), base}
 }
 
 type transport struct {
@@ -40,7 +34,7 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	d, spent, err := t.gate.Admit(r.Context(), t.gate.Checks(r))
+	d, spent, err := t.gate.Admit(r.Context(), t.gate.Checks(nil, r))
 	if err == nil && !d.Allowed {
 		err = cause(&d, t.MaxWait)
 	}

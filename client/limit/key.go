@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/leaf/pause"
@@ -194,7 +195,7 @@ func once(ctx context.Context, l Limiter, checks []Check) (Decision, error) {
 	if len(checks) == 1 {
 		return l.Check(ctx, checks[0])
 	}
-	b, err := l.CheckAll(ctx, checks...)
+	b, err := l.CheckAll(ctx, slices.Clone(checks)...) // so that one check alone need not be on the heap
 	return b.Strictest(), err
 }
 

@@ -1,6 +1,7 @@
 package netlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,11 +26,7 @@ type spender struct {
 }
 
 func newSpender(ctx context.Context, b Bytes) spender {
-	s := spender{ctx, b, b.Chunk}
-	if s.chunk <= 0 {
-		s.chunk = 32 << 10
-	}
-	return s
+	return spender{ctx, b, cmp.Or(max(b.Chunk, 0), 32<<10)}
 }
 
 // spend waits until up to n bytes are admitted, and returns how many. It halves chunks that can never be admitted.

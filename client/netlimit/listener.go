@@ -29,9 +29,9 @@ type Config struct {
 	// MaxWait is how long a connection may wait for the limit, and in a leaky queue. One that would wait longer is denied at once.
 	// 0 denies at once whatever would wait.
 	MaxWait time.Duration
-	// Failed is called when there is no decision: the Limiter has returned an error, has taken longer than Timeout, or Asking others
-	// are being checked. It reports whether the connection passes; if not, it is denied as by limit.FailClosed, with the error as
-	// Decision.Degraded. nil passes it, and logs the error once a minute.
+	// Failed reports whether a connection passes without a decision, since the Limiter has returned an error or taken longer than
+	// Timeout, or Asking others are being checked. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil
+	// passes it and logs the error once a minute.
 	Failed func(ctx context.Context, err error) bool
 	// Denied is called with each denied connection before it is closed, and may write to it. It must not block. nil does nothing.
 	Denied func(c net.Conn, d limit.Decision)
@@ -43,9 +43,7 @@ type Config struct {
 }
 
 func (c *Config) gate() *gate.Gate[net.Conn, Key] {
-	return &gate.Gate[net.Conn, Key]{
-		Package: "netlimit", Domain: c.Domain, Keys: c.Keys, Amount: c.Amount, Skip: c.Skip, MaxWait: c.MaxWait, Failed: c.Failed,
-	}
+	return gate.New("netlimit", c.Domain, c.Keys, c.Amount, c.Skip, c.MaxWait, c.Failed, false)
 }
 
 // Validate returns an error that names the invalid field of c, or nil. NewListener panics with it: call it first where c comes from
@@ -80,10 +78,9 @@ func NewListener(l limit.Limiter, inner net.Listener, c Config) *Listener {
 	}
 	c.Timeout, c.Asking = cmp.Or(c.Timeout, time.Second), cmp.Or(c.Asking, 128)
 	n := &Listener{
-		Listener: inner, config: c, gate: c.gate(), failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
+		Listener: inner, config: c, gate: c.gate().Open(l, false), failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
 		ready: make(chan net.Conn, 2*c.Asking), room: make(chan struct{}, 2*c.Asking),
 	}
-	n.gate.Open(l)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.group.Go(n.accept)
 	return n
@@ -146,7 +143,7 @@ func (l *Listener) accept() {
 			l.failed <- err
 			return
 		}
-		checks := l.gate.Checks(c)
+		checks := l.gate.Checks(nil, c)
 		if len(checks) == 0 {
 			l.ready <- c // has room
 			continue

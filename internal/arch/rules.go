@@ -69,6 +69,7 @@ func apiOf(dir string) string {
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
 	{"client/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
+	{"client/limit", "internal/leaf", "programs without a cluster, and middleware, do not compile gRPC"},
 	{"client", "proto/sluice/v1 internal/leaf", "users of the SDK do not compile the server"},
 }
 

@@ -6,80 +6,77 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 )
 
-// Gate decides requests of type R. Domain, Keys, Amount, Skip, MaxWait and Failed are those of the Config.
+// Gate decides requests of type R.
 type Gate[R any, K ~func(R) ([]limit.Entry, bool)] struct {
-	// Package is that of the Config, for errors and log lines.
-	Package string
-	Domain  string
-	Keys    []K
-	Amount  func(R) int64
-	Skip    func(R) bool
-	MaxWait time.Duration
-	Failed  func(context.Context, error) bool
-	// Settles: Settle is called for requests that were admitted.
-	Settles bool
-
+	name    string // of the package
+	domain  string
+	keys    []K
+	amount  func(R) int64
+	skip    func(R) bool
+	maxWait time.Duration
+	failed  func(context.Context, error) bool
+	settles bool
 	limiter limit.Limiter
 	logged  *loglimit.Limiter
+}
+
+// New returns a Gate of the fields of a Config in the package name. If it settles, Settle is called for requests that were admitted.
+func New[R any, K ~func(R) ([]limit.Entry, bool)](
+	name, domain string, keys []K, amount func(R) int64, skip func(R) bool, maxWait time.Duration, failed func(context.Context, error) bool, settles bool,
+) *Gate[R, K] {
+	return &Gate[R, K]{name, domain, keys, amount, skip, maxWait, failed, settles, nil, loglimit.New(time.Minute)}
 }
 
 // Validate returns an error that names the invalid field of the Config, or nil.
 func (g *Gate[R, K]) Validate() error {
 	switch {
-	case g.Domain == "":
-		return errors.New(g.Package + ": Domain is required")
-	case len(g.Keys) == 0:
-		return errors.New(g.Package + ": Keys is empty; want at least one")
-	case g.MaxWait < 0:
-		return errors.New(g.Package + ": MaxWait is negative")
+	case g.domain == "":
+		return errors.New(g.name + ": Domain is required")
+	case len(g.keys) == 0:
+		return errors.New(g.name + ": Keys is empty; want at least one")
+	case g.maxWait < 0:
+		return errors.New(g.name + ": MaxWait is negative")
 	}
-	for i, k := range g.Keys {
-		if k == nil {
-			return fmt.Errorf("%s: Keys[%d] is nil", g.Package, i)
-		}
+	if i := slices.IndexFunc(g.keys, func(k K) bool { return k == nil }); i >= 0 {
+		return fmt.Errorf("%s: Keys[%d] is nil", g.name, i)
 	}
 	return nil
 }
 
-// Open lets g ask l. It panics without one.
-func (g *Gate[R, K]) Open(l limit.Limiter) {
+// Open lets g ask l, and wait forever if it waits for no time by default. It panics without a Limiter.
+func (g *Gate[R, K]) Open(l limit.Limiter, forever bool) *Gate[R, K] {
 	if l == nil {
-		panic(g.Package + ": the Limiter is nil")
+		panic(g.name + ": the Limiter is nil")
 	}
-	g.limiter, g.logged = l, loglimit.New(time.Minute)
+	if g.limiter = l; forever && g.maxWait == 0 {
+		g.maxWait = math.MaxInt64
+	}
+	return g
 }
 
-// singles are slices of one check, which most requests have.
-var singles = sync.Pool{New: func() any { return new([1]limit.Check) }}
-
-// Checks returns the checks of r, none if it is to pass without. They are for one call of Admit.
-func (g *Gate[R, K]) Checks(r R) []limit.Check {
-	if g.Skip != nil && g.Skip(r) {
-		return nil
+// Checks appends the checks of r to checks, none if it is to pass without.
+func (g *Gate[R, K]) Checks(checks []limit.Check, r R) []limit.Check {
+	if g.skip != nil && g.skip(r) {
+		return checks
 	}
 	amount := int64(1)
-	if g.Amount != nil {
-		if amount = g.Amount(r); amount <= 0 {
-			return nil
+	if g.amount != nil {
+		if amount = g.amount(r); amount <= 0 {
+			return checks
 		}
 	}
-	var checks []limit.Check
-	if len(g.Keys) == 1 {
-		checks = singles.Get().(*[1]limit.Check)[:0]
-	} else {
-		checks = make([]limit.Check, 0, len(g.Keys))
-	}
-	for _, k := range g.Keys {
+	for _, k := range g.keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
-			checks = append(checks, limit.Check{Domain: g.Domain, Descriptor: entries, Amount: amount})
+			checks = append(checks, limit.Check{Domain: g.domain, Descriptor: entries, Amount: amount})
 		}
 	}
 	return checks
@@ -91,32 +88,28 @@ func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (_ limit.D
 		return limit.Decision{Allowed: true}, nil, nil
 	}
 	l, kept := g.limiter, (*recorder)(nil)
-	if g.Settles {
+	if g.settles {
 		kept = &recorder{Limiter: l}
 		l = kept
 	}
-	d, err := limit.Admit(ctx, l, g.MaxWait, checks...)
-	if err == nil && d.Allowed && kept != nil {
+	d, err := limit.Admit(ctx, l, g.maxWait, checks...)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return d, nil, ctx.Err()
+	case err != nil:
+		d = g.Fail(ctx, err)
+	case d.Allowed && kept != nil:
 		spent = kept.spent(checks)
 	}
-	if cap(checks) == 1 {
-		singles.Put((*[1]limit.Check)(checks)) // a Limiter gets the check, not the slice
-	}
-	switch {
-	case err == nil:
-		return d, spent, nil
-	case ctx.Err() != nil:
-		return d, nil, ctx.Err()
-	}
-	return g.Fail(ctx, err), nil, nil
+	return d, spent, nil
 }
 
 // Fail returns the decision about a request that the Limiter has not decided.
 func (g *Gate[R, K]) Fail(ctx context.Context, err error) limit.Decision {
 	switch {
-	case g.Failed == nil:
+	case g.failed == nil:
 		g.log(ctx, "the check failed, so the limit is not applied", err)
-	case !g.Failed(ctx, err):
+	case !g.failed(ctx, err):
 		return limit.Decision{Verdict: limit.VerdictDenied, Source: limit.SourceFailClosed, Degraded: err, RetryAfter: time.Second}
 	}
 	return limit.Decision{Allowed: true, Verdict: limit.VerdictAllowed, Source: limit.SourceFailOpen, Degraded: err}
@@ -125,12 +118,9 @@ func (g *Gate[R, K]) Fail(ctx context.Context, err error) limit.Decision {
 // log logs an error once a minute.
 func (g *Gate[R, K]) log(ctx context.Context, what string, err error) {
 	if g.logged.Allow(time.Now(), err.Error()) {
-		slog.WarnContext(ctx, g.Package+": "+what, "domain", g.Domain, "err", err)
+		slog.WarnContext(ctx, g.name+": "+what, "domain", g.domain, "err", err)
 	}
 }
-
-// settleTime bounds Settle, which outlives its request.
-const settleTime = time.Second
 
 // Settle makes the amount that was spent the one that the outcome of the request costs. It sends no idempotency keys, each of which
 // nodes would remember for minutes: a refund that is lost leaves the amount spent.
@@ -145,7 +135,7 @@ func (g *Gate[R, K]) Settle(ctx context.Context, spent []limit.Check, cost int64
 			c.Verb, c.Amount = limit.VerbRefund, -c.Amount
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // the request may have ended
 	defer cancel()
 	if _, err := g.limiter.CheckEach(ctx, spent...); err != nil {
 		g.log(ctx, "an outcome was not counted", err)

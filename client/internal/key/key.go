@@ -12,11 +12,10 @@ import (
 // As returns k with another name for its only entry.
 func As[R any, K ~func(R) ([]limit.Entry, bool)](k K, name string) K {
 	return func(r R) ([]limit.Entry, bool) {
-		entries, ok := k(r)
-		if !ok || len(entries) == 0 {
-			return nil, false
+		if entries, ok := k(r); ok && len(entries) > 0 {
+			return []limit.Entry{{Key: name, Value: entries[0].Value}}, true
 		}
-		return []limit.Entry{{Key: name, Value: entries[0].Value}}, true
+		return nil, false
 	}
 }
 

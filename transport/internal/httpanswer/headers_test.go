@@ -27,7 +27,7 @@ func TestPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := make(http.Header)
+		h := map[string][]string{}
 		SetHeaders(h, &limiter.Result{Limits: limits})
 		if got := strings.Join(h["RateLimit-Policy"], "|"); got != c.want {
 			t.Errorf("%s: %s\nwant %s", c.name, got, c.want)
