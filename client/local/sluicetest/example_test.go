@@ -21,7 +21,7 @@ descriptors:
     response: {status: 503, body: later}
 `
 
-// login is code under test: three states of a door.
+// login is code under test.
 func login(l limit.Limiter, user string) string {
 	allowed, err := limit.NewKey(l, "shop", "user", user).Allow(context.Background())
 	switch {
