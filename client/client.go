@@ -275,6 +275,10 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 		calls.Put(x)
 		return nil
 	}
+	if err := ctx.Err(); err != nil { // a check that is sent now would be spent for nobody
+		calls.Put(x)
+		return err
+	}
 	if q.Verb != limit.VerbCheck && q.Verb != limit.VerbRead {
 		defer c.denials.forget(x.key)
 	}
@@ -427,6 +431,9 @@ func (c *Client) CheckEach(ctx context.Context, checks ...Check) ([]Decision, er
 	}
 	began := time.Now()
 	calls, err := c.callsOf(checks)
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return nil, err
 	}

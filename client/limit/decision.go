@@ -5,7 +5,7 @@ import "time"
 // Decision answers a Check. When denied, it describes the limit that takes longest to admit the amount; when allowed, the
 // one with the least remaining.
 type Decision struct {
-	// Allowed is what the caller is to do. A charge, a refund and a reset are always allowed.
+	// Allowed is what the caller is to do.
 	Allowed bool
 	// Verdict is why.
 	Verdict Verdict

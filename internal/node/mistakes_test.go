@@ -140,12 +140,12 @@ func TestMistakes(t *testing.T) {
 		defer cancel()
 		failed := 0
 		for range 11 {
-			if err := key.Wait(ctx); errors.Is(err, sluice.ErrWouldExceedDeadline) {
+			if err := key.Wait(ctx); errors.Is(err, sluice.ErrWouldExceedDeadline) || errors.Is(err, context.DeadlineExceeded) {
 				failed++
 			}
 		}
 		d, err := key.Check(t.Context(), 1)
-		if err != nil || failed == 0 || d.Delay > 400*time.Millisecond {
+		if err != nil || failed < 9 || d.Delay > 400*time.Millisecond {
 			t.Errorf("%d failed, and the next job waits for %v (%v)", failed, d.Delay, err)
 		}
 	})
