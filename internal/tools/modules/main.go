@@ -99,10 +99,15 @@ func (p *publication) add(m *mod) error {
 		if err := p.add(own); err != nil {
 			return fmt.Errorf("%s: %w", r.Mod.Path, err)
 		}
-		if err := errors.Join(m.file.AddRequire(r.Mod.Path, p.version), m.file.DropReplace(r.Mod.Path, "")); err != nil {
+		if err := m.file.AddRequire(r.Mod.Path, p.version); err != nil {
 			return err
 		}
 		sums = append(sums, own.sums...)
+	}
+	for path := range p.modules { // not all that are replaced are required: go mod tidy wants to see some more
+		if err := m.file.DropReplace(path, ""); err != nil {
+			return err
+		}
 	}
 	m.file.Cleanup()
 	if len(m.file.Replace) > 0 {

@@ -99,6 +99,9 @@ func TestModules(t *testing.T) {
 	t.Run("SDK with Prometheus", func(t *testing.T) {
 		build(t, program(`prom.New()`, path+"/client/prom"), path+"/client/prom "+version)
 	})
+	t.Run("limiter in one process", func(t *testing.T) {
+		build(t, "package main\n\nimport \""+path+"/client/local\"\n\nfunc main() {\n\tprintln(local.New(local.Text(`domain: shop`)))\n}\n", path+"/client/local "+version)
+	})
 	t.Run("SDK with OpenTelemetry", func(t *testing.T) {
 		build(t, program(`otel.New(nil)`, path+"/client/otel"), path+"/client/otel "+version)
 	})
@@ -106,9 +109,9 @@ func TestModules(t *testing.T) {
 
 // program is one that uses the SDK, and does more with other packages.
 func program(more string, imports ...string) string {
-	imports = append(imports, "context", path+"/client")
-	return fmt.Sprintf("package main\n\nimport (\n\t\"%s\"\n)\n\nfunc main() {\n\t%s\n\tc, err := client.Dial(context.Background(), \"127.0.0.1:7460\")\n"+
-		"\tif err == nil {\n\t\tprintln(c.Allow(context.Background(), \"shop\", client.KV(\"user\", \"ann\")))\n\t}\n}\n", strings.Join(imports, "\"\n\t\""), more)
+	imports = append(imports, "context")
+	return fmt.Sprintf("package main\n\nimport (\n\t\"%s\"\n\tsluice \"%s/client\"\n)\n\nfunc main() {\n\t%s\n\tc, err := sluice.New(\"127.0.0.1:7460\")\n"+
+		"\tif err == nil {\n\t\tprintln(c.Key(\"shop\", \"user\", \"ann\").Allow(context.Background()))\n\t}\n}\n", strings.Join(imports, "\"\n\t\""), path, more)
 }
 
 func TestRejected(t *testing.T) {
