@@ -31,18 +31,14 @@ func Token(token string) TokenSource { return config.Token(token) }
 func TokenFile(path string) TokenSource { return config.TokenFile(path) }
 
 func newOptions(list []Option) (config.Options, error) {
-	o := config.Options{Policy: limit.FailByRule(limit.FailOpen()), DenyCache: 10_000, Routes: 65_536}
+	o := config.Options{Policy: limit.FailByRule(limit.FailOpen()), DenyCache: 10_000, Routes: 65_536, Transport: insecure.NewCredentials()}
 	for _, f := range list {
 		if err := f(&o); err != nil {
 			return o, fmt.Errorf("sluice: %w", err)
 		}
 	}
-	transport := insecure.NewCredentials()
-	if o.TLS != nil {
-		transport = credentials.NewTLS(o.TLS)
-	}
 	first := []grpc.DialOption{
-		grpc.WithTransportCredentials(transport),
+		grpc.WithTransportCredentials(o.Transport),
 		// The cluster's rules bound the size of responses; nodes have no cap either.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
@@ -118,7 +114,7 @@ func WithTLS(c *tls.Config) Option {
 		if c == nil {
 			return errors.New("WithTLS: nil; want a *tls.Config, which may be empty")
 		}
-		o.TLS = c.Clone()
+		o.Transport = credentials.NewTLS(c) // a program that does not call WithTLS has no TLS linked
 		return nil
 	}
 }

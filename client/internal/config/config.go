@@ -2,11 +2,11 @@
 package config
 
 import (
-	"crypto/tls"
 	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-project/sluice/client/limit"
 )
@@ -18,7 +18,7 @@ type Options struct {
 	DenyCache int
 	Routes    int
 	NoRouting bool
-	TLS       *tls.Config
+	Transport credentials.TransportCredentials
 	Dial      []grpc.DialOption
 	Observers []limit.Observer
 	Token     TokenSource
