@@ -1,7 +1,7 @@
 // Package limiter stands between the APIs and the node: it validates checks, matches rules once, hashes counter keys, calls a
 // check.Decider and returns results, so that a check means the same through every API. It keeps the statistics, and decides
 // how descriptors may be shown: a value gets into a log, a trace or a response about other callers' keys by
-// Hasher.AppendShown or Limiter.Shown only.
+// Hasher.AppendShown only.
 //
 // It also applies shadow mode, and pools beside a rule's own limits. The Decider decides what remains and which node owns the
 // key; status codes and headers are the APIs'. It starts no goroutine; RunHistory is its caller's.

@@ -128,13 +128,13 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		if f == m.pace.transferBatch {
 			m.pace.transferBatch, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
 		}
-		m.takeResults(ch, f, r)
+		m.takeResults(f, r)
 		return
 	}
 }
 
 // takeResults reports the result of each part to its target.
-func (m *Machine) takeResults(ch *channel, f *transferBatch, r *message.Receipt) {
+func (m *Machine) takeResults(f *transferBatch, r *message.Receipt) {
 	var rejected map[int]message.Rejection
 	if len(r.Rejected) > 0 {
 		rejected = make(map[int]message.Rejection, len(r.Rejected))

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -347,25 +348,16 @@ func (m *Machine) safeFrom(c *claim) int64 {
 // better orders offers: complete before partial, then by mark, then first the process that made the decisions of that mark,
 // which also has unreplicated changes, then this process.
 func (m *Machine) better(a, b offer) int {
-	if a.has != b.has {
-		return int(b.has) - int(a.has)
-	}
-	if c := b.mark.Compare(a.mark); c != 0 {
-		return c
-	}
-	if decided := a.peer.Boot == a.mark.Epoch.Boot; decided != (b.peer.Boot == b.mark.Epoch.Boot) {
-		if decided {
-			return -1
+	rank := func(o offer) (n int) {
+		if o.peer.Boot == o.mark.Epoch.Boot {
+			n = 2
 		}
-		return 1
+		if o.peer == m.c.Self {
+			n++
+		}
+		return n
 	}
-	switch m.c.Self {
-	case a.peer:
-		return -1
-	case b.peer:
-		return 1
-	}
-	return comparePeers(a.peer, b.peer)
+	return cmp.Or(cmp.Compare(b.has, a.has), b.mark.Compare(a.mark), cmp.Compare(rank(b), rank(a)), a.peer.Compare(b.peer))
 }
 
 // win makes this process owner of the claimed p. has is the completeness of the best state found.

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -89,36 +90,22 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	for _, f := range []struct {
-		d       *time.Duration
-		instead time.Duration
-	}{
-		{&c.Gate, 50 * time.Millisecond}, {&c.Flush, 20 * time.Millisecond},
-		{&c.Stall, 500 * time.Millisecond}, {&c.Resend, 100 * time.Millisecond}, {&c.Digest, time.Second},
-		{&c.Gather, 10 * time.Second},
-	} {
-		if *f.d == 0 {
-			*f.d = f.instead
-		}
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.InitialSyncs == 0 {
-		c.InitialSyncs = 16
-	}
-	if c.Chunk == 0 {
-		c.Chunk = 4096
-	}
+	c.Gate = cmp.Or(c.Gate, 50*time.Millisecond)
+	c.Flush = cmp.Or(c.Flush, 20*time.Millisecond)
+	c.Stall = cmp.Or(c.Stall, 500*time.Millisecond)
+	c.Resend = cmp.Or(c.Resend, 100*time.Millisecond)
+	c.Digest = cmp.Or(c.Digest, time.Second)
+	c.Gather = cmp.Or(c.Gather, 10*time.Second)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.InitialSyncs = cmp.Or(c.InitialSyncs, 16)
+	c.Chunk = cmp.Or(c.Chunk, 4096)
+	c.Rest = cmp.Or(c.Rest, 9)
 	if c.Share == nil {
 		c.Share = func(_, n int, work func(i int)) {
 			for i := range n {
 				work(i)
 			}
 		}
-	}
-	if c.Rest == 0 {
-		c.Rest = 9
 	}
 	return c
 }

@@ -27,8 +27,8 @@
 //
 //  1. Find: claimDue calls claimLost, if mayClaim, for partitions that have no live owner (lost) and that the view assigns to
 //     this process.
-//  2. Probe: sendClaims asks all others in stage probing whether they would grant the claim. answerProbe promises nothing, so
-//     that a claim that fails does not depose a live owner.
+//  2. Probe: sendClaims asks all others in stage probing whether they would grant the claim. answerClaim promises nothing
+//     then, so that a claim that fails does not depose a live owner.
 //  3. Claim: claimProbed sends the claim in stage requesting. answerClaim grants it: the granter acknowledges no heartbeat of
 //     an owner that does not know of the grant (publish). takeClaimResponse collects the grants, grantSelf adds the own one last.
 //  4. Wait: with hasAllGrants, stage waitingOut lasts until no acknowledgement by a granter can give another process quorum

@@ -98,21 +98,11 @@ func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) 
 		return // a higher epoch is known; p is no longer owned here
 	}
 	m.stats.HandoffsRejected++
-	others := make([]*target, 0, len(h.targets))
 	for _, o := range h.targets {
-		if o == t {
-			o.gone = true
-		} else {
-			others = append(others, o)
-		}
+		o.gone = true // they follow the epoch that ended, and are synced again
 	}
-	epoch := message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}
 	m.c.Table.Record(p.number, 0, 0)
-	// The other targets follow the epoch that ended; they are synced again.
-	for _, o := range others {
-		o.gone = true
-	}
-	m.open(p, epoch, message.Mark{Epoch: h.epoch, Seq: h.seq})
+	m.open(p, message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}, message.Mark{Epoch: h.epoch, Seq: h.seq})
 	m.skipForAWhile(p, t.ch.peer)
 	m.plan(p)
 }

@@ -3,7 +3,6 @@ package handoff
 import (
 	"math"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -337,16 +336,9 @@ func (m *Machine) owner(p *partition) message.Peer {
 	return m.at(m.view.Owner[p.number])
 }
 
-func comparePeers(a, b message.Peer) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Boot, b.Boot)
-}
-
 // channel returns the channel to p, creating it if necessary.
 func (m *Machine) channel(p message.Peer) *channel {
-	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return comparePeers(ch.peer, p) })
+	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return ch.peer.Compare(p) })
 	if !ok {
 		m.channels = slices.Insert(m.channels, i, &channel{peer: p, notServing: never})
 	}

@@ -191,11 +191,9 @@ func (m *Machine) plan(p *partition) {
 	}
 	want := m.owner(p)
 	handsOff := want != m.c.Self && m.fit(p, want)
-	var wanted []message.Peer
-	if m.wanted = m.wanted[:0]; handsOff {
-		wanted = append(m.wanted, want)
-	} else {
-		wanted = m.replicas(p, m.wanted)
+	wanted := append(m.wanted[:0], want)
+	if !handsOff {
+		wanted = m.replicas(p, wanted[:0])
 	}
 	if m.wanted = wanted; len(wanted) == 0 {
 		return

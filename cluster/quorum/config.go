@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -90,19 +91,10 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	for _, f := range []struct {
-		d     *time.Duration
-		value time.Duration
-	}{
-		{&c.Heartbeat, DefaultHeartbeat},
-		{&c.Timeout, DefaultTimeout},
-		{&c.Grace, 2 * time.Second},
-		{&c.ForgetAfter, 10 * time.Minute},
-		{&c.FoundAfter, 5 * time.Second},
-	} {
-		if *f.d == 0 {
-			*f.d = f.value
-		}
-	}
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Grace = cmp.Or(c.Grace, 2*time.Second)
+	c.ForgetAfter = cmp.Or(c.ForgetAfter, 10*time.Minute)
+	c.FoundAfter = cmp.Or(c.FoundAfter, 5*time.Second)
 	return c
 }

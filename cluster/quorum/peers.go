@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -242,12 +241,7 @@ func (m *Machine) dropOutsiders(now int64) {
 
 // find returns the index of p in peers, or where it would be inserted.
 func (m *Machine) find(p message.Peer) (int, bool) {
-	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int {
-		if c := strings.Compare(q.Name, p.Name); c != 0 {
-			return c
-		}
-		return strings.Compare(q.Boot, p.Boot)
-	})
+	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int { return q.Compare(p) })
 }
 
 // latest returns the boot of name that was heard, else the newest in the view, nil if none is known.
