@@ -92,7 +92,7 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
 		p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer):
 		return false
-	case m.present(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
+	case m.recentlyConfirmed(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
 		// The owner seems to be alive; perhaps only the claimer does not hear it.
 		heard := m.c.Quorum.Heard(k.owner)
 		return heard == never || m.now-heard > m.trustFor(k.owner)
@@ -100,9 +100,9 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 	return true
 }
 
-// present reports whether p's ownership was confirmed recently: by the owner itself, or by processes that know it or have
+// recentlyConfirmed reports whether p's ownership was confirmed recently: by the owner itself, or by processes that know it or have
 // granted its claim.
-func (m *Machine) present(p *partition) bool {
+func (m *Machine) recentlyConfirmed(p *partition) bool {
 	k := &p.known
 	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
 }
@@ -125,8 +125,8 @@ func (m *Machine) nextGrantsSeq() uint64 {
 	return m.grantsSeq
 }
 
-// publish gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
-func (m *Machine) publish() {
+// publishGrants gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
+func (m *Machine) publishGrants() {
 	if !m.unpublished {
 		return
 	}

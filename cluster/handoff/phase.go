@@ -158,7 +158,7 @@ func (m *Machine) gathered() bool {
 	if !m.restored {
 		return true
 	}
-	if m.now-m.born >= int64(m.c.Gather) {
+	if m.now-m.started >= int64(m.c.Gather) {
 		m.restored = false
 		return true
 	}
