@@ -72,7 +72,7 @@ func finishAll(calls []*call, err error) {
 	}
 }
 
-// abandon takes the caller's slices back. It reports whether it came before the outcome, and whether the records had been sent.
+// abandon takes the caller's slices back. inTime: there was no outcome yet. sent: the records had been sent.
 func (c *call) abandon() (inTime, sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
