@@ -200,30 +200,30 @@ func (m *Machine) Due() int64 {
 
 func (ch *channel) fillable() bool { return !ch.unavailable && len(ch.active)+len(ch.waiting) > 0 }
 
-// Config's constants fit networks that answer within milliseconds. Some grow with the shortest recent round-trip time,
-// which depends on the distance of a peer and not on its load; see docs/protocol.md.
+// The constants fit networks that answer within milliseconds. Some timeouts grow with the shortest recent round-trip time, which
+// depends on the distance of a peer and not on its load; see docs/protocol.md.
 
 // resendAfter is the wait for a receipt. It stays below stallAfter, because receipts of resent batches are late by this
 // time: without a bound the round-trip time would grow by half with each resend.
 func (m *Machine) resendAfter(ch *channel) int64 {
-	return min(int64(m.c.Resend)+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
+	return min(resendTimeout+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
 }
 
 // answerAfter is the wait for any other response of peer.
 func (m *Machine) answerAfter(peer message.Peer) int64 {
-	return int64(m.c.Resend) + 3*m.c.Quorum.RTT(peer)/2
+	return resendTimeout + 3*m.c.Quorum.RTT(peer)/2
 }
 
 // longestAnswerAfter is the wait for responses of all members.
 func (m *Machine) longestAnswerAfter() (longest int64) {
-	longest = int64(m.c.Resend)
+	longest = resendTimeout
 	m.forOthers(func(p message.Peer) { longest = max(longest, m.answerAfter(p)) })
 	return longest
 }
 
 // stallAfter is how long peer may confirm nothing: at least its ackTTL, which is long on networks that lose packets.
 func (m *Machine) stallAfter(peer message.Peer) int64 {
-	return max(int64(m.c.Stall), m.c.Quorum.AckTTL(peer))
+	return max(stallTimeout, m.c.Quorum.AckTTL(peer))
 }
 
 // trustFor is how recently an owner must have been heard for a claim of its partition to be rejected.

@@ -104,7 +104,7 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 // granted its claim.
 func (m *Machine) recentlyConfirmed(p *partition) bool {
 	k := &p.known
-	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
+	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*fullListInterval+3*m.c.Quorum.RTT(k.owner)
 }
 
 // sentPendingGrants is the last message of pending grants to a peer.

@@ -13,7 +13,7 @@ func (k *packing) closes() {
 		t := ch.closes[0]
 		ch.closes = ch.closes[1:]
 		p := t.part
-		if p.ownership.previousOwner == ch.peer && m.now-p.ownership.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
+		if p.ownership.previousOwner == ch.peer && m.now-p.ownership.since < fullListInterval || m.now < ch.notServing+fullListInterval {
 			p.ownership.closeLater = true // offered again when the time has passed
 			continue
 		}

@@ -179,7 +179,7 @@ func (m *Machine) Tick(now int64) {
 			m.plan(&m.parts[i])
 		}
 	}
-	if m.flush || now-m.flushed >= int64(m.c.Flush) {
+	if m.flush || now-m.flushed >= flushInterval {
 		m.flush, m.flushed = false, now
 		m.drainAll()
 	}
@@ -256,7 +256,7 @@ func (m *Machine) slowChecks() {
 			h.skipped = message.Peer{}
 			m.replan = true
 		}
-		if h.closeLater && m.now-h.since >= int64(m.c.Digest) {
+		if h.closeLater && m.now-h.since >= fullListInterval {
 			h.closeLater = false
 			for _, t := range h.targets {
 				m.queueClose(t)

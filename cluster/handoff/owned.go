@@ -22,7 +22,7 @@ func (m *Machine) announce(p *partition) {
 
 // sendOwned sends changes to all members, and full lists periodically and to new members.
 func (m *Machine) sendOwned() {
-	due := m.now-m.digested >= int64(m.c.Digest)
+	due := m.now-m.digested >= fullListInterval
 	if due {
 		m.digested = m.now
 	}

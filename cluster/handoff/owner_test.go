@@ -244,7 +244,7 @@ func TestNotServingGetsNothing(t *testing.T) {
 		if closed := slices.Contains(s.partsTo(bob), message.Close); closed == leaves {
 			t.Errorf("bob leaves %v, and was handed the partition %v", leaves, closed)
 		}
-		if s.pass(s.c.Digest + time.Second); !slices.Contains(s.partsTo(bob), message.Close) {
+		if s.pass(time.Duration(fullListInterval) + time.Second); !slices.Contains(s.partsTo(bob), message.Close) {
 			t.Errorf("bob leaves %v, and was not handed the partition in the end", leaves)
 		}
 	}

@@ -279,7 +279,7 @@ func (p *partition) contested(epoch message.Epoch) bool {
 // ownerless reports whether p has no live owner, as far as known.
 func (m *Machine) ownerless(p *partition) bool {
 	k := &p.known
-	if k.status == ownerGranted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
+	if k.status == ownerGranted && m.now-k.since > 2*fullListInterval+3*m.c.Quorum.RTT(k.owner) {
 		return true // granted without result
 	}
 	return k.status == ownerReleased || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
@@ -288,7 +288,7 @@ func (m *Machine) ownerless(p *partition) bool {
 // stranded reports whether the owner waits forever for a next owner that is lost, because it never takes a partition back
 // by itself. A next owner may also be new and not in this view yet, hence the delay.
 func (m *Machine) stranded(k *knowledge) bool {
-	return k.status == ownerAnnounced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.nextOwnerSince > int64(m.c.Digest)
+	return k.status == ownerAnnounced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.nextOwnerSince > fullListInterval
 }
 
 // forgetGone removes state about boots whose name has a newer live boot. They never come back, and over the years there are
@@ -325,7 +325,7 @@ func (m *Machine) lapse() {
 		}
 	}
 	m.claimRequests = nil
-	m.digested, m.slowChecked = m.now-int64(m.c.Digest), m.now-slowInterval // announce that it owns nothing, then claim
+	m.digested, m.slowChecked = m.now-fullListInterval, m.now-slowInterval // announce that it owns nothing, then claim
 }
 
 // dropLeftover forgets a state that is neither updated nor ever ordered to be dropped: a replica of a former owner, once
@@ -339,7 +339,7 @@ func (m *Machine) dropLeftover(p *partition) {
 	settled := k.status == ownerAnnounced && k.nextOwner == (message.Peer{}) && m.lives(k.owner)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
-		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)
+		replicated = len(m.view.Members) >= 3 && m.now-k.since >= gatherTimeout
 	}
 	if settled && replicated && s.mark.Epoch.Less(k.epoch) {
 		m.dropState(p)

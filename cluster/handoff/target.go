@@ -179,5 +179,5 @@ func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejectio
 
 // skipForAWhile skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
 func (m *Machine) skipForAWhile(p *partition, peer message.Peer) {
-	p.ownership.skipped, p.ownership.skippedUntil = peer, m.now+5*int64(m.c.Resend)
+	p.ownership.skipped, p.ownership.skippedUntil = peer, m.now+5*resendTimeout
 }

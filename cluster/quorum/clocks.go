@@ -233,7 +233,7 @@ func (c Config) limitAckTTL(d int64) int64 { return min(max(d, int64(c.Timeout))
 
 // longestAckTTL is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
 func (c Config) longestAckTTL() int64 {
-	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
+	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(grace)*10/11-int64(time.Millisecond)))
 }
 
 // expiry is how long after an acknowledgement with this life it may still count, measured here. A tenth is added for clocks
@@ -254,7 +254,7 @@ func (m *Machine) longestRTT() (rtt int64) {
 }
 
 // silence is the time without a message after which p counts as lost: until then its acknowledgements may give it quorum.
-func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(m.c.Heartbeat) }
+func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(Heartbeat) }
 
 // nthNewest sorts times and returns the n-th newest, or never if there are fewer.
 func nthNewest(times []int64, n int) int64 {

@@ -113,7 +113,7 @@ func (m *Machine) candidates(now int64) []message.Peer {
 // because this process may be the isolated one. With Expect 1 no other acceptance is needed, so it waits as long as they
 // are in the view.
 func (m *Machine) unheard(now int64) (peers []message.Peer) {
-	waited := now-m.mayFound >= int64(m.c.FoundAfter)
+	waited := now-m.mayFound >= int64(foundAfter)
 	for _, p := range m.peers {
 		if p.sent == never && (!waited || p.inView && m.c.Expect == 1) {
 			peers = append(peers, p.Peer)

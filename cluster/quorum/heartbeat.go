@@ -32,7 +32,7 @@ func (m *Machine) sendHeartbeats(now int64) {
 // time and sleep in between (Mirollo and Strogatz, Synchronization of pulse-coupled biological oscillators, 1990).
 func (m *Machine) sendDueHeartbeats(now int64) {
 	for _, p := range m.peers {
-		if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(m.c.Heartbeat)/2 {
+		if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(Heartbeat)/2 {
 			m.sendHeartbeat(now, p)
 		}
 	}
@@ -66,7 +66,7 @@ const copyAfter = 3
 // unanswered reports whether p has answered no heartbeat for a while: the connections may be in retransmission backoff,
 // which doubles with every loss.
 func (m *Machine) unanswered(now int64, p *peer) bool {
-	return p.answeredSent != never && p.answeredSent < now-copyAfter*int64(m.c.Heartbeat)-p.rtt.Least()
+	return p.answeredSent != never && p.answeredSent < now-copyAfter*int64(Heartbeat)-p.rtt.Least()
 }
 
 // LacksQuorum reports whether this process knows a voter set and has had no quorum for 100 ms, in any version of it: a new
@@ -80,7 +80,7 @@ func (m *Machine) Rest() { m.resting = true }
 
 // isolated reports whether this voter hears no other voter, or can take no new state because its disk fails or it rests.
 func (m *Machine) isolated(now int64) bool {
-	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(m.c.Heartbeat))
+	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(Heartbeat))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
@@ -103,7 +103,7 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	e.Copy = m.unanswered(now, p)
 	e.Patient = !e.Copy && m.getsHeartbeats(p) && renews(p.acked, a)
 	p.acked = a
-	if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(m.c.Heartbeat)/2 {
+	if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(Heartbeat)/2 {
 		m.sendDueHeartbeats(now)
 	}
 }
@@ -231,7 +231,7 @@ func (m *Machine) Promises(now int64) bool { return !m.set.Zero() && !m.inGrace(
 // beginGrace is for a process that finds itself a voter and may have been one in an earlier run, whose promises it does not
 // know.
 func (m *Machine) beginGrace(now int64) {
-	m.graceUntil = now + int64(m.c.Grace)
+	m.graceUntil = now + int64(grace)
 	m.recovery = recovery{needed: true, until: now + int64(m.c.ForgetAfter), asked: never}
 }
 
@@ -274,7 +274,7 @@ func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {
 		return
 	}
-	if m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.ackTTL(now))) && m.anyNew(m.quorumAt-int64(m.c.Grace)) {
+	if m.quorumAt != never && now-m.quorumAt > max(0, int64(grace)-expiry(m.ackTTL(now))) && m.anyNew(m.quorumAt-int64(grace)) {
 		m.lapses++
 	}
 	m.quorumAt = now

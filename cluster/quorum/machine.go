@@ -159,7 +159,7 @@ func (m *Machine) Due() int64 {
 	due := int64(math.MaxInt64)
 	for _, p := range m.peers {
 		if m.getsHeartbeats(p) {
-			due = min(due, p.heartbeatSent+int64(m.c.Heartbeat))
+			due = min(due, p.heartbeatSent+int64(Heartbeat))
 		}
 	}
 	return due

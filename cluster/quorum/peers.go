@@ -105,7 +105,7 @@ func (m *Machine) NoneDecides(now int64) bool {
 			return false
 		}
 	}
-	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(m.c.Grace)/4
+	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(grace)/4
 }
 
 // Outvoted returns the peers that listen but do not count as live, because they lack quorum where this process has it.
