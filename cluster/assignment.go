@@ -18,7 +18,6 @@ type liveMembers struct {
 	self  int    // index in nodes
 }
 
-// state returns this process's state.
 func (m *liveMembers) state() member.State { return m.nodes[m.self].state }
 
 // byName returns the node that gossip shows under name, nil if none.

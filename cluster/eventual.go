@@ -208,7 +208,6 @@ type EventualStats struct {
 	Lag time.Duration
 }
 
-// stats returns the counts.
 func (v *eventualMode) stats(now int64) EventualStats {
 	t := EventualStats{
 		Decided: v.decided.Load(), Sent: v.sent.Load(), Received: v.received.Load(), Dropped: v.dropped.Load(),

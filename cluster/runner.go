@@ -289,7 +289,6 @@ type interval struct {
 // newInterval returns an active interval. The caller must stop its tick.
 func newInterval(now int64) *interval { return &interval{tick: time.NewTicker(period), activated: now} }
 
-// activate notes activity.
 func (c *interval) activate(now int64) {
 	c.activated = now
 	if c.idle {

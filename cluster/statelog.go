@@ -180,7 +180,6 @@ func (s *fallbackPeriod) logChanges(log *slog.Logger, m nodeState) {
 	}
 }
 
-// fallbacks returns the current counts.
 func (n *Node) fallbacks() (c fallbackCounts) {
 	for _, a := range []*fallbackStats{&n.stats.failure, &n.stats.minority} {
 		c.share += a.share.Load()

@@ -31,7 +31,6 @@ type track struct {
 	ring   [facts.Slots]facts.Counts // slot n is at n % facts.Slots
 }
 
-// load returns the counts now.
 func (c *counts) load() facts.Counts {
 	return facts.Counts{Allowed: c.allowed.Load(), Denied: c.denied.Load(), Shadowed: c.shadowed.Load(), Failed: c.errors.Load()}
 }

@@ -159,9 +159,9 @@ func (m *Machine) takeResults(f *transferBatch, r *message.Receipt) {
 	}
 }
 
-// throttle throttles initial syncs, which are not urgent and may have millions of counters, in favour of checks. A process has
-// one batch with initial-sync counters in flight at a time, over all peers; the longer its receipt took, the longer the
-// pause. State that a claim fetches is not throttled.
+// throttle limits initial syncs in favour of checks: they are not urgent and may have millions of counters. A process has one
+// batch with initial-sync counters in flight at a time, over all peers; the longer its receipt took, the longer the pause. State
+// that a claim fetches is not limited.
 type throttle struct {
 	// inFlight is the one in flight. last is the channel of it or of its predecessor.
 	inFlight   *transferBatch

@@ -299,7 +299,7 @@ func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
 	return true
 }
 
-// awaitsFormerOwner reports whether c waits for a process that is back and may have owned p unnoticed. sendLateClaims asks it.
+// awaitsFormerOwner reports whether c waits for a process that is back and may have owned p unnoticed (see sendLateClaims).
 func (m *Machine) awaitsFormerOwner(p *partition, c *claim) (yes bool) {
 	if m.now < c.waitUntil+2*m.longestAnswerAfter() {
 		m.claimRecipients(func(q message.Peer) {

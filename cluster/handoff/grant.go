@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// takeClaim answers a claim or probe.
 func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 	m.send(from, m.answerClaim(from, b))
 }

@@ -107,7 +107,6 @@ func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) 
 	m.plan(p)
 }
 
-// noteFreezeEnd records the duration of a freeze.
 func (m *Machine) noteFreezeEnd(p *partition) {
 	d := m.now - p.ownership.frozen
 	m.stats.Freezes++

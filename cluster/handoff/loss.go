@@ -59,7 +59,6 @@ func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
 	return epoch.Boot == m.c.Self.Boot && epoch != p.ownEpoch && p.ownEpochBefore.Less(epoch)
 }
 
-// encodeLoss returns l in its message form.
 func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}

@@ -53,7 +53,7 @@ type Machine struct {
 	ownedSeq    uint64
 	changed     []int // partitions to announce
 	digested    int64
-	gotFullList map[message.Peer]bool // have got a full list
+	gotFullList map[message.Peer]bool // those that have got a full list
 	announced   map[message.Peer]*announcements
 
 	// Claims and grants.
@@ -65,7 +65,7 @@ type Machine struct {
 	restored          bool // other processes may have later snapshots; wait for them
 	clusterID         string
 	lapses            uint64 // of the quorum, at the last check
-	otherVoters       bool   // there are other voters
+	otherVoters       bool   // the voter set has some
 
 	imports []importing // of different partitions
 
@@ -267,7 +267,6 @@ func (m *Machine) slowChecks() {
 	}
 }
 
-// send appends a message to the outbox.
 func (m *Machine) send(to message.Peer, b message.Body) {
 	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.clusterID, Body: b})
 }
@@ -317,7 +316,6 @@ func (m *Machine) claimRecipients(f func(message.Peer)) {
 	}
 }
 
-// hasQuorum reports whether this process has quorum.
 func (m *Machine) hasQuorum() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
 // memberAt returns member i of the view, or the zero Peer.

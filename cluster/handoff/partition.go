@@ -181,7 +181,7 @@ func (m *Machine) becomeOwner(p *partition, epoch message.Epoch, start message.M
 	m.announce(p)
 }
 
-// sealAs seals p, owned here so far, and keeps its state as replica or divergent copy, which a claim may find.
+// sealAs ends the ownership of p: it seals the shard and keeps its state as a replica or divergent copy, which a claim may find.
 func (m *Machine) sealAs(p *partition, as phase) {
 	m.c.Table.Seal(p.number)
 	mark := m.markOf(p)
@@ -209,7 +209,6 @@ func (m *Machine) stepDown(p *partition, gen uint64) {
 	m.sealAs(p, as)
 }
 
-// dropState drops p's counters.
 func (m *Machine) dropState(p *partition) {
 	p.state.release()
 	if m.c.Dropping != nil {

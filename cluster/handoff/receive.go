@@ -149,7 +149,6 @@ func (s *state) continues(from message.Peer, part *message.Part) bool {
 	return s.from == from && s.initialSync == part.InitialSync && s.mark.Epoch == part.Epoch
 }
 
-// importPortion imports a portion of an initial sync.
 func (m *Machine) importPortion(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	return m.imported(p, part, portion, err)

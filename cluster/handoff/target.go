@@ -58,7 +58,6 @@ func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) 
 	return t
 }
 
-// moveToFront moves t to the front of the waiting targets.
 func (t *target) moveToFront() {
 	if i := slices.Index(t.ch.waiting, t); i > 0 {
 		t.ch.waiting = slices.Insert(slices.Delete(t.ch.waiting, i, i+1), 0, t)

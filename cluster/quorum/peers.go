@@ -10,7 +10,7 @@ import (
 type peer struct {
 	message.Peer
 	inView        bool
-	since         int64 // when it was entered or last heard
+	since         int64 // when it was added or last heard
 	heard         int64 // when it was last heard
 	first         int64 // when it was first heard, if ever
 	heartbeatSent int64 // when the last heartbeat was sent to it
@@ -162,10 +162,8 @@ func (m *Machine) outvoted(now int64, p *peer) bool {
 	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
-// heardRecently reports whether p was heard recently.
 func (m *Machine) heardRecently(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }
 
-// getsHeartbeats reports whether p gets heartbeats.
 func (m *Machine) getsHeartbeats(p *peer) bool { return p.inView || m.set.Has(p.Name) }
 
 // noteHeard notes a message from a process. It returns nil if the message must be ignored.

@@ -65,7 +65,6 @@ func (c *call) finish(err error, write func(*call)) {
 	c.done <- err // never blocks: it has room for the one outcome
 }
 
-// finishAll finishes calls with err.
 func finishAll(calls []*call, err error) {
 	for _, c := range calls {
 		c.finish(err, nil)

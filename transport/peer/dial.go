@@ -87,7 +87,6 @@ func dial[S grpc.ClientStream](
 	return stream, c, err
 }
 
-// close frees the connection.
 func (c *connection) close() {
 	c.cancel()
 	c.conn.Close()

@@ -173,7 +173,6 @@ func (l *link) connect() {
 	s.receive()
 }
 
-// open makes a session.
 func (l *link) open() (*session, error) {
 	stream, c, err := dial(l.pool.ctx, l.pool, l.addr, peerv1.PeerServiceClient.Exchange)
 	if err != nil {

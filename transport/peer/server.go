@@ -210,7 +210,6 @@ type exchange struct {
 	traced  []traced
 }
 
-// read decodes request into records.
 func (x *exchange) read() error {
 	m := &x.request
 	if m.Hello != nil {
