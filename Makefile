@@ -9,14 +9,14 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 IMAGE   ?= sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
-# Modules whose tests need only Go. internal/tools has no code of its own; internal/proxytest, which
-# compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
-TEST_MODULES := . bench internal/manifests
-# Pinned tools are called through their own module, so that building sluice never downloads them.
-TOOL := go tool -modfile=internal/tools/go.mod
+# The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
+# need only Go; internal/proxytest, which compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
+TEST_MODULES := bench internal/manifests internal/connecttest
 
 # Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
 PKG        ?= ./...
+# By import path, so that ./... and ./client/... have the packages of modules below the folder, too.
+PACKAGES    = $(patsubst ./%...,github.com/sluice-project/sluice/%...,$(PKG))
 TESTFLAGS  ?=
 FUZZTIME   ?= 30s
 BENCH      ?= .
@@ -44,15 +44,15 @@ run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
 # Never from the cache: some tests build the binary and check files that the cache does not know.
 .PHONY: test
 test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
-	@set -e; for module in $(TEST_MODULES); do \
-		[ "$$module" = . ] || [ "$(PKG)" = ./... ] || continue; \
-		echo "go test $(PKG) in $$module"; \
-		(cd $$module && go test -count 1 -parallel 4 $(TESTFLAGS) $(PKG)); \
+	go test -count 1 -parallel 4 $(TESTFLAGS) $(PACKAGES)
+	@[ "$(PKG)" != ./... ] || for module in $(TEST_MODULES); do \
+		echo "go test ./... in $$module"; \
+		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
 	done
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -parallel 4 -timeout 40m $(TESTFLAGS) $(PKG)
+	CGO_ENABLED=1 go test -race -parallel 4 -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: audit
 audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
@@ -84,7 +84,7 @@ soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED
 
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux); operators' calls through nginx and HAProxy
-	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C internal/proxytest test -count 1 $(TESTFLAGS) ./...
 	go test -count 1 -run OperatorsThroughProxies ./internal/node
 
 .PHONY: observability-test
@@ -93,11 +93,11 @@ observability-test: ## alerts, dashboard and example for Prometheus, by promtool
 
 .PHONY: console-test
 console-test: ## the console in headless Chromium, against three processes (skipped where there is none)
-	cd internal/consoletest && go test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C internal/consoletest test -count 1 $(TESTFLAGS) ./...
 
 .PHONY: console-shots
 console-shots: ## regenerate the pictures in docs/console.md (needs Chromium; four minutes)
-	cd internal/consoletest && SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) go test -count 1 -run Shots -args -shots ../../docs/img
+	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C internal/consoletest test -count 1 -run Shots -args -shots ../../docs/img
 
 .PHONY: console-cost
 console-cost: ## CPU of three watchers of the console on three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
@@ -128,21 +128,26 @@ sim: ## failures without each rule of the protocol, then seeded schedules of fau
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
-	internal/tools/fuzz $(FUZZTIME) $(PKG)
+	internal/tools/fuzz $(FUZZTIME) $(PACKAGES)
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words
 	internal/tools/lint
 
+.PHONY: each-module
+each-module: ## build each module without go.work, and test the SDK with the versions that it requires
+	set -e; for dir in $$(go list -m -f '{{.Dir}}'); do GOWORK=off go -C $$dir build ./...; done
+	GOWORK=off go -C client test -count 1 ./...
+
 .PHONY: security
 security: ## gosec, and known vulnerabilities where their database can be reached
 	internal/tools/security/gosec
-	internal/tools/security/govulncheck ./... || [ $$? = 75 ]
+	internal/tools/security/govulncheck || [ $$? = 75 ]
 
 .PHONY: generate
 generate: ## regenerate code
-	cd proto && go tool -modfile=../internal/tools/go.mod buf generate
-	go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
+	cd proto && ../internal/tools/run . buf generate
+	GOWORK=off go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
 
 .PHONY: check-generate
 check-generate: ## fail if the generated code is out of date
@@ -166,27 +171,27 @@ load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
 
 .PHONY: bench
 bench: build ## against bare gRPC, Redis and other limiters, real processes
-	go -C bench run . rows -only '^(one-node|three-nodes|redis|stream|sdk|keys|more-nodes)$$'
-	go -C bench run . draw -out ../docs/img results/rows.json
+	GOWORK=off go -C bench run . rows -only '^(one-node|three-nodes|redis|stream|sdk|keys|more-nodes)$$'
+	GOWORK=off go -C bench run . draw -out ../docs/img results/rows.json
 
 .PHONY: bench-more
 bench-more: build ## the cost of TLS, hot keys, traces, metrics, a join and snapshots of 10^7 counters
-	go -C bench run . rows -peers=false -only '^(tls|hot|tracing|telemetry|join|snapshot)$$' -out results/more.json
+	GOWORK=off go -C bench run . rows -peers=false -only '^(tls|hot|tracing|telemetry|join|snapshot)$$' -out results/more.json
 
 .PHONY: bench-full
 bench-full: build ## the whole grid of callers, checks a call, keys and nodes; takes hours
-	go -C bench run . run -nodes 1,3,5 -callers 1,8,64,256 -checks 1,10,100,1000 -keys 10000,100000,1000000,10000000 -distributions uniform,zipf -out results/grid.json
-	go -C bench run . draw -out ../docs/img results/grid.json
+	GOWORK=off go -C bench run . run -nodes 1,3,5 -callers 1,8,64,256 -checks 1,10,100,1000 -keys 10000,100000,1000000,10000000 -distributions uniform,zipf -out results/grid.json
+	GOWORK=off go -C bench run . draw -out ../docs/img results/grid.json
 
 .PHONY: bench-go
 bench-go: ## Go benchmarks into bin/bench/COMMIT.txt, with a summary (PKG=./bucket BENCH=Take COUNT=6)
 	@mkdir -p bin/bench
-	set -o pipefail; go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) -count $(COUNT) $(PKG) | tee 'bin/bench/$(or $(VERSION),now).txt'
-	$(TOOL) benchstat 'bin/bench/$(or $(VERSION),now).txt'
+	set -o pipefail; go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) -count $(COUNT) $(PACKAGES) | tee 'bin/bench/$(or $(VERSION),now).txt'
+	internal/tools/run . benchstat 'bin/bench/$(or $(VERSION),now).txt'
 
 .PHONY: bench-compare
 bench-compare: ## benchmarks of this tree against BASE=main, run alternately (PKG, BENCH, COUNT)
-	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PKG)
+	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PACKAGES)
 
 .PHONY: image
 image: ## build the container image sluice:dev (needs Docker)
@@ -198,8 +203,9 @@ release: ## archives, images, bills of materials and checksums into bin/release 
 	VERSION='$(VERSION)' TARGETS='$(TARGETS)' internal/tools/release/build
 
 .PHONY: release-test
-release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some)
+release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some); use its modules as others do
 	TARGETS='$(TARGETS)' internal/tools/release-test
+	GOWORK=off go -C internal/tools/modules test -count 1 -v .
 
 .PHONY: compose-up
 compose-up: image build ## three nodes in containers, ports on 127.0.0.1 (needs Docker)

@@ -8,6 +8,9 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sluice-project/sluice v0.0.0
+	github.com/sluice-project/sluice/bucket v0.0.0
+	github.com/sluice-project/sluice/client v0.0.0
+	github.com/sluice-project/sluice/proto v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
@@ -21,6 +24,9 @@ require (
 	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+	github.com/sluice-project/sluice/internal/leaf v0.0.0 // indirect
+	github.com/sluice-project/sluice/internal/yamldoc v0.0.0 // indirect
+	github.com/sluice-project/sluice/rules v0.0.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
@@ -32,4 +38,13 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect
 )
 
-replace github.com/sluice-project/sluice => ..
+replace (
+	github.com/sluice-project/sluice => ..
+	github.com/sluice-project/sluice/bucket => ../bucket
+	github.com/sluice-project/sluice/client => ../client
+	github.com/sluice-project/sluice/client/local => ../client/local
+	github.com/sluice-project/sluice/internal/leaf => ../internal/leaf
+	github.com/sluice-project/sluice/internal/yamldoc => ../internal/yamldoc
+	github.com/sluice-project/sluice/proto => ../proto
+	github.com/sluice-project/sluice/rules => ../rules
+)

@@ -1,5 +1,5 @@
 // Command bench compares sluice with the bare transport and with other limiters.
-// It runs in the folder of this module:
+// It runs in the folder of this module, with GOWORK=off:
 //
 //	go run . rows   what sluice is to reach; -only takes a part
 //	go run . run    any grid of callers, checks a call, keys and nodes

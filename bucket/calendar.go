@@ -232,3 +232,16 @@ func (s *state) undoStep(p *plan, m mark, now, cost int64) {
 		s.refund(p, cost-lost)
 	}
 }
+
+var usualPeriods = [...]time.Duration{
+	Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour,
+	Week: 7 * 24 * time.Hour, Month: 30 * 24 * time.Hour, Year: 365 * 24 * time.Hour,
+}
+
+// UsualPeriod returns the period of l; for a calendar unit its usual length, 30 days for a month and 365 for a year.
+func (l Limit) UsualPeriod() time.Duration {
+	if l.Align == AlignCalendar && l.Unit > 0 && int(l.Unit) < len(usualPeriods) {
+		return usualPeriods[l.Unit]
+	}
+	return l.Period
+}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 // LeaseRequest requests units ahead of their use.

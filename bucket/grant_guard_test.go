@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 // grantGuard is a lease under a limit of 10 that admits more at one moment if a rule is removed.

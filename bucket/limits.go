@@ -56,6 +56,7 @@ const (
 // Unit is a calendar unit, for AlignCalendar.
 type Unit uint8
 
+// The units.
 const (
 	Minute Unit = iota + 1
 	Hour
@@ -115,6 +116,8 @@ type Limits struct {
 	shared atomic.Pointer[share]
 	// window caches the result of endless.
 	window atomic.Pointer[Limits]
+	// marks caches the result of once.
+	marks atomic.Pointer[Limits]
 	// domain is the domain of the counters of these limits, "" if unknown.
 	domain string
 	// sum caches the result of Sum, 0 before.

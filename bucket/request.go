@@ -43,6 +43,9 @@ type Request struct {
 	// Reserve is the number of units (negative means 0) that a Check or Read must leave free in every limit: it is admitted iff
 	// cost plus Reserve would be, and charged its cost. It is for low-priority users of a shared counter.
 	Reserve int64
+	// Once, if not 0, names a Charge or Refund: of those with the same Key and Once it is applied once in OnceFor. Later ones change
+	// nothing and are answered like a charge of 0.
+	Once uint64
 	// DenyLost: if the shard's counters are lost (see SetLost), a Check or Read treats everything as spent that may have been.
 	DenyLost bool
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	"pgregory.net/rapid"
 )
 

@@ -27,7 +27,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/internal/offheap"
+	"github.com/sluice-project/sluice/bucket/internal/offheap"
 )
 
 // Config configures a Table.
@@ -170,6 +170,7 @@ func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision
 	now = inRange(now)
 	idle := r.Limits.unlimited && verb != Reset
 	var o outcome
+	repeated, grown := false, false
 	sh := t.lockKey(r.Key)
 	if try {
 		v = sh.verdictLocked(now, r.Unreplicated || idle)
@@ -179,11 +180,16 @@ func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision
 	case idle:
 		*d = unlimitedDecision()
 	default:
+		if r.Once != 0 {
+			if repeated, grown = sh.repeatedLocked(now, r); repeated {
+				verb, cost = status, 0
+			}
+		}
 		o = sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
 		sh.followLocked(now, r.Key, o, r.Unreplicated && verb != Reset)
 	}
 	seq = sh.mu.seq
-	sh.unlock(now, o.grown > 0)
+	sh.unlock(now, grown || o.grown > 0)
 	if d.Lost {
 		t.deniedLost.Add(1)
 	}

@@ -1,11 +1,12 @@
-package client
+package sluice
 
 import (
 	"context"
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkDenied(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, _ := c.Check(ctx, user); d.Source != SourceDenyCache {
+		if d, _ := c.Check(ctx, user); d.Source != limit.SourceDenyCache {
 			b.Fatalf("%+v", d)
 		}
 	}

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -45,14 +46,14 @@ func TestBusyNodesAreNotStormed(t *testing.T) {
 		return &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED}}
 	}
 	// So long that a slow machine makes no node seem to hang: those checks are sent again, whatever the budget.
-	c := f.dial(WithFailurePolicy(FailClosed), WithTimeout(time.Minute))
+	c := f.dial(WithFailurePolicy(FailClosed()), WithTimeout(time.Minute))
 	const checks = 200
 	began := time.Now()
 	var all sync.WaitGroup
 	for range checks {
 		all.Go(func() {
-			d, err := c.Check(t.Context(), Check{Domain: "d", Descriptor: []Entry{KV("k", "v")}})
-			if err != nil || d.Allowed || d.Source != SourceFailClosed {
+			d, err := c.Check(t.Context(), Check{Domain: "d", Descriptor: []Entry{{Key: "k", Value: "v"}}, Amount: 1})
+			if err != nil || d.Allowed || d.Source != limit.SourceFailClosed {
 				t.Errorf("%+v, %v; want what the policy says", d, err)
 			}
 		})
@@ -63,7 +64,7 @@ func TestBusyNodesAreNotStormed(t *testing.T) {
 	if n := c.Stats().Retries; n == 0 || n > most {
 		t.Errorf("%d repeats of %d checks; want some, and at most %d", n, checks, most)
 	}
-	if _, err := c.Charge(t.Context(), Check{Domain: "d", Descriptor: []Entry{KV("k", "v")}}); !errors.Is(err, ErrUnavailable) {
+	if _, err := c.Key("d", "k", "v").Charge(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a charge: %v", err)
 	}
 }

@@ -1,16 +1,21 @@
-// Package client sends checks to a sluice cluster from Go.
+// Package sluice asks a sluice cluster from Go.
 //
-// A Client keeps one stream to each node and packs concurrent checks into frames. Decisions name the owner of
-// the key, and the Client sends the next check of the key there. A denial is answered from memory for as long as
-// the node says that it stands, 100 ms at most.
+//	c, err := sluice.New("sluice.default.svc:7460")
+//	key := c.Key("auth", "auth_type", "login", "user", id)
+//	ok, err := key.Allow(ctx)
 //
-// A FailurePolicy decides when no node answers in time; Decision.Source names what decided. An error means that the
-// call was invalid, that its context ended, or that the Client is closed.
+// A Client keeps one stream to each node and packs concurrent checks into requests. Decisions name the owner of the key,
+// and the Client sends the next check of the key there. A denial is answered from memory for as long as the node says
+// that it stands, 100 ms at most.
 //
-// A Client is safe for concurrent use and owns its goroutines: Close ends them and waits.
-// The packages below this one apply limits to net/http, gRPC, listeners and streams of bytes, and export metrics of
-// a Client to Prometheus and OpenTelemetry.
-package client
+// When no node answers in time, a FailurePolicy decides, Decision.Degraded says why, and the client logs when that begins
+// and ends. An error means that the check is wrong or not permitted, that its context was cancelled, or that the Client is
+// closed; of a charge, a refund or a reset also that no node answered.
+//
+// Package limit has the types, without gRPC, package local a limiter in one process from the same rules, and sluicetest one
+// for tests. The packages httplimit, grpclimit and netlimit apply limits to servers and clients, and prom and otel export
+// metrics.
+package sluice
 
 import (
 	"context"
@@ -25,31 +30,41 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/sluice-project/sluice/internal/pause"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"golang.org/x/time/rate"
+
+	"github.com/sluice-project/sluice/client/internal/config"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
-// Client asks one cluster. Make it with Dial and close it with Close.
+// Client asks one cluster. Make it with New and close it with Close. It is safe for concurrent use, and owns its goroutines.
 type Client struct {
-	opts  options
-	seeds []*node // the addresses of the target
-	fleet atomic.Pointer[fleet]
-	turn  atomic.Uint64 // counts choices of a node, for round robin
+	opts   config.Options
+	target string
+	seeds  []*node // the addresses of the target
+	fleet  atomic.Pointer[fleet]
+	turn   atomic.Uint64 // counts choices of a node, for round robin
 	// owners caches the owners of counters.
 	owners  *lru.Cache[counterKey, owner]
 	denials *denials
-	// locals are the limiters of FailLocal, nil with other policies.
+	// local is set once a FailLocal is used; then owners has limits, and locals its limiters.
+	local  atomic.Bool
 	locals *lru.Cache[counterKey, *rate.Limiter]
+	rules  shapes
+	outage outage
 	stats  counters
 	// repeats bounds retries of checks that overloaded nodes have rejected.
-	repeats  budget
-	reach    reach
-	wake     chan struct{} // asks for the members soon
-	reporter string        // its name in load reports
-	closed   atomic.Bool
-	// rejection is the last ErrCredentials.
-	rejection atomic.Pointer[error]
+	repeats budget
+	reach   reach
+	// patience is the time of a call in nanoseconds.
+	patience atomic.Int64
+	// checkTimeout is that of the nodes in nanoseconds, once they have told.
+	checkTimeout atomic.Int64
+	asked        chan struct{} // closed when the nodes were asked for once
+	wake         chan struct{} // asks for the nodes soon
+	reporter     string        // its name in load reports
+	closed       atomic.Bool
+	// cause is why the last node could not be reached.
+	cause atomic.Pointer[error]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -60,30 +75,31 @@ type Client struct {
 	}
 }
 
-// Dial returns a Client of the cluster at target: "host:port" of a node's gRPC port or of a load balancer,
-// any target that gRPC can resolve ("dns:///sluice:7460"), or several separated by commas. It waits for the cluster's
-// members for a second, or until ctx ends. An unreachable cluster is no error: the FailurePolicy answers until a node
-// is reached. ErrCredentials means that the nodes reject the client's credentials.
-func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
+// New returns a Client of the cluster at target: "host:port" of a node's gRPC port or of a load balancer, any target that
+// gRPC can resolve ("dns:///sluice:7460"), or several separated by commas. It connects in the background: Ready waits for a
+// node, and without one the FailurePolicy answers. The error is about the target or an option.
+func New(target string, opts ...Option) (*Client, error) {
 	o, err := newOptions(opts)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache), reporter: strconv.FormatUint(rand.Uint64(), 36)} // #nosec G404 -- a name, no secret
+	c := &Client{
+		opts: o, target: target, denials: newDenials(o.DenyCache), asked: make(chan struct{}), wake: make(chan struct{}, 1),
+		reporter: strconv.FormatUint(rand.Uint64(), 36), // #nosec G404 -- a name, no secret
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.fleet.Store(&fleet{})
-	if c.owners, err = lru.New[counterKey, owner](o.owners); err != nil {
-		return nil, err
+	c.patience.Store(int64(o.Timeout))
+	if o.Timeout == 0 {
+		c.patience.Store(int64(firstTimeout))
 	}
-	if o.policy.local() {
-		if c.locals, err = lru.New[counterKey, *rate.Limiter](o.owners); err != nil {
-			return nil, err
-		}
-	}
-	for _, addr := range strings.Split(target, ",") {
+	c.owners, _ = lru.New[counterKey, owner](o.Routes) // the error is about Routes, which the options have checked
+	c.locals, _ = lru.New[counterKey, *rate.Limiter](o.Routes)
+	c.rules.known, _ = lru.New[uint64, shape](maxShapes)
+	for addr := range strings.SplitSeq(target, ",") {
 		if addr = strings.TrimSpace(addr); addr == "" {
 			c.Close()
-			return nil, fmt.Errorf("sluice: target %q: an address is empty", target)
+			return nil, fmt.Errorf("sluice: target %q: an address is empty; want host:port of a node's gRPC port", target)
 		}
 		n, err := c.newNode("", addr)
 		if err != nil {
@@ -93,29 +109,44 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 		c.seeds = append(c.seeds, n)
 	}
 	c.connect()
-	patience, cancel := context.WithTimeout(ctx, dialPatience)
-	defer cancel()
-	first := make(chan struct{})
 	c.spawn(func() {
 		c.refresh()
-		close(first)
+		close(c.asked)
 		c.follow()
 	})
 	c.spawn(c.watch)
-	select {
-	case <-first:
-		c.awaitNodes(patience)
-	case <-patience.Done():
-	}
-	if err := ctx.Err(); err != nil {
-		c.Close()
-		return nil, err
-	}
-	if rejection := c.rejection.Load(); rejection != nil && !c.reached() {
-		c.Close()
-		return nil, *rejection
-	}
 	return c, nil
+}
+
+// Ready waits until a node answers, and a tenth of a second at most for the others, so that the first checks go to the
+// owners of their keys. When ctx ends before, the error says why no node answered; when nodes reject the client's
+// credentials, it is ErrUnauthenticated at once.
+func (c *Client) Ready(ctx context.Context) error {
+	for {
+		changed := c.reach.next()
+		switch {
+		case c.closed.Load():
+			return ErrClosed
+		case c.reached():
+			select {
+			case <-c.asked:
+			case <-ctx.Done():
+			}
+			c.awaitNodes(ctx)
+			return nil
+		}
+		if cause := c.cause.Load(); cause != nil && isRejection(*cause) {
+			return *cause
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if cause := c.cause.Load(); cause != nil {
+				return fmt.Errorf("%w at %s: %w", ErrUnavailable, c.target, *cause)
+			}
+			return fmt.Errorf("%w at %s: %w", ErrUnavailable, c.target, ctx.Err())
+		}
+	}
 }
 
 // reached reports whether there is a stream to a node.
@@ -123,10 +154,7 @@ func (c *Client) reached() bool {
 	return slices.ContainsFunc(c.allNodes(), func(n *node) bool { return n.current.Load() != nil })
 }
 
-// dialPatience is how long Dial waits for the cluster.
-const dialPatience = time.Second
-
-// Close ends calls in flight with ErrClosed, and waits for the Client's goroutines.
+// Close ends calls in flight with ErrClosed, and waits for the Client's goroutines. It may be called again.
 func (c *Client) Close() error {
 	c.life.Lock()
 	c.life.closed = true
@@ -162,215 +190,280 @@ func (c *Client) jitter(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) // #nosec G404 -- a pause
 }
 
-// Allow spends 1 of what descriptor has in domain, and reports whether it may.
-func (c *Client) Allow(ctx context.Context, domain string, descriptor ...Entry) (bool, error) {
-	d, err := c.do(ctx, &Check{Domain: domain, Descriptor: descriptor}, sluicev1.Verb_VERB_CHECK)
-	return d.Allowed, err
+// Key returns the Key of a domain and a descriptor, given as keys and values in turns. Making one costs little: a Key for
+// each request is fine.
+func (c *Client) Key(domain string, descriptor ...string) Key {
+	return limit.NewKey(c, domain, descriptor...)
 }
 
-// Check spends the cost if every limit admits it. A retry after an answer that was lost may spend it
-// twice, and never admits it twice.
+// Check decides one check; the methods of Key are shorter.
 func (c *Client) Check(ctx context.Context, q Check) (Decision, error) {
-	return c.do(ctx, &q, sluicev1.Verb_VERB_CHECK)
-}
-
-// Read answers as Check would and spends nothing.
-func (c *Client) Read(ctx context.Context, q Check) (Decision, error) {
-	return c.do(ctx, &q, sluicev1.Verb_VERB_READ)
-}
-
-// Charge spends the cost whatever the limits say, after the fact, and may leave a debt. It is not
-// retried once it may have been done: then the error is ErrUnavailable.
-func (c *Client) Charge(ctx context.Context, q Check) (Decision, error) {
-	return c.do(ctx, &q, sluicev1.Verb_VERB_CHARGE)
-}
-
-// Refund gives the cost back, up to the full limit. Errors are as with Charge.
-func (c *Client) Refund(ctx context.Context, q Check) (Decision, error) {
-	return c.do(ctx, &q, sluicev1.Verb_VERB_REFUND)
-}
-
-// do decides q, counts the decision and tells the observer.
-func (c *Client) do(ctx context.Context, q *Check, verb sluicev1.Verb) (d Decision, err error) {
 	var began time.Time
-	if c.opts.observer != nil {
+	if len(c.opts.Observers) > 0 {
 		began = time.Now()
 	}
-	err = c.decide(ctx, q, verb, &d)
-	c.stats.count(&d, err)
-	if c.opts.observer != nil {
-		c.observe(ctx, began, Event{Domain: q.Domain, Verb: verbs[verb], Cost: max(1, q.Cost), Decision: d, Err: err})
-	}
+	var d Decision
+	err := c.decide(ctx, &q, &d)
+	c.told(ctx, began, &q, &d, err)
 	return d, err
 }
 
-// decide sends q until a node or the failure policy has decided.
-func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *Decision) error {
-	if c.closed.Load() {
+// told counts a decision, or an error if err is not nil, and tells the observers.
+func (c *Client) told(ctx context.Context, began time.Time, q *Check, d *Decision, err error) {
+	c.stats.count(d, err)
+	if len(c.opts.Observers) > 0 {
+		e := Event{Domain: q.Domain, Verb: q.Verb, Amount: q.Amount, Err: err}
+		if err == nil {
+			e.Decision = *d
+		}
+		c.observe(ctx, began, e)
+	}
+}
+
+// observe passes e, of a call that began at began, to the observers.
+func (c *Client) observe(ctx context.Context, began time.Time, e Event) {
+	e.Took = time.Since(began)
+	for _, o := range c.opts.Observers {
+		o.Decided(ctx, e)
+	}
+}
+
+// usable returns ErrClosed for a Client that is closed, or not made by New.
+func (c *Client) usable() error {
+	if c == nil || c.owners == nil || c.closed.Load() {
 		return ErrClosed
 	}
-	if invalid := q.validate(); invalid != nil {
-		return invalid
+	return nil
+}
+
+// prepare encodes q into x, and sets its counter's key.
+func (c *Client) prepare(x *call, q *Check) error {
+	if err := q.Validate(); err != nil {
+		return err
+	}
+	if q.OnFailure.Kind == limit.SourceFailLocal || c.opts.Policy.Kind == limit.SourceFailLocal {
+		c.local.Store(true)
+	}
+	var err error
+	if x.body, err = appendCounter(x.body[:0], q); err != nil {
+		return err
+	}
+	x.key = keyOf(x.body)
+	x.body = appendSpending(x.body, q)
+	return nil
+}
+
+// remembered sets d to a denial of q that still stands.
+func (c *Client) remembered(key counterKey, q *Check, d *Decision) (ok bool) {
+	if q.Verb == limit.VerbCheck {
+		*d, ok = c.denials.get(key, q.Amount, time.Now)
+	}
+	return ok
+}
+
+// decide sends q until a node or a failure policy has decided.
+func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
+	if err := c.usable(); err != nil {
+		return err
 	}
 	x := calls.Get().(*call)
-	var invalid *Error
-	if x.body, invalid = appendCounter(x.body[:0], q); invalid != nil {
+	if err := c.prepare(x, q); err != nil {
 		calls.Put(x)
-		return invalid
+		return err
 	}
-	key, cost := keyOf(x.body), max(1, q.Cost)
-	switch verb {
-	case sluicev1.Verb_VERB_CHECK:
-		if remembered, ok := c.denials.get(key, cost, time.Now); ok {
-			*d = remembered
-			calls.Put(x)
-			return nil
-		}
-	case sluicev1.Verb_VERB_CHARGE, sluicev1.Verb_VERB_REFUND:
-		defer c.denials.forget(key)
+	if c.remembered(x.key, q, d) {
+		calls.Put(x)
+		return nil
 	}
-	x.body = appendSpending(x.body, cost, verb)
-	s, known := c.pick(key, nil)
+	if q.Verb != limit.VerbCheck && q.Verb != limit.VerbRead {
+		defer c.denials.forget(x.key)
+	}
+	if q.IdempotencyKey != "" {
+		return c.retry(ctx, q, x, nil, errUnsent, d)
+	}
+	s, known := c.pick(x.key, nil)
 	if s == nil {
-		return c.retry(ctx, q, verb, key, x, nil, errUnsent, d)
+		return c.retry(ctx, q, x, nil, errUnsent, d)
 	}
-	if err := s.roundTrip(ctx, x, known); err != nil {
-		return c.retry(ctx, q, verb, key, x, s.node, err, d)
+	err := s.submit(x, known)
+	if err == nil {
+		err = c.await(ctx, x)
 	}
-	c.take(x, key, cost, verb, s.node, known, d)
+	if err != nil {
+		return c.retry(ctx, q, x, s.node, err, d)
+	}
+	c.take(x, q, s.node, known, d)
 	x.release()
 	return nil
 }
 
-// take sets d to the decision of n on x, and remembers what it says of the owner and of later checks.
-func (c *Client) take(x *call, key counterKey, cost int64, verb sluicev1.Verb, n *node, known bool, d *Decision) {
-	*d = x.decision
-	c.learn(key, n, known, d)
-	if verb == sluicev1.Verb_VERB_CHECK {
-		c.denials.note(key, cost, d, x.asked)
-	}
-}
-
-// roundTrip sends x and waits for the decision. Unless the error is errGaveUp, the stream does not use x any more.
-func (s *stream) roundTrip(ctx context.Context, x *call, known bool) error {
-	if err := s.submit(x, known); err != nil {
-		return err
-	}
-	if gone := ctx.Done(); gone == nil {
+// await waits for the decision until shortly before ctx ends. Unless the error is errGaveUp, the stream does not use x any
+// more.
+func (c *Client) await(ctx context.Context, x *call) error {
+	ended := ctx.Done()
+	if ended == nil {
 		<-x.done
-	} else {
-		select {
-		case <-x.done:
-		case <-gone:
-			return errGaveUp
+		return x.outcome()
+	}
+	var late <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := time.Until(deadline); left < time.Duration(c.patience.Load()) {
+			t := time.NewTimer(left - early(left))
+			defer t.Stop()
+			late = t.C
 		}
 	}
-	if x.err != nil {
-		return x.err
+	select {
+	case <-x.done:
+		return x.outcome()
+	case <-ended:
+	case <-late:
 	}
-	return errorOf(x.failure)
+	return errGaveUp
 }
 
-// errorOf returns a node's error about a check as an error of this package, or nil.
-func errorOf(f *sluicev1.Error) error {
-	switch f.GetCode() {
-	case sluicev1.ErrorCode_ERROR_CODE_UNSPECIFIED:
-		return nil
-	case sluicev1.ErrorCode_ERROR_CODE_OVERLOADED:
-		return errBusy
-	case sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE:
-		return fmt.Errorf("%w: %s", errNoOwner, f.GetMessage())
+// early is how long before a deadline, that is left away, a failure policy answers, so that the caller can use its answer.
+func early(left time.Duration) time.Duration { return min(10*time.Millisecond, max(left, 0)/2) }
+
+// take sets d to the decision of n on x, and remembers what it says of the owner, of the rule and of later checks.
+func (c *Client) take(x *call, q *Check, n *node, known bool, d *Decision) {
+	*d = x.answer.Decision
+	c.learn(x.key, n, known, d)
+	c.rules.learn(q, d, x.answer.onFailure)
+	c.outage.answered(c.log)
+	if q.Verb == limit.VerbCheck {
+		c.denials.note(x.key, q.Amount, d, x.answer.deniedFor, x.asked)
 	}
-	_, field, found := strings.Cut(f.GetField(), "].") // checks[3].descriptor: without the index in the frame
-	if !found || !strings.HasPrefix(f.GetField(), "checks[") {
-		field = f.GetField()
+	switch d.Source {
+	case limit.SourceShare, limit.SourceClosed, limit.SourceOpen:
+		d.Degraded = ErrNoOwner
+	case limit.SourceUnmatched:
+		if d.Rule == "" {
+			c.rules.warn(q, d, c.log)
+		}
 	}
-	return invalid(field, f.GetMessage())
 }
 
-// Waits between attempts, doubling. The first goes to another node at once.
-const (
-	firstWait = 5 * time.Millisecond
-	lastWait  = 200 * time.Millisecond
-)
-
-// retry goes on after an attempt at n that ended with err, and applies the failure policy when the time is up.
-func (c *Client) retry(ctx context.Context, q *Check, verb sluicev1.Verb, key counterKey, x *call, n *node, err error, d *Decision) error {
+// CheckAll decides 1 to 10,000 checks as one: all are allowed, or nothing is spent. They may be of several domains, and are
+// checks and reads. When no node answers, the FailurePolicy answers each, and if it denies one, none is allowed.
+func (c *Client) CheckAll(ctx context.Context, checks ...Check) (Batch, error) {
 	began := time.Now()
-	if err != errGaveUp && !x.asked.IsZero() {
-		began = x.asked
+	decisions, err := c.checkAll(ctx, checks)
+	if err != nil {
+		// One event is about all of them.
+		var all Check
+		for i := range checks {
+			all.Domain = checks[0].Domain
+			all.Amount += checks[i].Amount
+		}
+		c.told(ctx, began, &all, nil, err)
+		return Batch{}, err
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, began.Add(c.opts.timeout), errUnsent)
-	defer cancel()
-	body := x.body
-	for wait := time.Duration(0); ; wait = max(firstWait, min(2*wait, lastWait)) {
-		if final := c.final(ctx, verb, err); final != nil {
-			if final == errUnsent {
-				break
-			}
-			return final
-		}
-		if errors.Is(err, errBusy) && !c.repeats.take(time.Now(), c.stats.answered()) {
-			break
-		}
-		if !pause.For(ctx, c.jitter(wait)) {
-			err = errUnsent
-			continue
-		}
-		var s *stream
-		var known bool
-		if s, known, err = c.find(ctx, key, n); err != nil {
-			if err == errUnsent {
-				break
-			}
-			return err
-		}
-		if n != nil {
-			c.stats.retries.Add(1)
-		}
-		n = s.node
-		// The old stream may still answer the old call.
-		x = &call{body: body, done: make(chan struct{}, 1)}
-		if err = s.roundTrip(ctx, x, known); err == nil {
-			c.take(x, key, max(1, q.Cost), verb, n, known, d)
-			return nil
-		}
+	for i := range decisions {
+		c.told(ctx, began, &checks[i], &decisions[i], nil)
 	}
-	if !retryable(verb) {
-		return fmt.Errorf("%w within %v; it was not done", ErrUnavailable, c.opts.timeout)
-	}
-	*d = c.standIn(key, max(1, q.Cost), verb == sluicev1.Verb_VERB_READ)
-	return nil
+	return limit.NewBatch(decisions), nil
 }
 
-// retryable: doing verb twice admits nothing twice.
-func retryable(verb sluicev1.Verb) bool {
-	return verb == sluicev1.Verb_VERB_CHECK || verb == sluicev1.Verb_VERB_READ
+func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	calls, err := c.callsOf(checks)
+	if err != nil {
+		return nil, err
+	}
+	for i := range checks {
+		if v := checks[i].Verb; v != limit.VerbCheck && v != limit.VerbRead {
+			return nil, limit.Invalid(fmt.Sprintf("checks[%d].verb", i), v.String()+"; want check or read, since nothing denies the others")
+		}
+	}
+	r := &request{calls: calls, fields: allOrNothing(), repeat: true}
+	decisions := make([]Decision, len(checks))
+	switch err = c.exchange(ctx, r, nil, errUnsent); {
+	case err == errUnsent:
+		c.standInAll(ctx, checks, calls, decisions, c.unavailable(r.last))
+	case err != nil:
+		return nil, err
+	default:
+		for i, x := range r.calls {
+			c.take(x, &checks[i], r.node, false, &decisions[i])
+		}
+	}
+	return decisions, nil
 }
 
-// final returns the error of the call after an attempt that ended with err: nil means to retry, errUnsent that the
-// time is up.
-func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error {
-	if c.closed.Load() {
-		return ErrClosed
+// callsOf returns the calls of checks. The error names the check.
+func (c *Client) callsOf(checks []Check) ([]*call, error) {
+	if len(checks) == 0 || len(checks) > maxBatch {
+		return nil, limit.Invalid("checks", fmt.Sprintf("%d; want 1 to %d", len(checks), maxBatch))
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
+	calls := make([]*call, len(checks))
+	for i := range checks {
+		calls[i] = newCall()
+		if err := c.prepare(calls[i], &checks[i]); err != nil {
+			return nil, within(err, i)
+		}
+	}
+	return calls, nil
+}
+
+const maxBatch = 10_000
+
+// within returns err as one about checks[i].
+func within(err error, i int) error {
+	if e, ok := err.(*Error); ok {
+		e = &Error{Code: e.Code, Field: fmt.Sprintf("checks[%d].%s", i, e.Field), Message: e.Message}
+		e.Field = strings.TrimSuffix(e.Field, ".")
 		return e
 	}
-	if !retryable(verb) && !errors.Is(err, errUnsent) && !errors.Is(err, errBusy) {
-		if err == errGaveUp && ended(ctx) != errUnsent {
-			err = ctx.Err()
-		}
-		return fmt.Errorf("%w: %w; it may have been done", ErrUnavailable, err)
-	}
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
-	return nil
+	return fmt.Errorf("checks[%d]: %w", i, err)
 }
 
-// verbs are their names.
-var verbs = map[sluicev1.Verb]string{
-	sluicev1.Verb_VERB_CHECK: "check", sluicev1.Verb_VERB_READ: "read",
-	sluicev1.Verb_VERB_CHARGE: "charge", sluicev1.Verb_VERB_REFUND: "refund",
+// CheckEach decides 1 to 10,000 checks, each by itself. The error joins those of the checks, whose decisions are zero.
+func (c *Client) CheckEach(ctx context.Context, checks ...Check) ([]Decision, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	calls, err := c.callsOf(checks)
+	if err != nil {
+		return nil, err
+	}
+	decisions, errs := make([]Decision, len(checks)), make([]error, len(checks))
+	sent, known := make([]*stream, len(checks)), make([]bool, len(checks))
+	for i, x := range calls {
+		q := &checks[i]
+		if c.remembered(x.key, q, &decisions[i]) {
+			continue
+		}
+		errs[i] = errUnsent
+		if q.IdempotencyKey != "" {
+			continue
+		}
+		if sent[i], known[i] = c.pick(x.key, nil); sent[i] != nil {
+			errs[i] = sent[i].submit(x, known[i])
+		}
+	}
+	for i, x := range calls {
+		q, n := &checks[i], (*node)(nil)
+		if sent[i] != nil {
+			n = sent[i].node
+		}
+		if errs[i] == nil && n != nil {
+			if errs[i] = c.await(ctx, x); errs[i] == nil {
+				c.take(x, q, n, known[i], &decisions[i])
+			}
+		}
+		if errs[i] != nil {
+			if errs[i] = c.retry(ctx, q, x, n, errs[i], &decisions[i]); errs[i] != nil {
+				errs[i] = within(errs[i], i)
+			}
+		}
+		if q.Verb != limit.VerbCheck && q.Verb != limit.VerbRead {
+			c.denials.forget(x.key)
+		}
+		c.told(ctx, began, q, &decisions[i], errs[i])
+	}
+	return decisions, errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"context"
@@ -11,14 +11,20 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/leaktest"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
-var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
+// as returns q with another verb.
+func as(v limit.Verb, q Check) Check {
+	q.Verb = v
+	return q
+}
+
+var user = Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: "42"}}, Amount: 1}
 
 func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
 	return &sluicev1.Decision{Allowed: allowed, Limit: new(int64(10)), PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_OWNED, Owner: n.name}
@@ -31,15 +37,15 @@ func TestCheck(t *testing.T) {
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		got = c
 		return &sluicev1.Decision{
-			Limit: new(int64(7)), Remaining: new(int64(3)), ResetAfterNs: 5, RetryAfterNs: new(int64(6)), Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
+			LimitName: "hourly", Count: 6, Burst: 7, Limit: new(int64(7)), Remaining: new(int64(3)), ResetAfterNs: 5, RetryAfterNs: new(int64(6)), Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
 			Owner: "n2", LimitIndex: 1, PeriodNs: 9, Verdict: sluicev1.Verdict_VERDICT_ALLOWED_SOFT,
 			Response: &sluicev1.DenialResponse{Status: 503, Body: "no", Headers: []*sluicev1.DenialHeader{{Name: "A", Value: "b"}}},
 		}
 	})
 	c := f.dial()
 	q := user
-	q.Cost, q.Limits = 3, []Limit{{Algorithm: TokenBucket, Count: 7, Period: time.Second}}
-	d, err := c.Read(t.Context(), q)
+	q.Amount, q.Limits = 3, []Limit{{Algorithm: limit.TokenBucket, Count: 7, Period: time.Second}}
+	d, err := c.Check(t.Context(), as(limit.VerbRead, q))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,11 +54,12 @@ func TestCheck(t *testing.T) {
 		t.Errorf("asked %v", got)
 	}
 	if d.Allowed || d.Limit != 7 || d.Remaining != 3 || d.ResetAfter != 5 || d.RetryAfter != 6 || d.Rule != "shop/user" ||
-		d.Source != SourceForwarded || d.Owner != "n2" || d.LimitIndex != 1 || d.Period != 9 || !d.Soft ||
+		d.Source != limit.SourceForwarded || d.Owner != "n2" || d.LimitIndex != 1 || d.Period != 9 || d.Verdict != limit.VerdictSoft ||
+		!d.Counted || d.LimitName != "hourly" || d.Count != 6 || d.Burst != 7 || d.Degraded != nil ||
 		d.Response == nil || d.Response.Status != 503 || d.Response.Header[0].Value != "b" {
 		t.Errorf("answered %+v", d)
 	}
-	if ok, err := c.Allow(t.Context(), "shop", KV("user", "42")); ok || err != nil {
+	if ok, err := c.Key("shop", "user", "42").Allow(t.Context()); ok || err != nil {
 		t.Errorf("Allow: %v, %v", ok, err)
 	}
 }
@@ -67,7 +74,7 @@ func TestTogether(t *testing.T) {
 	const callers = 100
 	for i := range callers {
 		wg.Go(func() {
-			if ok, err := c.Allow(context.Background(), "shop", KV("user", fmt.Sprint(i))); !ok || err != nil {
+			if ok, err := c.Key("shop", "user", fmt.Sprint(i)).Allow(context.Background()); !ok || err != nil {
 				t.Errorf("caller %d: %v, %v", i, ok, err)
 			}
 		})
@@ -150,7 +157,7 @@ func TestFollowsOwner(t *testing.T) {
 			if err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
-			if d.Source == SourceForwarded {
+			if d.Source == limit.SourceForwarded {
 				n++
 			}
 		}
@@ -179,7 +186,7 @@ func TestDenied(t *testing.T) {
 	c, n := f.dial(), f.nodes[0]
 	ask := func(cost int64, limits []Limit) Decision {
 		q := user
-		q.Cost, q.Limits = cost, limits
+		q.Amount, q.Limits = cost, limits
 		d, err := c.Check(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
@@ -189,29 +196,29 @@ func TestDenied(t *testing.T) {
 	ask(5, nil)
 	before := n.asked.Load()
 	for _, cost := range []int64{5, 6, 100} {
-		if d := ask(cost, nil); d.Allowed || d.Source != SourceDenyCache || d.RetryAfter > time.Hour || d.RetryAfter < time.Hour-time.Minute {
+		if d := ask(cost, nil); d.Allowed || d.Source != limit.SourceDenyCache || d.RetryAfter > time.Hour || d.RetryAfter < time.Hour-time.Minute {
 			t.Errorf("cost %d: %+v", cost, d)
 		}
 	}
 	if got := n.asked.Load(); got != before {
 		t.Errorf("the node was asked %d times", got-before)
 	}
-	if d := ask(4, nil); d.Source != SourceOwned {
+	if d := ask(4, nil); d.Source != limit.SourceOwned {
 		t.Errorf("a smaller cost: %+v", d)
 	}
-	if d := ask(5, []Limit{{Count: 1, Period: time.Second}}); d.Source != SourceOwned {
+	if d := ask(5, []Limit{{Count: 1, Period: time.Second}}); d.Source != limit.SourceOwned {
 		t.Errorf("other limits: %+v", d)
 	}
 	for name, give := range map[string]func() error{
-		"refund": func() error { _, err := c.Refund(t.Context(), user); return err },
-		"charge": func() error { _, err := c.Charge(t.Context(), user); return err },
-		"reset":  func() error { return c.Reset(t.Context(), "shop", user.Descriptor...) },
+		"refund": func() error { _, err := c.Check(t.Context(), as(limit.VerbRefund, user)); return err },
+		"charge": func() error { _, err := c.Check(t.Context(), as(limit.VerbCharge, user)); return err },
+		"reset":  func() error { return c.Key("shop", "user", "42").Reset(t.Context()) },
 	} {
 		ask(5, nil)
 		if err := give(); err != nil {
 			t.Fatal(err)
 		}
-		if d := ask(5, nil); d.Source != SourceOwned {
+		if d := ask(5, nil); d.Source != limit.SourceOwned {
 			t.Errorf("after a %s: %+v", name, d)
 		}
 	}
@@ -221,8 +228,8 @@ func TestDenied(t *testing.T) {
 func TestDenialEnds(t *testing.T) {
 	m := newDenials(4)
 	at := time.Unix(1000, 0)
-	d := Decision{RetryAfter: time.Minute, ResetAfter: time.Hour, deniedFor: 50 * time.Millisecond, Source: SourceOwned}
-	m.note(counterKey{1}, 1, &d, at)
+	d := Decision{RetryAfter: time.Minute, ResetAfter: time.Hour, Source: limit.SourceOwned}
+	m.note(counterKey{1}, 1, &d, 50*time.Millisecond, at)
 	for _, c := range []struct {
 		after time.Duration
 		want  bool
@@ -249,11 +256,11 @@ func TestOddValues(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	values := []string{long, long + "x", "anna\xff", "anna\xfe", strings.Repeat("y", 5<<20)}
 	for _, v := range values {
-		q := Check{Domain: "shop", Descriptor: []Entry{{"user", v}}}
+		q := Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: v}}, Amount: 1}
 		if _, err := c.Check(t.Context(), q); err != nil {
 			t.Errorf("%.10q: %v", v, err)
 		}
-		if _, err := c.CheckAll(t.Context(), []Check{q, q}); err != nil {
+		if _, err := c.CheckAll(t.Context(), q, q); err != nil {
 			t.Errorf("all of %.10q: %v", v, err)
 		}
 	}
@@ -270,17 +277,17 @@ func TestBadInput(t *testing.T) {
 	for field, q := range map[string]Check{
 		"domain":            {Descriptor: user.Descriptor},
 		"descriptor":        {Domain: "shop"},
-		"descriptor[0].key": {Domain: "shop", Descriptor: []Entry{{"", "x"}}},
-		"descriptor[1].key": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {long, "b"}}},
-		"descriptor[2].key": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {"b", ""}, {"\xff", "a"}}},
-		"cost":              {Domain: "shop", Descriptor: user.Descriptor, Cost: -1},
+		"descriptor[0].key": {Domain: "shop", Descriptor: []Entry{{Key: "", Value: "x"}}, Amount: 1},
+		"descriptor[1].key": {Domain: "shop", Descriptor: []Entry{{Key: "a", Value: ""}, {Key: long, Value: "b"}}},
+		"descriptor[2].key": {Domain: "shop", Descriptor: []Entry{{Key: "a", Value: ""}, {Key: "b", Value: ""}, {Key: "\xff", Value: "a"}}},
+		"amount":            {Domain: "shop", Descriptor: user.Descriptor, Amount: -1},
 		"limits":            {Domain: "shop", Descriptor: user.Descriptor, Limits: make([]Limit, 17)},
 	} {
 		_, err := c.Check(t.Context(), q)
 		if e, ok := errors.AsType[*Error](err); !ok || e.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
-		_, err = c.CheckAll(t.Context(), []Check{user, q})
+		_, err = c.CheckAll(t.Context(), user, q)
 		if e, ok := errors.AsType[*Error](err); !ok || e.Field != "checks[1]."+field {
 			t.Errorf("checks[1].%s: %v", field, err)
 		}
@@ -313,7 +320,7 @@ func TestLeaving(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := c.Charge(context.Background(), user); err != nil {
+				if _, err := c.Check(context.Background(), as(limit.VerbCharge, user)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -353,7 +360,7 @@ func TestBroken(t *testing.T) {
 	}
 	check, charge := make(chan result, 1), make(chan result, 1)
 	go func() { d, err := c.Check(context.Background(), user); check <- result{d, err} }()
-	go func() { d, err := c.Charge(context.Background(), user); charge <- result{d, err} }()
+	go func() { d, err := c.Check(context.Background(), as(limit.VerbCharge, user)); charge <- result{d, err} }()
 	waitFor(t, "n2 to have both", func() bool {
 		s := streamOf(c, f.nodes[1])
 		if s == nil {
@@ -378,12 +385,12 @@ func TestBroken(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	for _, p := range []struct {
 		policy FailurePolicy
-		source Source
+		source limit.Source
 		want   []bool
 	}{
-		{FailOpen, SourceFailOpen, []bool{true, true, true}},
-		{FailClosed, SourceFailClosed, []bool{false, false, false}},
-		{FailLocal(0.2), SourceFailLocal, []bool{true, true, false}},
+		{FailOpen(), limit.SourceFailOpen, []bool{true, true, true}},
+		{FailClosed(), limit.SourceFailClosed, []bool{false, false, false}},
+		{FailLocal(0.2), limit.SourceFailLocal, []bool{true, true, false}},
 	} {
 		t.Run(p.source.String(), func(t *testing.T) {
 			f := newCluster(t, "n1")
@@ -392,21 +399,21 @@ func TestPolicies(t *testing.T) {
 			f.nodes[0].server.Stop()
 			for i, want := range p.want {
 				d, err := c.Check(t.Context(), user)
-				if err != nil || d.Allowed != want || d.Source != p.source {
+				if err != nil || d.Allowed != want || d.Source != p.source || !errors.Is(d.Degraded, ErrUnavailable) {
 					t.Errorf("check %d: %+v, %v", i, d, err)
 				}
 				if !d.Allowed && d.RetryAfter <= 0 {
 					t.Errorf("check %d: no time to come back: %+v", i, d)
 				}
 			}
-			all, err := c.CheckAll(t.Context(), []Check{user, {Domain: "shop", Descriptor: []Entry{{"user", "other"}}}})
-			if err != nil || all[0].Allowed != (p.source == SourceFailOpen) || all[1].Allowed != all[0].Allowed {
+			all, err := c.CheckAll(t.Context(), user, Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: "other"}}, Amount: 1})
+			if err != nil || all.Allowed != (p.source == limit.SourceFailOpen) || all.Decisions[1].Allowed != all.Allowed || !errors.Is(all.Decisions[0].Degraded, ErrUnavailable) {
 				t.Errorf("all: %+v, %v", all, err)
 			}
-			if _, err := c.Refund(t.Context(), user); !errors.Is(err, ErrUnavailable) {
+			if _, err := c.Check(t.Context(), as(limit.VerbRefund, user)); !errors.Is(err, ErrUnavailable) {
 				t.Errorf("refund: %v", err)
 			}
-			if err := c.Reset(t.Context(), "shop", user.Descriptor...); !errors.Is(err, ErrUnavailable) {
+			if err := c.Key("shop", "user", "42").Reset(t.Context()); !errors.Is(err, ErrUnavailable) {
 				t.Errorf("reset: %v", err)
 			}
 		})
@@ -429,7 +436,7 @@ func TestContext(t *testing.T) {
 	}
 	close(hold)
 	for i := range 100 {
-		if ok, err := c.Allow(t.Context(), "shop", KV("user", fmt.Sprint(i))); !ok || err != nil {
+		if ok, err := c.Key("shop", "user", fmt.Sprint(i)).Allow(t.Context()); !ok || err != nil {
 			t.Fatalf("%v, %v", ok, err)
 		}
 	}
@@ -454,7 +461,7 @@ func TestClose(t *testing.T) {
 	c.Close()
 	wg.Wait()
 	q, _ := appendCounter(nil, &user)
-	c.denials.note(keyOf(q), 1, &Decision{deniedFor: time.Hour}, time.Now())
+	c.denials.note(keyOf(q), 1, &Decision{}, time.Hour, time.Now())
 	if _, err := c.Check(t.Context(), user); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -474,10 +481,10 @@ func TestWait(t *testing.T) {
 		d.DelayNs = int64(10 * time.Millisecond)
 		return d
 	})
-	c := f.dial()
+	key := f.dial().Key("shop", "user", "42")
 	began := time.Now()
-	if d, err := c.Wait(t.Context(), user); err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
+	if err := key.Wait(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	if took := time.Since(began); took < 50*time.Millisecond {
 		t.Errorf("waited %v, want twice 20 ms and 10 ms", took)
@@ -485,7 +492,7 @@ func TestWait(t *testing.T) {
 	denials.Store(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := c.Wait(ctx, user); !errors.Is(err, ErrWouldExceedDeadline) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := key.Wait(ctx); !errors.Is(err, ErrWouldExceedDeadline) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a short deadline: %v", err)
 	}
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
@@ -493,41 +500,95 @@ func TestWait(t *testing.T) {
 		d.Verdict = sluicev1.Verdict_VERDICT_DENIED_NEVER
 		return d
 	})
-	if _, err := c.Wait(t.Context(), user); !errors.Is(err, ErrNever) {
+	if err := key.Wait(t.Context()); !errors.Is(err, ErrNever) || !errors.Is(err, ErrDenied) {
 		t.Errorf("never: %v", err)
 	}
 }
 
-// TestStalled: a node that takes checks and says nothing costs half of the time that they have.
+// TestStalled: a node that says nothing, not to an empty request either, costs five eighths of the time that checks have.
 func TestStalled(t *testing.T) {
 	f := newCluster(t, "n1", "n2")
-	hold := make(chan struct{})
-	defer close(hold)
-	f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
-		if n.name == "n2" {
-			<-hold
-		}
-	}
 	c := f.dial(WithTimeout(4 * time.Second))
+	f.stop(f.nodes[1])
 	for i := range 10 {
-		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
-		if err != nil || d.Source != SourceOwned || d.Owner != "n1" {
+		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: fmt.Sprint(i)}}, Amount: 1})
+		if err != nil || d.Source != limit.SourceOwned || d.Owner != "n1" {
 			t.Errorf("check %d: %+v, %v", i, d, err)
 		}
+	}
+}
+
+// TestPatient: a node that looks for an owner for longer than others take to hang is waited for, and its stream goes on
+// when it takes too long.
+func TestPatient(t *testing.T) {
+	f := newCluster(t, "n1")
+	const timeout = 2 * time.Second
+	c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed()))
+	var wait atomic.Int64
+	f.hold = func(*fakeNode, *sluicev1.CheckRequest) { time.Sleep(time.Duration(wait.Load())) }
+	wait.Store(int64(timeout * 7 / 8))
+	if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceOwned {
+		t.Errorf("%+v, %v", d, err)
+	}
+	wait.Store(int64(timeout * 3 / 2))
+	if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceFailClosed {
+		t.Errorf("too late: %+v, %v", d, err)
+	}
+	wait.Store(0)
+	if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceOwned || c.Stats().StreamsLost != 0 {
+		t.Errorf("after it: %+v, %v, %+v", d, err, c.Stats())
+	}
+}
+
+// TestTimeoutOfNodes: a call takes what nodes need for a takeover, as they tell, and not much more; and an earlier deadline of
+// the context is kept, by the policy.
+func TestTimeoutOfNodes(t *testing.T) {
+	for _, o := range [][]Option{nil, {WithoutRouting()}} {
+		f := newCluster(t, "n1")
+		f.checkTimeout = time.Second
+		c := f.dial(append(o, WithFailurePolicy(FailClosed()))...)
+		waitFor(t, "the nodes to tell", func() bool { return c.patience.Load() < int64(firstTimeout) })
+		hold := make(chan struct{})
+		f.hold = func(*fakeNode, *sluicev1.CheckRequest) {
+			select {
+			case <-hold:
+			case <-time.After(f.checkTimeout):
+			}
+		}
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceOwned {
+			t.Errorf("an answer after a takeover: %+v, %v", d, err)
+		}
+		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
+		began := time.Now()
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceFailClosed {
+			t.Errorf("no answer: %+v, %v", d, err)
+		} else if took := time.Since(began); took < f.checkTimeout || took > 2*f.checkTimeout {
+			t.Errorf("the policy answered after %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		d, err := c.Check(ctx, user)
+		if err != nil || d.Source != limit.SourceFailClosed || ctx.Err() != nil {
+			t.Errorf("before its deadline: %+v, %v, and %v", d, err, ctx.Err())
+		}
+		if _, err := c.Check(ctx, as(limit.VerbCharge, user)); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("a charge: %v", err)
+		}
+		cancel()
+		close(hold)
 	}
 }
 
 // TestOptions: wrong ones are named.
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Option{
-		"WithTimeout": WithTimeout(0), "WithDenyCache": WithDenyCache(-1), "WithOwners": WithOwners(0),
-		"FailLocal": WithFailurePolicy(FailLocal(1.5)), "WithFailurePolicy": WithFailurePolicy(FailurePolicy{}), "WithObserver": WithObserver(nil),
+		"WithTimeout": WithTimeout(0), "WithDenyCache": WithDenyCache(-1), "WithRouteCache": WithRouteCache(0),
+		"FailLocal": WithFailurePolicy(FailLocal(1.5)), "WithFailurePolicy": WithFailurePolicy(FailurePolicy{}), "WithObserver": WithObserver(nil), "WithTLS": WithTLS(nil), "WithLogger": WithLogger(nil), "WithToken": WithToken(nil),
 	} {
-		if _, err := Dial(t.Context(), "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New("127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := Dial(t.Context(), "127.0.0.1:1,"); err == nil {
+	if _, err := New("127.0.0.1:1,"); err == nil {
 		t.Error("an empty address was accepted")
 	}
 }
@@ -543,9 +604,9 @@ func TestNeverOfOthers(t *testing.T) {
 		return d
 	})
 	large := user
-	large.Cost = 11
-	list, err := f.dial().CheckAll(t.Context(), []Check{user, large})
-	if err != nil || list[0].RetryAfter != Never || list[1].RetryAfter != Never {
-		t.Errorf("%+v, %v", list, err)
+	large.Amount = 11
+	b, err := f.dial().CheckAll(t.Context(), user, large)
+	if _, known := b.RetryIn(); err != nil || known || b.Allowed || len(b.Denied()) != 1 || b.Denied()[0] != 1 || b.Strictest().Verdict != limit.VerdictNever {
+		t.Errorf("%+v, %v", b, err)
 	}
 }

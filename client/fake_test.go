@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -26,6 +27,7 @@ type fakeNode struct {
 	leaving    chan struct{}
 	asked      atomic.Int64
 	frames     atomic.Int64
+	stopped    atomic.Pointer[chan struct{}] // answers nothing until it is closed
 }
 
 // fakeCluster is nodes that agree on who holds what.
@@ -34,10 +36,11 @@ type fakeCluster struct {
 	nodes []*fakeNode
 	mu    sync.Mutex
 	// decide answers a check that node was asked; nil admits. hold is called before a frame is answered.
-	decide  func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
-	hold    func(node *fakeNode, r *sluicev1.CheckRequest)
-	members func() // called before the members are told
-	resets  int
+	decide func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
+	hold   func(node *fakeNode, r *sluicev1.CheckRequest)
+	resets int
+	// checkTimeout is what nodes tell.
+	checkTimeout time.Duration
 }
 
 func newCluster(t testing.TB, names ...string) *fakeCluster {
@@ -91,15 +94,18 @@ func (f *fakeCluster) set(decide func(node *fakeNode, c *sluicev1.Check) *sluice
 
 func (f *fakeCluster) dial(opts ...Option) *Client {
 	f.t.Helper()
-	c, err := Dial(context.Background(), f.nodes[0].addr, opts...)
+	c, err := New(f.nodes[0].addr, opts...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { c.Close() })
-	// Dial leaves nodes behind that a busy machine is slow to reach.
+	if err := c.Ready(context.Background()); err != nil {
+		f.t.Fatal(err)
+	}
+	// Ready leaves nodes behind that a busy machine is slow to reach.
 	waitFor(f.t, "all nodes to be reached", func() bool {
 		for _, n := range f.nodes {
-			if n.listed == "" && !c.opts.noRouting && streamOf(c, n) == nil {
+			if n.listed == "" && !c.opts.NoRouting && streamOf(c, n) == nil {
 				return false
 			}
 		}
@@ -116,11 +122,21 @@ func (f *fakeCluster) known(c *Client) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		return d.Source == SourceOwned
+		return d.Source == limit.SourceOwned
 	})
 }
 
+// stop makes n answer nothing until the test ends, as a stopped process does.
+func (f *fakeCluster) stop(n *fakeNode) {
+	c := make(chan struct{})
+	n.stopped.Store(&c)
+	f.t.Cleanup(func() { close(c) })
+}
+
 func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
+	if c := n.stopped.Load(); c != nil {
+		<-*c
+	}
 	if len(req.Checks) == 0 {
 		return &sluicev1.CheckResponse{Id: req.Id, Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_INVALID, Field: "checks"}}
 	}
@@ -192,12 +208,12 @@ func (n *fakeNode) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest,
 }
 
 func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.NodesResponse, error) {
-	if n.cluster.members != nil {
-		n.cluster.members()
+	if c := n.stopped.Load(); c != nil {
+		<-*c
 	}
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
-	res := &sluicev1.NodesResponse{Self: n.name}
+	res := &sluicev1.NodesResponse{Self: n.name, CheckTimeoutNs: int64(n.cluster.checkTimeout)}
 	for _, m := range n.cluster.nodes {
 		res.Nodes = append(res.Nodes, &sluicev1.Node{Name: m.name, GrpcAddress: cmp.Or(m.listed, m.addr)})
 	}

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"context"

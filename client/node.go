@@ -1,8 +1,7 @@
-package client
+package sluice
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -31,6 +30,7 @@ type node struct {
 	name, addr string
 	conn       *grpc.ClientConn
 	current    atomic.Pointer[stream]
+	rtt        atomic.Int64 // the round trip of the last empty request, in nanoseconds
 
 	mu struct {
 		sync.Mutex
@@ -44,7 +44,7 @@ type node struct {
 }
 
 func (c *Client) newNode(name, addr string) (*node, error) {
-	conn, err := grpc.NewClient(addr, c.opts.dial...)
+	conn, err := grpc.NewClient(addr, c.opts.Dial...)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (n *node) open() {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		n.client.noteRejection(err) // before tried is set: Dial reads it then
+		n.client.noteCause(err) // before reach.note: Ready reads it then
 	}
 	n.mu.Lock()
 	n.mu.opening, n.mu.tried = false, true
@@ -102,26 +102,33 @@ var checkStream = &grpc.StreamDesc{StreamName: "CheckStream", ClientStreams: tru
 // greet opens a stream and sends a request without checks. Its response is an error, and proves that the address is a
 // node that does not hang.
 func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, error) {
-	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.RateLimitService_CheckStream_FullMethodName,
-		grpc.ForceCodecV2(newCodec()), grpc.WaitForReady(true))
+	open := func(wait bool) (grpc.ClientStream, error) {
+		return n.conn.NewStream(ctx, checkStream, sluicev1.RateLimitService_CheckStream_FullMethodName,
+			grpc.ForceCodecV2(newCodec()), grpc.WaitForReady(wait))
+	}
+	g, err := open(false)
+	if status.Code(err) == codes.Unavailable {
+		n.client.noteCause(err) // and goes on: the node may just be starting
+		n.client.reach.note(false)
+		g, err = open(true)
+	}
 	if err != nil {
 		return nil, err
 	}
 	s := &stream{node: n, grpc: g, cancel: cancel}
-	f := newFrame(&s.mu.lanes[elsewhere])
+	f := newFrame(s.lane(false))
+	began := time.Now()
 	s.launchLocked(f) // s is not shared yet
 	// io.EOF says that the node has ended the stream already; RecvMsg says why.
 	if err := g.SendMsg(f); err != nil && err != io.EOF {
 		return nil, err
 	}
-	return s, g.RecvMsg(s)
-}
-
-// noteRejection remembers that the node did not take the client's credentials, if that is what err says.
-func (c *Client) noteRejection(err error) {
-	if st, ok := status.FromError(err); ok && st.Code() == codes.Unauthenticated {
-		c.rejection.Store(new(fmt.Errorf("%w: %s", ErrCredentials, st.Message())))
+	if err := g.RecvMsg(s); err != nil {
+		return nil, err
 	}
+	n.rtt.Store(int64(time.Since(began)))
+	n.client.setPatience(n)
+	return s, nil
 }
 
 // failedLocked begins a backoff.

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -19,7 +20,7 @@ type diary struct {
 func (o *diary) Decided(_ context.Context, e Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	line := e.Verb + " " + e.Domain + " " + e.Outcome()
+	line := e.Verb.String() + " " + e.Domain + " " + string(e.Outcome())
 	if e.Err == nil {
 		line += " " + e.Decision.Source.String()
 	}
@@ -39,36 +40,39 @@ func TestObserver(t *testing.T) {
 		}
 		return d
 	})
-	o := &diary{}
-	c := f.dial(WithObserver(o))
+	o, other := &diary{}, &diary{}
+	c := f.dial(WithObserver(o), WithObserver(other))
 	ctx := t.Context()
 	large, bad := user, user
-	large.Cost, bad.Domain = 5, ""
-	c.Allow(ctx, "shop", user.Descriptor...)
+	large.Amount, bad.Domain = 5, ""
+	c.Key("shop", "user", "42").Allow(ctx)
 	c.Check(ctx, large)
 	c.Check(ctx, large)
-	c.Read(ctx, user)
-	c.Charge(ctx, user)
-	c.Refund(ctx, user)
-	c.CheckAll(ctx, []Check{user, large})
-	c.CheckAll(ctx, []Check{user, bad})
+	c.Check(ctx, as(limit.VerbRead, user))
+	c.Check(ctx, as(limit.VerbCharge, user))
+	c.Check(ctx, as(limit.VerbRefund, user))
+	c.CheckAll(ctx, user, large)
+	c.CheckAll(ctx, user, bad)
 	c.Check(ctx, bad)
-	c.Reset(ctx, "shop", user.Descriptor...)
+	c.Key("shop", "user", "42").Reset(ctx)
 	f.nodes[0].server.Stop()
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	c.Check(ended, user)
-	c.Reset(ended, "shop", user.Descriptor...)
+	c.Key("shop", "user", "42").Reset(ended)
 	want := []string{
 		"check shop allowed owned", "check shop denied owned", "check shop denied deny_cache", "read shop allowed owned",
 		"charge shop allowed owned", "refund shop allowed owned", "check shop allowed owned", "check shop denied owned",
 		"check shop invalid", "check  invalid", "reset shop allowed owned", "check shop error", "reset shop error",
 	}
+	if !slices.Equal(o.lines, other.lines) {
+		t.Errorf("the second observer was told\n%q", other.lines)
+	}
 	if !slices.Equal(o.lines, want) {
 		t.Errorf("told\n%q\nwant\n%q", o.lines, want)
 	}
 	s := c.Stats()
-	if s.Allowed[SourceOwned] != 5 || s.Denied[SourceOwned] != 2 || s.Denied[SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
+	if s.Allowed[limit.SourceOwned] != 6 || s.Denied[limit.SourceOwned] != 2 || s.Denied[limit.SourceDenyCache] != 1 || s.Invalid != 2 || s.Failed != 2 {
 		t.Errorf("%+v", s)
 	}
 }

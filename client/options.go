@@ -1,39 +1,49 @@
-package client
+package sluice
 
 import (
-	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"log/slog"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-project/sluice/client/internal/config"
+	"github.com/sluice-project/sluice/client/limit"
 )
 
-// Option changes how a Client works.
-type Option func(*options) error
+// Option sets an option of a Client. Package sluicegrpc has those with gRPC's types.
+type Option = config.Option
 
-type options struct {
-	timeout   time.Duration
-	policy    FailurePolicy
-	denyCache int
-	owners    int
-	noRouting bool
-	dial      []grpc.DialOption
-	observer  Observer
-	token     TokenSource
-	inClear   bool
-}
+// TokenSource returns the token of a call. It is called for each new stream and each unary call, from several goroutines.
+// Its errors fail the call and must not contain the token.
+type TokenSource = config.TokenSource
 
-func newOptions(list []Option) (options, error) {
-	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, owners: 65_536}
-	// The cluster's rules bound the size of responses; nodes have no cap either.
-	o.dial = []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+// Token returns a source of a constant token.
+func Token(token string) TokenSource { return config.Token(token) }
+
+// TokenFile returns a source that reads the token from a file, which may be replaced: it is read at most once a second.
+// While it cannot be read, the last token is used.
+func TokenFile(path string) TokenSource { return config.TokenFile(path) }
+
+func newOptions(list []Option) (config.Options, error) {
+	o := config.Options{Policy: limit.FailByRule(limit.FailOpen()), DenyCache: 10_000, Routes: 65_536}
+	for _, f := range list {
+		if err := f(&o); err != nil {
+			return o, fmt.Errorf("sluice: %w", err)
+		}
+	}
+	transport := insecure.NewCredentials()
+	if o.TLS != nil {
+		transport = credentials.NewTLS(o.TLS)
+	}
+	first := []grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		// The cluster's rules bound the size of responses; nodes have no cap either.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
 		// A node that comes back is found soon: the circuit breaker says when to try.
@@ -42,198 +52,114 @@ func newOptions(list []Option) (options, error) {
 			MinConnectTimeout: openTimeout,
 		}),
 	}
-	for _, f := range list {
-		if err := f(&o); err != nil {
-			return o, fmt.Errorf("sluice: %w", err)
-		}
+	if o.Token != nil {
+		first = append(first, grpc.WithPerRPCCredentials(config.Credentials(o.Token, o.Plaintext)))
 	}
-	if o.token != nil {
-		o.dial = append(o.dial, grpc.WithPerRPCCredentials(TokenCredentials(o.token, o.inClear)))
-	}
+	o.Dial = append(first, o.Dial...)
 	return o, nil
 }
 
-// WithTimeout bounds the time of a call with all its retries; then the FailurePolicy answers. Above 0; 3 s by default,
-// which is longer than a cluster needs after a crash.
+// WithTimeout bounds the time of a call with all its retries, after which the FailurePolicy answers. Above 0. The default is
+// the nodes' own --check-timeout, which they tell, plus a round trip and 300 ms; 3 s until a node has told.
+// Nodes need their --check-timeout when a key's owner has crashed, so less makes an outage of every takeover.
 func WithTimeout(d time.Duration) Option {
-	return func(o *options) error {
+	return func(o *config.Options) error {
 		if d <= 0 {
 			return fmt.Errorf("WithTimeout: %v; want a time above 0", d)
 		}
-		o.timeout = d
+		o.Timeout = d
 		return nil
 	}
 }
 
-// WithFailurePolicy sets the policy when no node answers: FailOpen, which is the default, FailClosed or FailLocal.
+// WithFailurePolicy sets the policy when no node answers; FailByRule(FailOpen()) by default. Key.OnFailure sets that of one
+// Key.
 func WithFailurePolicy(p FailurePolicy) Option {
-	return func(o *options) error {
-		switch {
-		case p.kind != SourceFailOpen && p.kind != SourceFailClosed && !p.local():
-			return errors.New("WithFailurePolicy: want FailOpen, FailClosed or FailLocal")
-		case p.local() && !(p.share > 0 && p.share <= 1):
-			return fmt.Errorf("WithFailurePolicy: FailLocal: share %v; want above 0 and at most 1", p.share)
+	return func(o *config.Options) error {
+		if err := p.Validate(); err != nil {
+			return fmt.Errorf("WithFailurePolicy: %w", err)
 		}
-		o.policy = p
+		o.Policy = p
 		return nil
 	}
 }
 
 // WithDenyCache sets how many denials are remembered, 10,000 by default; 0 remembers none.
 func WithDenyCache(entries int) Option {
-	return func(o *options) error {
+	return func(o *config.Options) error {
 		if entries < 0 {
 			return fmt.Errorf("WithDenyCache: %d; want 0 or more entries", entries)
 		}
-		o.denyCache = entries
+		o.DenyCache = entries
 		return nil
 	}
 }
 
-// WithOwners sets of how many counters the owner is remembered, 65,536 by default.
-func WithOwners(entries int) Option {
-	return func(o *options) error {
+// WithRouteCache sets of how many counters the owner is remembered, 65,536 by default.
+func WithRouteCache(entries int) Option {
+	return func(o *config.Options) error {
 		if entries < 1 {
-			return fmt.Errorf("WithOwners: %d; want 1 entry or more", entries)
+			return fmt.Errorf("WithRouteCache: %d; want 1 entry or more", entries)
 		}
-		o.owners = entries
+		o.Routes = entries
 		return nil
 	}
 }
 
 // WithoutRouting uses only the addresses of the target, in turn: for clients that cannot reach the nodes' own addresses.
 func WithoutRouting() Option {
-	return func(o *options) error { o.noRouting = true; return nil }
+	return func(o *config.Options) error { o.NoRouting = true; return nil }
 }
 
-// WithDialOptions adds options to every connection, for example credentials; without any,
-// connections are not encrypted.
-func WithDialOptions(list ...grpc.DialOption) Option {
-	return func(o *options) error { o.dial = append(o.dial, list...); return nil }
-}
-
-// Observer gets an Event for every decision. Decided is called in the caller's goroutine and must be quick and safe for
-// concurrent use.
-type Observer interface {
-	Decided(ctx context.Context, e Event)
-}
-
-// Event is one decision or error. CheckAll has one for each check, or one if it failed: with the domain of the first check
-// and the sum of the costs.
-type Event struct {
-	Domain string
-	// Verb is check, read, charge, refund or reset.
-	Verb string
-	// Cost is 0 for a reset.
-	Cost int64
-	// Decision is zero if Err is set. That of a reset has only Allowed, Rule, Source and Owner.
-	Decision Decision
-	Err      error
-	Took     time.Duration
-}
-
-// Outcome returns allowed, denied, shadowed (allowed by a rule that only watches), invalid (the check was wrong) or
-// error.
-func (e *Event) Outcome() string {
-	switch {
-	case e.Err != nil:
-		if _, ok := errors.AsType[*Error](e.Err); ok {
-			return "invalid"
+// WithTLS encrypts connections; they are not encrypted by default. The client connects to nodes by IP address, so set a
+// ServerName that the certificates of all nodes have.
+func WithTLS(c *tls.Config) Option {
+	return func(o *config.Options) error {
+		if c == nil {
+			return errors.New("WithTLS: nil; want a *tls.Config, which may be empty")
 		}
-		return "error"
-	case e.Decision.Shadowed:
-		return "shadowed"
-	case e.Decision.Allowed:
-		return "allowed"
+		o.TLS = c.Clone()
+		return nil
 	}
-	return "denied"
 }
 
-// WithObserver sets an Observer.
+// WithToken sends the tokens of source to the nodes. Over connections without TLS, only loopback addresses get them, unless
+// WithPlaintextToken is set.
+func WithToken(source TokenSource) Option {
+	return func(o *config.Options) error {
+		if source == nil {
+			return errors.New("WithToken: nil")
+		}
+		o.Token = source
+		return nil
+	}
+}
+
+// WithPlaintextToken sends the token of WithToken over connections without TLS too, where it can be read: for networks that
+// are encrypted otherwise.
+func WithPlaintextToken() Option {
+	return func(o *config.Options) error { o.Plaintext = true; return nil }
+}
+
+// WithObserver adds an Observer.
 func WithObserver(observer Observer) Option {
-	return func(o *options) error {
+	return func(o *config.Options) error {
 		if observer == nil {
 			return errors.New("WithObserver: nil")
 		}
-		o.observer = observer
+		o.Observers = append(o.Observers, observer)
 		return nil
 	}
 }
 
-// Stats counts since Dial, except for Nodes.
-type Stats struct {
-	// Allowed and Denied are decisions by source.
-	Allowed, Denied map[Source]uint64
-	// Invalid are calls with an *Error, Failed those with another error.
-	Invalid, Failed uint64
-	// Retries are attempts after the first.
-	Retries uint64
-	// Frames were sent; checks ÷ frames is how well calls travel together.
-	Frames uint64
-	// StreamsLost are streams that ended other than by Close.
-	StreamsLost uint64
-	// Nodes is the number of known nodes of the cluster; 0 while only the target is used.
-	Nodes int
-}
-
-type counters struct {
-	allowed, denied                               [sources]atomic.Uint64
-	invalid, failed, retries, frames, streamsLost atomic.Uint64
-}
-
-// count counts a decision, or an error if err is not nil.
-func (s *counters) count(d *Decision, err error) {
-	if err != nil {
-		if _, ok := errors.AsType[*Error](err); ok {
-			s.invalid.Add(1)
-		} else {
-			s.failed.Add(1)
+// WithLogger sets where the client says that a FailurePolicy decides, that nodes decide again, and that no rule matches;
+// slog.Default() by default.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *config.Options) error {
+		if l == nil {
+			return errors.New("WithLogger: nil; want a *slog.Logger, for example slog.New(slog.DiscardHandler)")
 		}
-		return
-	}
-	if d.Allowed {
-		s.allowed[d.Source].Add(1)
-	} else {
-		s.denied[d.Source].Add(1)
-	}
-}
-
-// Stats returns what c has counted.
-func (c *Client) Stats() Stats {
-	s := &c.stats
-	r := Stats{
-		Allowed: map[Source]uint64{}, Denied: map[Source]uint64{},
-		Invalid: s.invalid.Load(), Failed: s.failed.Load(), Retries: s.retries.Load(),
-		Frames: s.frames.Load(), StreamsLost: s.streamsLost.Load(), Nodes: len(c.fleet.Load().nodes),
-	}
-	for i := range s.allowed {
-		if n := s.allowed[i].Load(); n > 0 {
-			r.Allowed[Source(i)] = n
-		}
-		if n := s.denied[i].Load(); n > 0 {
-			r.Denied[Source(i)] = n
-		}
-	}
-	return r
-}
-
-// ReportLoad reports the load of the service behind a pool: 0 is idle, 1 its capacity. The pool shrinks by it, as its
-// rule file says. A report is valid for the time that the rules give it, 10 s by default, so report every few seconds. Each
-// Client is a reporter of its own, and the highest load of all reporters counts. An *Error says that load is out of range,
-// or that the rules have no such pool or that it follows no load; ErrUnavailable says that no node has answered in time.
-func (c *Client) ReportLoad(ctx context.Context, domain, pool string, load float64) error {
-	req := &sluicev1.ReportLoadRequest{Domain: domain, Pool: pool, Load: load, Reporter: c.reporter}
-	_, err := c.inTurns(ctx, counterKey{}, func(ctx context.Context, n *node) error {
-		try, cancel := context.WithTimeout(ctx, c.opts.timeout/2)
-		defer cancel()
-		_, err := sluicev1.NewRateLimitServiceClient(n.conn).ReportLoad(try, req)
-		if err != nil {
-			return finalOf(err, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition)
-		}
+		o.Logger = l
 		return nil
-	})
-	if errors.Is(err, errUnsent) {
-		return fmt.Errorf("%w within %v", ErrUnavailable, c.opts.timeout)
 	}
-	return err
 }

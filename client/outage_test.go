@@ -1,15 +1,19 @@
-package client
+package sluice
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -35,8 +39,8 @@ func TestMembersOutOfReach(t *testing.T) {
 	c := f.dial()
 	for i := range 50 {
 		began := time.Now()
-		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
-		if err != nil || d.Source != SourceOwned {
+		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: fmt.Sprint(i)}}, Amount: 1})
+		if err != nil || d.Source != limit.SourceOwned {
 			t.Fatalf("check %d: %+v, %v", i, d, err)
 		}
 		if took := time.Since(began); took > openTimeout/2 {
@@ -53,13 +57,13 @@ func TestMembersOutOfReach(t *testing.T) {
 func TestOutage(t *testing.T) {
 	f := newCluster(t, "n1")
 	const timeout = 2 * time.Second
-	c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed))
+	c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed()))
 	addr := f.nodes[0].addr
 	f.nodes[0].server.Stop()
 	var wg sync.WaitGroup
 	for range 20 { // the first wait in vain, together
 		wg.Go(func() {
-			if d, err := c.Check(context.Background(), user); err != nil || d.Source != SourceFailClosed {
+			if d, err := c.Check(context.Background(), user); err != nil || d.Source != limit.SourceFailClosed {
 				t.Errorf("%+v, %v", d, err)
 			}
 		})
@@ -67,11 +71,11 @@ func TestOutage(t *testing.T) {
 	wg.Wait()
 	began := time.Now()
 	for range 100 {
-		if d, err := c.Check(t.Context(), user); err != nil || d.Source != SourceFailClosed {
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != limit.SourceFailClosed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
-	if _, err := c.Refund(t.Context(), user); !errors.Is(err, ErrUnavailable) {
+	if _, err := c.Check(t.Context(), as(limit.VerbRefund, user)); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("refund: %v", err)
 	}
 	if took := time.Since(began); took > timeout {
@@ -87,35 +91,23 @@ func TestOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Source == SourceOwned
+		return d.Source == limit.SourceOwned
 	})
 }
 
 // TestHang: nodes that take checks and say nothing, the members' question too, cost no caller more time than it has.
 func TestHang(t *testing.T) {
 	f := newCluster(t, "n1", "n2", "n3")
-	hold := make(chan struct{})
-	var hanging atomic.Bool
-	f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
-		if n.name != "n3" && hanging.Load() {
-			<-hold
-		}
-	}
-	f.members = func() {
-		if hanging.Load() {
-			<-hold
-		}
-	}
-	defer close(hold)
 	const timeout = 3 * time.Second
 	c := f.dial(WithTimeout(timeout))
-	hanging.Store(true)
+	f.stop(f.nodes[0])
+	f.stop(f.nodes[1])
 	c.refreshSoon()
 	var wg sync.WaitGroup
 	for i := range 30 {
 		wg.Go(func() {
 			began := time.Now()
-			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}}); err != nil {
+			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{Key: "user", Value: fmt.Sprint(i)}}, Amount: 1}); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(began); took > timeout+timeout/4 {
@@ -147,7 +139,7 @@ func TestLanes(t *testing.T) {
 	const lost = 40
 	for i := range lost {
 		wg.Go(func() {
-			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{"lost", fmt.Sprint(i)}}}); err != nil {
+			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{Key: "lost", Value: fmt.Sprint(i)}}, Amount: 1}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -158,8 +150,8 @@ func TestLanes(t *testing.T) {
 	})
 	for i := range 20 {
 		for _, key := range []string{"user", "new"} {
-			d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{key, fmt.Sprint(42 + i)}}})
-			if err != nil || d.Source != SourceOwned {
+			d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{Key: key, Value: fmt.Sprint(42 + i)}}, Amount: 1})
+			if err != nil || d.Source != limit.SourceOwned {
 				t.Errorf("%s: %+v, %v", key, d, err)
 			}
 		}
@@ -169,6 +161,104 @@ func TestLanes(t *testing.T) {
 	}
 	close(hold)
 	wg.Wait()
+}
+
+// TestPolicyByRule: the on_failure of a rule binds the client, for values that it has never asked about too, and as long as the
+// rule says so; a policy of the Key goes first.
+func TestPolicyByRule(t *testing.T) {
+	f := newCluster(t, "n1")
+	var loginSays atomic.Int32
+	loginSays.Store(int32(sluicev1.OnFailure_ON_FAILURE_CLOSED))
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, true)
+		d.Rule = "shop/" + c.GetDescriptor_()[0].GetKey()
+		switch c.GetDescriptor_()[0].GetKey() {
+		case "login":
+			d.OnFailure = sluicev1.OnFailure(loginSays.Load())
+		case "page":
+			d.OnFailure = sluicev1.OnFailure_ON_FAILURE_OPEN
+		}
+		return d
+	})
+	logged := &bytes.Buffer{}
+	c := f.dial(WithFailurePolicy(FailByRule(FailLocal(1))), WithTimeout(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
+	f.known(c)
+	ask := func(key, value string) Decision {
+		t.Helper()
+		d, err := c.Key("shop", key, value).Check(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	learn := func() {
+		for _, key := range []string{"login", "page", "user"} {
+			waitFor(t, "a node to answer", func() bool { return ask(key, "known").Degraded == nil })
+		}
+	}
+	stopped := func(want map[string]limit.Source) {
+		t.Helper()
+		addr := f.nodes[0].addr
+		f.nodes[0].server.Stop()
+		for key, source := range want {
+			if d := ask(key, "new"); d.Source != source || d.Allowed == (source == limit.SourceFailClosed) || !errors.Is(d.Degraded, ErrUnavailable) {
+				t.Errorf("%s: %+v, want %v", key, d, source)
+			}
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.serve(f.nodes[0], l)
+	}
+	learn()
+	stopped(map[string]limit.Source{"login": limit.SourceFailClosed, "page": limit.SourceFailOpen, "user": limit.SourceFailLocal})
+	loginSays.Store(0)
+	learn()
+	waitFor(t, "the outage to end", func() bool { // a moment after the last decision of a policy
+		ask("user", "known")
+		return strings.Contains(logged.String(), "nodes answer again")
+	})
+	stopped(map[string]limit.Source{"login": limit.SourceFailLocal})
+	if d, err := c.Key("shop", "page", "new").OnFailure(FailClosed()).Check(t.Context(), 1); err != nil || d.Source != limit.SourceFailClosed && d.Degraded != nil {
+		t.Errorf("a policy of the key: %+v, %v", d, err)
+	}
+	for text, want := range map[string]int{"no node answers": 2, "nodes answer again": 1} {
+		if got := strings.Count(logged.String(), text); got != want {
+			t.Errorf("%d lines say %q, want %d:\n%s", got, text, want, logged)
+		}
+	}
+}
+
+// TestFailTo: another limiter decides what no node does.
+func TestFailTo(t *testing.T) {
+	spare := &spareLimiter{}
+	c, err := New("127.0.0.1:1", WithTimeout(50*time.Millisecond), WithFailurePolicy(FailTo(spare)), WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	key := c.Key("shop", "user", "42")
+	if d, err := key.Check(t.Context(), 7); err != nil || !d.Allowed || d.Remaining != 7 || d.Source != limit.SourceFailLocal || d.Degraded == nil {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if b, err := c.CheckAll(t.Context(), key.Spend(1), key.Spend(2)); err != nil || !b.Allowed {
+		t.Errorf("%+v, %v", b, err)
+	}
+	spare.err = errors.New("broken")
+	if d, err := key.Check(t.Context(), 7); err != nil || d.Allowed || !errors.Is(d.Degraded, spare.err) {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// spareLimiter allows everything.
+type spareLimiter struct {
+	Limiter
+	err error
+}
+
+func (s *spareLimiter) Check(_ context.Context, q Check) (Decision, error) {
+	return Decision{Allowed: true, Remaining: q.Amount, Verdict: limit.VerdictAllowed}, s.err
 }
 
 // TestBlockedStaysBlocked: a local limiter admits nothing of what the cluster's limit never does.
@@ -182,7 +272,7 @@ func TestBlockedStaysBlocked(t *testing.T) {
 	c := f.dial(WithFailurePolicy(FailLocal(1)), WithTimeout(50*time.Millisecond))
 	f.known(c)
 	f.nodes[0].server.Stop()
-	if d, err := c.Check(t.Context(), user); err != nil || d.Allowed || d.RetryAfter != Never || d.Source != SourceFailLocal {
+	if d, err := c.Check(t.Context(), user); err != nil || d.Allowed || d.Verdict != limit.VerdictNever || d.Source != limit.SourceFailLocal {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -194,32 +284,41 @@ func TestLocalAllOrNothing(t *testing.T) {
 	f.known(c)
 	f.nodes[0].server.Stop()
 	much := user
-	much.Cost = 100 // of 10
+	much.Amount = 100 // of 10
 	for range 5 {
-		all, err := c.CheckAll(t.Context(), []Check{user, much})
-		if err != nil || all[0].Allowed || all[1].Allowed || all[0].RetryAfter != Never || all[1].RetryAfter != Never {
+		all, err := c.CheckAll(t.Context(), user, much)
+		if _, known := all.RetryIn(); err != nil || all.Allowed || known || all.Decisions[0].Verdict != limit.VerdictDeniedByOthers {
 			t.Fatalf("%+v, %v", all, err)
 		}
 	}
 	all10 := user
-	all10.Cost = 10
+	all10.Amount = 10
 	if d, err := c.Check(t.Context(), all10); err != nil || !d.Allowed {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
-// TestQueueTooLong: a queue whose turn comes after the deadline is not waited for.
+// TestQueueTooLong: a queue whose turn comes after the deadline is not waited for, and the place in it is given back.
 func TestQueueTooLong(t *testing.T) {
 	f := newCluster(t, "n1")
-	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
+	var refunds atomic.Int64
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		if c.GetVerb() == sluicev1.Verb_VERB_REFUND {
+			refunds.Add(c.GetCost() + 1) // unset, since it is 1
+		}
 		d := decision(n, true)
 		d.DelayNs = int64(time.Hour)
 		return d
 	})
-	c := f.dial()
+	key := f.dial().Key("shop", "user", "42")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if d, err := c.Wait(ctx, user); !errors.Is(err, ErrWouldExceedDeadline) || !d.Allowed {
-		t.Errorf("%+v, %v", d, err)
+	if err := key.Wait(ctx); !errors.Is(err, ErrWouldExceedDeadline) || refunds.Load() != 1 {
+		t.Errorf("%v, %d given back", err, refunds.Load())
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if err := key.Wait(ctx); !errors.Is(err, context.Canceled) || refunds.Load() != 2 {
+		t.Errorf("cancelled: %v, %d given back", err, refunds.Load())
 	}
 }

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"cmp"
@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -77,15 +78,16 @@ type owner struct {
 
 // learn remembers the owner of a counter from the decision of n. known says that n was asked as the owner.
 func (c *Client) learn(key counterKey, n *node, known bool, d *Decision) {
-	if d.Source != SourceOwned && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
+	local := c.local.Load()
+	if d.Source != limit.SourceOwned && d.Source != limit.SourceForwarded || known && d.Owner == n.name && !local {
 		return
 	}
 	f := c.fleet.Load()
-	if len(f.nodes) < 2 && !c.opts.policy.local() {
+	if len(f.nodes) < 2 && !local {
 		return
 	}
 	h := owner{name: d.Owner}
-	if c.opts.policy.local() {
+	if local && d.Counted {
 		h.limit, h.period = d.Limit, d.Period
 	}
 	if old, ok := c.owners.Peek(key); !ok || old != h {
@@ -127,9 +129,6 @@ func (c *Client) follow() {
 // refresh asks one node after the other for the members, until one responds: first those that have a stream, then
 // the target.
 func (c *Client) refresh() {
-	if c.opts.noRouting {
-		return
-	}
 	var order []*node
 	for _, n := range c.fleet.Load().nodes {
 		if n.current.Load() != nil {
@@ -145,7 +144,11 @@ func (c *Client) refresh() {
 		res, err := sluicev1.NewRateLimitServiceClient(n.conn).Nodes(ctx, &sluicev1.NodesRequest{})
 		cancel()
 		if err == nil {
-			c.setNodes(res.GetNodes())
+			c.checkTimeout.Store(max(0, res.GetCheckTimeoutNs()))
+			c.setPatience(n)
+			if !c.opts.NoRouting {
+				c.setNodes(res.GetNodes())
+			}
 			return
 		}
 		if c.ctx.Err() != nil {
@@ -156,7 +159,7 @@ func (c *Client) refresh() {
 
 // watch ends streams that hang and connects nodes after their backoff, until the client is closed.
 func (c *Client) watch() {
-	tick := time.NewTicker(min(max(c.opts.timeout/16, 5*time.Millisecond), 200*time.Millisecond))
+	tick := time.NewTicker(min(max(time.Duration(c.patience.Load())/16, 5*time.Millisecond), 200*time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -166,8 +169,8 @@ func (c *Client) watch() {
 		}
 		now := time.Now()
 		for _, n := range c.allNodes() {
-			if s := n.current.Load(); s != nil && s.hangs(now, c.opts.timeout) {
-				s.end(context.DeadlineExceeded)
+			if s := n.current.Load(); s != nil {
+				s.check(now, time.Duration(c.patience.Load()))
 			}
 		}
 		c.connect()
@@ -217,7 +220,7 @@ func (c *Client) setNodes(nodes []*sluicev1.Node) {
 // retire closes n, which is not picked any more, after the time that calls in flight may take.
 func (c *Client) retire(n *node) {
 	if !c.spawn(func() {
-		pause.For(c.ctx, c.opts.timeout)
+		pause.For(c.ctx, time.Duration(c.patience.Load()))
 		n.close()
 	}) {
 		n.close()
@@ -279,7 +282,7 @@ func (c *Client) find(ctx context.Context, key counterKey, avoid *node) (s *stre
 		if c.closed.Load() {
 			return nil, false, ErrClosed
 		}
-		if c.reach.missed(time.Now()) >= c.opts.timeout {
+		if c.reach.missed(time.Now()) >= time.Duration(c.patience.Load()) {
 			return nil, false, errUnsent
 		}
 		t := time.NewTimer(c.jitter(firstPause)) // the backoff of a node may have ended

@@ -1,4 +1,4 @@
-package client
+package sluice
 
 import (
 	"context"
@@ -30,15 +30,26 @@ const (
 
 // call is one check in flight, and its decision. Its caller may stop waiting for done, and leave the call to the stream.
 type call struct {
-	body     []byte // a sluice.v1.Check
-	decision Decision
-	asked    time.Time // when its frame was sent, if it was
-	failure  *sluicev1.Error
-	err      error
-	done     chan struct{}
+	body    []byte // a sluice.v1.Check
+	key     counterKey
+	answer  answer
+	asked   time.Time // when its frame was sent, if it was
+	failure *sluicev1.Error
+	err     error
+	done    chan struct{}
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+func newCall() *call { return &call{done: make(chan struct{}, 1)} }
+
+var calls = sync.Pool{New: func() any { return newCall() }}
+
+// outcome returns the error of a call that is done.
+func (c *call) outcome() error {
+	if c.err != nil {
+		return c.err
+	}
+	return errorOf(c.failure)
+}
 
 // complete ends the call. It never blocks.
 func (c *call) complete(err error) {
@@ -48,7 +59,7 @@ func (c *call) complete(err error) {
 
 // release returns c to the pool. It must be answered.
 func (c *call) release() {
-	c.decision, c.asked, c.failure, c.err = Decision{}, time.Time{}, nil, nil
+	c.answer, c.asked, c.failure, c.err = answer{}, time.Time{}, nil, nil
 	calls.Put(c)
 }
 
@@ -60,6 +71,8 @@ type frame struct {
 	calls []*call
 	sent  time.Time
 	late  bool // it does not count in its lane any more
+	whole bool // no check may be added
+	left  bool // its callers have given up; the answer is thrown away
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -87,7 +100,7 @@ func (f *frame) add(c *call) {
 
 // has reports whether there is room for c.
 func (f *frame) has(c *call) bool {
-	return len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-16)
+	return !f.whole && len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-16)
 }
 
 // lane is a queue of frames on a stream, which does not wait for the responses of other lanes.
@@ -123,6 +136,7 @@ type stream struct {
 		lastID   uint64
 		sending  bool
 		heard    time.Time   // when the last response came
+		probed   time.Time   // when an empty request was sent that is not answered; zero for none
 		late     *time.Timer // fires when frames in flight may be late, if armed
 		armed    bool
 		ended    error // the end of the stream
@@ -132,18 +146,11 @@ type stream struct {
 // submit queues c, which will be answered unless there is an error. known says that the node is the owner, as far as is
 // known.
 func (s *stream) submit(c *call, known bool) error {
-	l := &s.mu.lanes[elsewhere]
-	if known {
-		l = &s.mu.lanes[here]
-	}
+	l := s.lane(known)
 	s.mu.Lock()
-	if s.mu.ended != nil {
+	if err := s.fullLocked(); err != nil {
 		s.mu.Unlock()
-		return errUnsent
-	}
-	if s.mu.queued >= maxQueued {
-		s.mu.Unlock()
-		return errBusy
+		return err
 	}
 	n := len(l.waiting)
 	if n == 0 || !l.waiting[n-1].has(c) {
@@ -151,7 +158,49 @@ func (s *stream) submit(c *call, known bool) error {
 		n++
 	}
 	l.waiting[n-1].add(c)
-	s.mu.queued++
+	s.startUnlock(1)
+	return nil
+}
+
+// submitOwn queues r as a frame of its own. A large one keeps others waiting while it is sent.
+func (s *stream) submitOwn(r *request) error {
+	f := newFrame(s.lane(r.known))
+	f.whole = true
+	for _, c := range r.calls {
+		f.add(c)
+	}
+	*f.out = append(*f.out, r.fields...)
+	s.mu.Lock()
+	if err := s.fullLocked(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	f.lane.waiting = append(f.lane.waiting, f)
+	s.startUnlock(len(r.calls))
+	return nil
+}
+
+func (s *stream) lane(known bool) *lane {
+	if known {
+		return &s.mu.lanes[here]
+	}
+	return &s.mu.lanes[elsewhere]
+}
+
+// fullLocked returns why nothing can be queued, or nil.
+func (s *stream) fullLocked() error {
+	switch {
+	case s.mu.ended != nil:
+		return errUnsent
+	case s.mu.queued >= maxQueued:
+		return errBusy
+	}
+	return nil
+}
+
+// startUnlock counts checks that were queued, unlocks s, and sends what may be sent now.
+func (s *stream) startUnlock(checks int) {
+	s.mu.queued += checks
 	lead := s.leadLocked()
 	if !lead && !s.mu.armed {
 		s.armLocked()
@@ -162,7 +211,6 @@ func (s *stream) submit(c *call, known bool) error {
 		runtime.Gosched()
 		s.send()
 	}
-	return nil
 }
 
 // readyLocked returns a lane with a frame that may be sent now, or nil.
@@ -196,15 +244,20 @@ func (s *stream) send() {
 		s.mu.queued -= len(f.calls)
 		s.launchLocked(f)
 		s.mu.Unlock()
-		s.node.client.stats.frames.Add(1)
-		// An error says that the stream has ended; receive gets the cause and answers the calls.
-		if err := s.grpc.SendMsg(f); err != nil {
-			s.cancel()
-		}
+		s.transmit(f)
 		s.mu.Lock()
 	}
 	s.mu.sending = false
 	s.mu.Unlock()
+}
+
+// transmit sends a frame that was launched. Its caller owns the sending half.
+func (s *stream) transmit(f *frame) {
+	s.node.client.stats.frames.Add(1)
+	// An error says that the stream has ended; receive gets the cause and answers the calls.
+	if err := s.grpc.SendMsg(f); err != nil {
+		s.cancel()
+	}
 }
 
 // launchLocked makes f ready to be sent.
@@ -281,14 +334,14 @@ func (s *stream) take(b []byte) error {
 	if len(f.calls) > 0 && !s.worked.Load() {
 		s.worked.Store(true)
 	}
-	if failure == nil && len(decisions) != len(f.calls) {
+	if failure == nil && len(decisions) != len(f.calls) && !f.left {
 		err = fmt.Errorf("%w: %d decisions on %d checks", errMalformed, len(decisions), len(f.calls))
 	}
 	for i, c := range f.calls {
 		if failure != nil {
 			c.failure = failure
 		} else if err == nil {
-			c.failure, err = readDecision(decisions[i], &c.decision, &s.names)
+			c.failure, err = readDecision(decisions[i], &c.answer, &s.names)
 			c.asked = f.sent
 		}
 		if err != nil {
@@ -362,18 +415,44 @@ func (s *stream) end(why error) {
 	}
 }
 
-// hangs reports whether the node has sent nothing for most of timeout, which leaves the rest for another node, or has not
-// answered one frame for all of it. Nodes wait half of that for an owner.
-func (s *stream) hangs(now time.Time, timeout time.Duration) bool {
+// check ends s if its node hangs: it has not even answered an empty request for a part of patience, or one frame for twice as
+// long as patience. Callers of frames that are older than patience are told that they were not answered.
+func (s *stream) check(now time.Time, patience time.Duration) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.mu.inFlight) == 0 {
-		return false
+	if len(s.mu.inFlight) == 0 || s.mu.ended != nil {
+		s.mu.probed = time.Time{}
+		s.mu.Unlock()
+		return
 	}
 	oldest := s.mu.inFlight[0].sent
-	silence := now.Sub(oldest)
+	silent := now.Sub(oldest)
 	if s.mu.heard.After(oldest) {
-		silence = now.Sub(s.mu.heard)
+		silent = now.Sub(s.mu.heard)
 	}
-	return silence > timeout*5/8 || now.Sub(oldest) > timeout
+	if s.mu.heard.After(s.mu.probed) {
+		s.mu.probed = time.Time{}
+	}
+	hangs := !s.mu.probed.IsZero() && now.Sub(s.mu.probed) > patience*5/16 || now.Sub(oldest) > 2*patience
+	var overdue []*call
+	for _, f := range s.mu.inFlight {
+		if now.Sub(f.sent) > patience && !f.left {
+			for _, c := range f.calls {
+				c.asked = f.sent
+			}
+			overdue, f.calls, f.left = append(overdue, f.calls...), nil, true
+		}
+	}
+	probe := !hangs && silent > patience*5/16 && s.mu.probed.IsZero() && !s.mu.sending
+	if probe {
+		s.mu.probed, s.mu.sending = now, true
+		s.launchLocked(newFrame(s.lane(false)))
+	}
+	f := s.mu.inFlight[len(s.mu.inFlight)-1]
+	s.mu.Unlock()
+	for _, c := range overdue {
+		c.complete(errGaveUp)
+	}
+	if probe && !s.node.client.spawn(func() { s.transmit(f); s.send() }) || hangs {
+		s.end(context.DeadlineExceeded)
+	}
 }

@@ -1,9 +1,8 @@
-package client
+package sluice
 
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 	"unicode/utf8"
 
@@ -13,7 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -22,7 +22,8 @@ import (
 
 // Field numbers of sluice.v1.
 const (
-	requestChecks, requestID                                        = 1, 3
+	requestChecks, requestAll, requestID                            = 1, 2, 3
+	requestRequires, requestIdempotencyKey                          = 6, 7
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
@@ -31,15 +32,15 @@ const (
 
 // appendCounter appends the fields of c that identify its counter: domain, descriptor and limits. Domains and keys must
 // be UTF-8.
-func appendCounter(b []byte, c *Check) ([]byte, *Error) {
+func appendCounter(b []byte, c *Check) ([]byte, error) {
 	if !utf8.ValidString(c.Domain) {
-		return b, invalid("domain", "not valid UTF-8")
+		return b, limit.Invalid("domain", "not valid UTF-8")
 	}
 	b = appendString(b, checkDomain, c.Domain)
 	for i := range c.Descriptor {
 		e := &c.Descriptor[i]
 		if !utf8.ValidString(e.Key) {
-			return b, invalid(fmt.Sprintf("descriptor[%d].key", i), "not valid UTF-8")
+			return b, limit.Invalid(fmt.Sprintf("descriptor[%d].key", i), "not valid UTF-8")
 		}
 		value := descvalue.Of(e.Value)
 		b = protowire.AppendTag(b, checkDescriptor, protowire.BytesType)
@@ -48,28 +49,64 @@ func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 		b = appendString(b, entryValue, value)
 	}
 	for i := range c.Limits {
-		p := c.Limits[i].proto()
-		b = protowire.AppendTag(b, checkLimits, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(proto.Size(p)))
-		var err error
-		if b, err = (proto.MarshalOptions{}).MarshalAppend(b, p); err != nil {
-			return b, invalid(fmt.Sprintf("limits[%d]", i), err.Error())
+		var fields [128]byte // of most limits
+		l := appendLimit(fields[:0], &c.Limits[i])
+		if !utf8.ValidString(c.Limits[i].TimeZone) {
+			return b, limit.Invalid(fmt.Sprintf("limits[%d].timezone", i), "not valid UTF-8")
 		}
+		b = protowire.AppendBytes(protowire.AppendTag(b, checkLimits, protowire.BytesType), l)
 	}
 	return b, nil
 }
 
+// appendLimit appends the fields of l.
+func appendLimit(b []byte, l *Limit) []byte {
+	b = appendNumber(b, 1, int64(l.Algorithm))
+	b = appendNumber(b, 2, l.Count)
+	b = appendNumber(b, 3, int64(l.Period))
+	b = appendBool(b, 4, l.Unlimited)
+	b = appendNumber(b, 5, l.Burst)
+	b = appendNumber(b, 6, l.Weight)
+	b = appendNumber(b, 7, int64(l.Refill))
+	b = appendNumber(b, 8, int64(l.Align))
+	b = appendNumber(b, 9, int64(l.Unit))
+	b = appendString(b, 10, l.TimeZone)
+	b = appendNumber(b, 11, int64(l.MinInterval))
+	b = appendNumber(b, 12, int64(l.SoftPercent))
+	b = appendBool(b, 13, l.CountDenied)
+	b = appendNumber(b, 14, int64(l.SubWindows))
+	b = appendNumber(b, 15, int64(l.LogEntries))
+	return appendNumber(b, 16, int64(l.BlockFor))
+}
+
 // appendSpending appends the other fields.
-func appendSpending(b []byte, cost int64, verb sluicev1.Verb) []byte {
-	if cost != 1 {
-		b = protowire.AppendTag(b, checkCost, protowire.VarintType)
-		b = protowire.AppendVarint(b, uint64(cost))
+func appendSpending(b []byte, c *Check) []byte {
+	if c.Amount != 1 { // unset means 1
+		b = protowire.AppendVarint(protowire.AppendTag(b, checkCost, protowire.VarintType), uint64(c.Amount))
 	}
-	if verb != 0 {
-		b = protowire.AppendTag(b, checkVerb, protowire.VarintType)
-		b = protowire.AppendVarint(b, uint64(verb))
+	return appendNumber(b, checkVerb, int64(c.Verb)) // with the same numbers
+}
+
+// allOrNothing returns the field of a request that is decided as one.
+func allOrNothing() []byte { return appendBool(nil, requestAll, true) }
+
+// idempotent returns the fields of a request that is made once; nodes that cannot do that reject it.
+func idempotent(key string) []byte {
+	return appendString(appendString(nil, requestRequires, "idempotency_key"), requestIdempotencyKey, key)
+}
+
+func appendNumber(b []byte, num protowire.Number, v int64) []byte {
+	if v == 0 {
+		return b
 	}
-	return b
+	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), uint64(v)) // #nosec G115 -- as int64 is encoded
+}
+
+func appendBool(b []byte, num protowire.Number, v bool) []byte {
+	if !v {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), 1)
 }
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
@@ -119,8 +156,15 @@ func readResponse(b []byte, into [][]byte) (id uint64, decisions [][]byte, failu
 
 func duration(v uint64) time.Duration { return time.Duration(int64(v)) }
 
+// answer is a decision, and what a node says of it for the client.
+type answer struct {
+	Decision
+	deniedFor time.Duration // how long a denial may be remembered
+	onFailure onFailure
+}
+
 // readDecision reads a Decision, or the error in its place.
-func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error, err error) {
+func readDecision(b []byte, d *answer, names *names) (failure *sluicev1.Error, err error) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -145,6 +189,8 @@ func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error,
 				d.Owner = names.get(v)
 			case 5:
 				d.Rule = names.get(v)
+			case 6:
+				d.LimitName = names.get(v)
 			case 17:
 				failure = new(sluicev1.Error)
 				err = proto.Unmarshal(v, failure)
@@ -162,63 +208,59 @@ func readDecision(b []byte, d *Decision, names *names) (failure *sluicev1.Error,
 			b = b[n:]
 		}
 	}
-	if d.Source == SourceUnmatched && d.Allowed {
-		d.Limit, d.Remaining = math.MaxInt64, math.MaxInt64
-	}
 	return failure, nil
 }
 
 // number sets the field of sluice.v1.Decision that is numbered num.
-func (d *Decision) number(num protowire.Number, v uint64) {
+func (d *answer) number(num protowire.Number, v uint64) {
 	switch num {
 	case 1:
 		d.Allowed = v != 0
-	case 2:
-		d.verdict(sluicev1.Verdict(v))
-	case 3:
-		d.Source = Source(min(v, uint64(SourceLostState)))
+	case 2: // the numbers are the same, of those that are known
+		if d.Verdict = limit.VerdictUnknown; v <= uint64(limit.VerdictDeniedByOthers) {
+			d.Verdict = limit.Verdict(v)
+		}
+	case 3: // as above
+		if d.Source = limit.SourceUnknown; v <= uint64(limit.SourceLostState) {
+			d.Source = limit.Source(v)
+		}
 	case 7:
-		d.Limit = int64(v)
+		d.Counted, d.Limit = true, int64(v)
 	case 8:
 		d.Remaining = int64(v)
 	case 9:
 		d.ResetAfter = duration(v)
 	case 10:
-		d.RetryAfter = duration(v)
+		d.RetryAfter = max(1, duration(v))
 	case 11:
 		d.Delay = duration(v)
 	case 12:
 		d.deniedFor = duration(v)
 	case 13:
 		d.Period = duration(v)
+	case 14:
+		d.Count = int64(v)
+	case 15:
+		d.Burst = int64(v)
 	case 16:
 		d.LimitIndex = int(uint32(v))
 	case 19:
 		d.Staleness = duration(v)
+	case 20:
+		if v <= uint64(onFailureClosed) {
+			d.onFailure = onFailure(v)
+		}
 	}
 }
 
-func (d *Decision) verdict(v sluicev1.Verdict) {
-	switch v {
-	case sluicev1.Verdict_VERDICT_ALLOWED_SOFT:
-		d.Soft = true
-	case sluicev1.Verdict_VERDICT_ALLOWED_SHADOW:
-		d.Shadowed = true
-	case sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC:
-		d.Elastic = true
-	case sluicev1.Verdict_VERDICT_DENIED_NEVER:
-		d.RetryAfter = Never
-	}
-}
-
-func readRuleResponse(b []byte) (*Response, error) {
+func readRuleResponse(b []byte) (*limit.Response, error) {
 	var p sluicev1.DenialResponse
 	if err := proto.Unmarshal(b, &p); err != nil {
 		return nil, err
 	}
-	r := &Response{Status: int(p.GetStatus()), Body: p.GetBody()}
+	r := &limit.Response{Status: int(p.GetStatus()), Body: p.GetBody()}
 	for _, h := range p.GetHeaders() {
-		r.Header = append(r.Header, Header{h.GetName(), h.GetValue()})
+		r.Header = append(r.Header, limit.Header{Name: h.GetName(), Value: h.GetValue()})
 	}
 	return r, nil
 }
@@ -257,19 +299,12 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(out, mem.DefaultBufferPool())}, nil
 }
 
-// Unmarshal passes a response to its stream, and keeps the bytes of a reply.
+// Unmarshal passes a response to its stream.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	switch v := v.(type) {
-	case *stream:
+	if s, ok := v.(*stream); ok {
 		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buf.Free()
-		return v.take(buf.ReadOnlyData())
-	case *reply:
-		v.bytes = data.Materialize()
-		return nil
+		return s.take(buf.ReadOnlyData())
 	}
 	return c.CodecV2.Unmarshal(data, v)
 }
-
-// reply is the encoded response of a unary call.
-type reply struct{ bytes []byte }

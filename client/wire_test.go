@@ -1,47 +1,85 @@
-package client
+package sluice
 
 import (
 	"math"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"pgregory.net/rapid"
 
+	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
+// source draws random values.
+type source struct{ *rand.Rand }
+
+// number is of any magnitude.
+func (r source) number() int64 { return int64(r.Uint64()) >> r.IntN(64) }
+
+func (r source) flag() bool { return r.IntN(2) == 0 }
+
+// text is valid UTF-8, often empty.
+func (r source) text() string {
+	runes := make([]rune, r.IntN(8))
+	for i := range runes {
+		runes[i] = []rune("ab/\x00é漢\U0010ffff")[r.IntN(7)]
+	}
+	return string(runes)
+}
+
+// random calls f a thousand times with another source.
+func random(t *testing.T, f func(t *testing.T, r source)) {
+	t.Helper()
+	for seed := range uint64(1000) {
+		if f(t, source{rand.New(rand.NewPCG(seed, 0))}); t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
 // TestRequestAsGenerated: what is written by hand is what the generated type reads.
 func TestRequestAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		q := Check{Domain: rapid.String().Draw(t, "domain")}
-		for range rapid.IntRange(0, 4).Draw(t, "entries") {
-			q.Descriptor = append(q.Descriptor, Entry{rapid.String().Draw(t, "key"), rapid.String().Draw(t, "value")})
+	random(t, func(t *testing.T, r source) {
+		q, want := Check{Domain: r.text()}, &sluicev1.Check{}
+		for range r.IntN(5) {
+			q.Descriptor = append(q.Descriptor, Entry{Key: r.text(), Value: r.text()})
 		}
-		for range rapid.IntRange(0, 2).Draw(t, "limits") {
+		for range r.IntN(3) {
+			p := &sluicev1.Limit{
+				Algorithm: sluicev1.Algorithm(r.IntN(8)), Count: r.number(),
+				PeriodNs: r.number(), Unlimited: r.flag(), Burst: r.number(),
+				Weight: r.number(), Refill: sluicev1.Refill(r.IntN(2)),
+				Align: sluicev1.Align(r.IntN(3)), Unit: sluicev1.CalendarUnit(r.IntN(7)),
+				Timezone: r.text(), MinIntervalNs: r.number(), SoftPercent: int32(r.number()),
+				CountDenied: r.flag(), SubWindows: int32(r.number()), LogEntries: int32(r.number()),
+				BlockForNs: r.number(),
+			}
+			want.Limits = append(want.Limits, p)
 			q.Limits = append(q.Limits, Limit{
-				Algorithm: SlidingLog, Count: rapid.Int64().Draw(t, "count"), Period: time.Duration(rapid.Int64().Draw(t, "period")),
-				TimeZone: rapid.String().Draw(t, "zone"), Soft: rapid.Int32().Draw(t, "soft"),
+				Algorithm: limit.Algorithm(p.Algorithm), Count: p.Count, Period: time.Duration(p.PeriodNs), Unlimited: p.Unlimited, Burst: p.Burst,
+				Weight: p.Weight, Refill: limit.Refill(p.Refill), Align: limit.Align(p.Align), Unit: limit.Unit(p.Unit), TimeZone: p.Timezone,
+				MinInterval: time.Duration(p.MinIntervalNs), SoftPercent: p.SoftPercent, CountDenied: p.CountDenied, SubWindows: p.SubWindows,
+				LogEntries: p.LogEntries, BlockFor: time.Duration(p.BlockForNs),
 			})
 		}
-		cost, verb := rapid.Int64Range(0, math.MaxInt64).Draw(t, "cost"), sluicev1.Verb(rapid.IntRange(0, 3).Draw(t, "verb"))
-		b, fault := appendCounter(nil, &q)
-		if fault != nil {
-			t.Fatal(fault)
-		}
-		var got sluicev1.Check
-		if err := proto.Unmarshal(appendSpending(b, cost, verb), &got); err != nil {
+		q.Amount, q.Verb = r.number()&math.MaxInt64, limit.Verb(r.IntN(5))
+		b, err := appendCounter(nil, &q)
+		if err != nil {
 			t.Fatal(err)
 		}
-		want := &sluicev1.Check{Domain: q.Domain, Verb: verb}
-		if cost != 1 {
-			want.Cost = proto.Int64(cost)
+		var got sluicev1.Check
+		if err := proto.Unmarshal(appendSpending(b, &q), &got); err != nil {
+			t.Fatal(err)
+		}
+		want.Domain, want.Verb = q.Domain, sluicev1.Verb(q.Verb)
+		if q.Amount != 1 {
+			want.Cost = &q.Amount
 		}
 		for _, e := range q.Descriptor {
 			want.Descriptor_ = append(want.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
-		}
-		for i := range q.Limits {
-			want.Limits = append(want.Limits, q.Limits[i].proto())
 		}
 		if !proto.Equal(&got, want) {
 			t.Fatalf("%v\nwant %v", &got, want)
@@ -49,21 +87,50 @@ func TestRequestAsGenerated(t *testing.T) {
 	})
 }
 
+// TestNumbers: the constants of package limit have the numbers and names of the generated ones.
+func TestNumbers(t *testing.T) {
+	for _, e := range []struct {
+		prefix string
+		names  map[int32]string
+		name   func(int32) string
+	}{
+		{"VERB_", sluicev1.Verb_name, func(n int32) string { return limit.Verb(n).String() }},
+		{"VERDICT_", sluicev1.Verdict_name, func(n int32) string { return limit.Verdict(n).String() }},
+		{"SOURCE_", sluicev1.Source_name, func(n int32) string { return limit.Source(n).String() }},
+		{"ALGORITHM_", sluicev1.Algorithm_name, func(n int32) string { return limit.Algorithm(n).String() }},
+		{"REFILL_", sluicev1.Refill_name, func(n int32) string { return limit.Refill(n).String() }},
+		{"ALIGN_", sluicev1.Align_name, func(n int32) string { return limit.Align(n).String() }},
+		{"CALENDAR_UNIT_", sluicev1.CalendarUnit_name, func(n int32) string { return limit.Unit(n).String() }},
+		{"ERROR_CODE_", sluicev1.ErrorCode_name, func(n int32) string { return strings.ReplaceAll(limit.Code(n).String(), " ", "_") }},
+	} {
+		for n, name := range e.names {
+			want := strings.ToLower(strings.TrimPrefix(name, e.prefix))
+			if got := e.name(n); got != want && want != "unspecified" {
+				t.Errorf("%s is %q here", name, got)
+			}
+		}
+		if got := e.name(int32(len(e.names))); !strings.HasPrefix(got, "unknown") {
+			t.Errorf("%s%d is %q here", e.prefix, len(e.names), got)
+		}
+	}
+}
+
 // TestAnswerAsGenerated: what the generated type writes is read in full.
 func TestAnswerAsGenerated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	random(t, func(t *testing.T, r source) {
 		p := &sluicev1.Decision{
-			Allowed: rapid.Bool().Draw(t, "allowed"), Verdict: sluicev1.Verdict(rapid.IntRange(1, 7).Draw(t, "verdict")),
-			ResetAfterNs: rapid.Int64().Draw(t, "reset"), DelayNs: rapid.Int64().Draw(t, "delay"),
-			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Owner: rapid.String().Draw(t, "owner"),
-			LimitIndex: rapid.Uint32().Draw(t, "index"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
-			StalenessNs: rapid.Int64().Draw(t, "staleness"),
+			Allowed: r.flag(), Verdict: sluicev1.Verdict(r.IntN(17)),
+			ResetAfterNs: r.number(), DelayNs: r.number(),
+			Rule: r.text(), Source: sluicev1.Source([]int{0, 1, 2, 9, 10, 128, 257}[r.IntN(7)]), Owner: r.text(),
+			LimitIndex: uint32(r.number()), PeriodNs: r.number(), DeniedForNs: r.number(),
+			StalenessNs: r.number(), LimitName: r.text(), Count: r.number(),
+			Burst: r.number(),
 		}
-		if rapid.Bool().Draw(t, "counted") {
-			p.Limit, p.Remaining = new(rapid.Int64().Draw(t, "limit")), new(rapid.Int64().Draw(t, "remaining"))
+		if r.flag() {
+			p.Limit, p.Remaining = new(r.number()), new(r.number())
 		}
-		if rapid.Bool().Draw(t, "helps to wait") && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
-			p.RetryAfterNs = new(rapid.Int64().Draw(t, "retry"))
+		if r.flag() && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
+			p.RetryAfterNs = new(r.number())
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
 		if err != nil {
@@ -75,23 +142,24 @@ func TestAnswerAsGenerated(t *testing.T) {
 		}
 		var names names
 		for _, b := range decisions {
-			var d Decision
+			var d answer
 			if fault, err := readDecision(b, &d, &names); fault != nil || err != nil {
 				t.Fatalf("%v, %v", fault, err)
 			}
-			want := Decision{
-				Allowed: p.Allowed, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
-				Soft: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SOFT, Shadowed: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SHADOW,
-				Elastic: p.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC,
-				Limit:   p.GetLimit(), Remaining: p.GetRemaining(), Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
-				RetryAfter: time.Duration(p.GetRetryAfterNs()), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Owner: p.Owner,
-				deniedFor: time.Duration(p.DeniedForNs), Staleness: time.Duration(p.StalenessNs),
+			want := answer{Decision: Decision{
+				Allowed: p.Allowed, Verdict: limit.Verdict(p.Verdict), Source: limit.Source(p.Source), LimitIndex: int(p.LimitIndex), LimitName: p.LimitName,
+				Counted: p.Limit != nil, Limit: p.GetLimit(), Remaining: p.GetRemaining(), Count: p.Count, Burst: p.Burst,
+				Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Owner: p.Owner,
+				Staleness: time.Duration(p.StalenessNs),
+			}, deniedFor: time.Duration(p.DeniedForNs)}
+			if p.RetryAfterNs != nil {
+				want.RetryAfter = max(1, time.Duration(*p.RetryAfterNs))
 			}
-			if p.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER {
-				want.RetryAfter = Never
+			if p.Verdict > sluicev1.Verdict_VERDICT_DENIED_BY_OTHERS {
+				want.Verdict = limit.VerdictUnknown
 			}
-			if want.Source == SourceUnmatched && want.Allowed {
-				want.Limit, want.Remaining = math.MaxInt64, math.MaxInt64
+			if p.Source > sluicev1.Source_SOURCE_LOST_STATE {
+				want.Source = limit.SourceUnknown
 			}
 			if d != want {
 				t.Fatalf("%+v\nwant %+v", d, want)
@@ -111,7 +179,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		var names names
 		for _, b := range decisions {
-			var d Decision
+			var d answer
 			_, _ = readDecision(b, &d, &names)
 		}
 	})

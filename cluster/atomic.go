@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // undoLog records the charges of an atomic batch, to undo them if the batch fails. Each check has an ID, which its retries
@@ -56,7 +56,7 @@ func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bo
 }
 
 // tryTable decides r on table. seq is the number of the charge, 0 if there is none or if it needs no confirmation: a replica that
-// misses a refund, a reset or a denial admits no more for it.
+// misses a refund, a reset or a denial admits no more for it. A repeated charge with Once needs that of the first.
 func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
 	if !sync {
 		d, _, v = table.Try(now, r, nil)
@@ -64,7 +64,7 @@ func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d b
 	}
 	var rc bucket.Receipt
 	d, seq, v = table.Try(now, r, &rc)
-	if !rc.Charged() {
+	if !rc.Charged() && r.Once == 0 {
 		seq = 0
 	}
 	return d, seq, v

@@ -161,7 +161,7 @@ func (f *forwarding) takeError(r *routing, p *pending, to int, err error) {
 		if f.undo.mayUndo(req.Verb) && to != r.self { // u.local has a charge by this node
 			f.undo.remote = append(f.undo.remote, remoteCharge{r.nodes[to].addr, p.index})
 		}
-		if f.once || req.Verb == bucket.Refund {
+		if f.once || req.Verb == bucket.Refund && req.Once == 0 {
 			f.fallback(r, p)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/race"
 )
 
 // TestClocksThatDiffer: partitions go to a node whose clock is off and back, under load. No key is admitted again before the time that its

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // cut lets messages pass only between nodes of the same group. Nothing ends it.

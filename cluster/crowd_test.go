@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 )
 
 // crowd has count callers ask r of n at once, and returns their answers, in the order of the decisions.

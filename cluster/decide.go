@@ -12,7 +12,7 @@ import (
 //
 // A retry after a lost response may charge a check twice and never admits it twice. That holds for verb Charge too, and for
 // checks of sync rules whose charge was not confirmed. A Refund whose response was lost is not retried, because a second one
-// would admit more; it gets check.ErrNoOwner.
+// would admit more; it gets check.ErrNoOwner. With Once, both are made once and retried.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	if b.AllOrNothing && len(b.Requests) > 1 {
 		n.decideAtomic(ctx, b)

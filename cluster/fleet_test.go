@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/snapshot"
 	"github.com/sluice-project/sluice/ring"
 )

@@ -22,25 +22,29 @@ func first(n int, f fate) func(string, string, []check.Record) fate {
 }
 
 // TestLosses: what a loss does to each verb. A retry may charge twice; nothing is ever
-// admitted twice, and no refund is made twice.
+// admitted twice, and no refund is made twice. With Once nothing is charged twice.
 func TestLosses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		verb   bucket.Verb
+		once   uint64
 		fate   fate
 		calls  int
 		spent  int64 // of 5 that were spent before
 		failed bool
 	}{
-		{"check, unsent", bucket.Check, unsent, 2, 6, false},
-		{"check, request lost", bucket.Check, requestLost, 2, 6, false},
-		{"check, reply lost", bucket.Check, replyLost, 2, 7, false},
-		{"read, reply lost", bucket.Read, replyLost, 2, 5, false},
-		{"charge, reply lost", bucket.Charge, replyLost, 2, 7, false},
-		{"refund, unsent", bucket.Refund, unsent, 2, 4, false},
-		{"refund, request lost", bucket.Refund, requestLost, 1, 5, true},
-		{"refund, reply lost", bucket.Refund, replyLost, 1, 4, true},
-		{"reset, reply lost", bucket.Reset, replyLost, 2, 0, false},
+		{"check, unsent", bucket.Check, 0, unsent, 2, 6, false},
+		{"check, request lost", bucket.Check, 0, requestLost, 2, 6, false},
+		{"check, reply lost", bucket.Check, 0, replyLost, 2, 7, false},
+		{"read, reply lost", bucket.Read, 0, replyLost, 2, 5, false},
+		{"charge, reply lost", bucket.Charge, 0, replyLost, 2, 7, false},
+		{"refund, unsent", bucket.Refund, 0, unsent, 2, 4, false},
+		{"refund, request lost", bucket.Refund, 0, requestLost, 1, 5, true},
+		{"refund, reply lost", bucket.Refund, 0, replyLost, 1, 4, true},
+		{"reset, reply lost", bucket.Reset, 0, replyLost, 2, 0, false},
+		{"charge with Once, reply lost", bucket.Charge, 1, replyLost, 2, 6, false},
+		{"refund with Once, reply lost", bucket.Refund, 1, replyLost, 2, 4, false},
+		{"refund with Once, request lost", bucket.Refund, 1, requestLost, 2, 4, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -50,7 +54,7 @@ func TestLosses(t *testing.T) {
 				r.Cost = 5
 				decide(t.Context(), b, r)
 				w.decides(first(1, c.fate))
-				r.Verb, r.Cost = c.verb, 1
+				r.Verb, r.Cost, r.Once = c.verb, 1, c.once
 				answer := decide(t.Context(), a, r)[0]
 				if c.failed {
 					wantErr(t, "the answer", answer, check.ErrNoOwner)

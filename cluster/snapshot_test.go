@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/handoff"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/internal/snapshot"
 )
 

@@ -15,9 +15,9 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/pause"
 	"github.com/sluice-project/sluice/ring"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	"github.com/sluice-project/sluice/rules"
 )
 

@@ -19,6 +19,8 @@ const (
 	MaxEntries = rules.MaxDepth
 	// MaxText is the most bytes of a domain or a key. Values may be longer: see rules.Rule.AppendKey.
 	MaxText = rules.MaxEntryBytes
+	// MaxIdempotencyKey is the most bytes of an idempotency key.
+	MaxIdempotencyKey = 128
 	// MaxResponses is the most bytes of the responses of rules in the response to one call, which clients must be able to
 	// read. Those beyond it are left out.
 	MaxResponses = 1 << 20
@@ -59,6 +61,11 @@ type Batch struct {
 	OneRequest bool
 	// Account is the account of new counters; "" means the domains of their checks.
 	Account string
+	// IdempotencyKey, if not "", names the checks, which are charges and refunds: of the batches of one Caller with it, each is made
+	// once within bucket.OnceFor. It has at most MaxIdempotencyKey bytes of visible ASCII.
+	IdempotencyKey string
+	// Caller is the name of the authenticated caller, "" for none.
+	Caller string
 	// Busy: the node is overloaded. Rules are matched, but nothing is decided: a check with a limit gets ErrBusy, others are
 	// unmatched.
 	Busy bool
@@ -215,6 +222,21 @@ func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
 // RetryIn returns the time until the denied check would be admitted, and whether there is one that is known.
 func (r *Result) RetryIn() (time.Duration, bool) { return r.RetryAfter, r.RetryAfter > 0 && !r.Never() }
 
+// Overall returns whether all of list are allowed and, if one is denied, the time until all may be, and whether that is known.
+func Overall(list []Result) (allowed bool, wait time.Duration, known bool) {
+	allowed, known = true, true
+	for i := range list {
+		r := &list[i]
+		if r.Allowed {
+			continue
+		}
+		d, ok := r.RetryIn()
+		others := r.givenBack && d == 0 // nothing but the others keeps it from being allowed
+		allowed, known, wait = false, known && (ok || others), max(wait, d)
+	}
+	return allowed, wait, known && !allowed
+}
+
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
 // NewBatch returns an empty batch, perhaps one that was released.
@@ -250,7 +272,8 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest, b.Busy, b.API, b.Traceparent, b.Account = false, false, false, OtherAPI, "", ""
+	b.AllOrNothing, b.OneRequest, b.Busy, b.API = false, false, false, OtherAPI
+	b.Traceparent, b.Account, b.IdempotencyKey, b.Caller = "", "", "", ""
 	b.start(0)
 }
 

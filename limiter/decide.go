@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ const (
 	spaceRule   = 'r'
 	spaceInline = 'i'
 	spacePool   = 'p'
+	spaceOnce   = 'o'
 )
 
 // match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
@@ -87,7 +89,22 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	q.Sync, q.Unreplicated = replication == rules.ReplicateSync, replication == rules.ReplicateNone
 	q.Key = l.counterKey(b, c, r.Rule)
+	if b.IdempotencyKey != "" {
+		q.Once, q.Eventual = l.once(b, i), false
+	}
 	b.enqueue(i, q)
+}
+
+// once returns what names check i of b among those of its counter: a hash of the caller, the idempotency key, and the check's place,
+// verb, domain and descriptor.
+func (l *Limiter) once(b *Batch, i int) uint64 {
+	c := &b.Checks[i]
+	b.key = binary.AppendUvarint(append(b.key[:0], spaceOnce, byte(c.Verb)), uint64(i))
+	for _, text := range [...]string{b.Caller, b.IdempotencyKey} {
+		b.key = append(binary.AppendUvarint(b.key, uint64(len(text))), text...)
+	}
+	b.key = (*rules.Rule)(nil).AppendKey(b.key, c.Domain, c.Descriptor)
+	return max(1, l.config.Hasher.Key(b.key).Hi)
 }
 
 // counterKey returns the key of c's counter: of rule, or where that is nil of limits of its own.
@@ -184,7 +201,7 @@ func (r *Result) take(a *check.Answer) {
 	if a.Source == check.Eventual {
 		r.Staleness = a.Age
 	}
-	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
+	r.Period = r.Limits.At(int(a.Index)).UsualPeriod()
 }
 
 // finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, in prepare or by a result.
@@ -242,20 +259,4 @@ func (b *Batch) overload() error {
 		}
 	}
 	return b.Results[0].Err
-}
-
-const day = 24 * time.Hour
-
-// unitPeriods are the usual lengths of calendar units.
-var unitPeriods = [...]time.Duration{
-	bucket.Minute: time.Minute, bucket.Hour: time.Hour, bucket.Day: day,
-	bucket.Week: 7 * day, bucket.Month: 30 * day, bucket.Year: 365 * day,
-}
-
-// PeriodOf returns the period of l; for a calendar unit its usual length, 30 days for a month and 365 for a year.
-func PeriodOf(l bucket.Limit) time.Duration {
-	if l.Align == bucket.AlignCalendar && l.Unit > 0 && int(l.Unit) < len(unitPeriods) {
-		return unitPeriods[l.Unit]
-	}
-	return l.Period
 }

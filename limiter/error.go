@@ -3,7 +3,9 @@ package limiter
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -123,6 +125,24 @@ func CountError(n int) *Error {
 		return &Error{Code: Invalid, Field: "checks", Message: "empty; want 1 to 10,000 checks"}
 	case n > MaxChecks:
 		return &Error{Code: Invalid, Field: "checks", Message: "more than 10,000 checks; split the call"}
+	}
+	return nil
+}
+
+// ValidKey reports whether key is an idempotency key.
+func ValidKey(key string) bool {
+	return key != "" && len(key) <= MaxIdempotencyKey && !strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// keyError returns why the idempotency key of b is invalid, or nil.
+func keyError(b *Batch) *Error {
+	switch {
+	case b.IdempotencyKey == "":
+	case !ValidKey(b.IdempotencyKey):
+		return &Error{Code: Invalid, Field: "idempotency_key", Message: "want at most 128 bytes of visible ASCII"}
+	case slices.ContainsFunc(b.Checks, func(c Check) bool { return c.Verb != bucket.Charge && c.Verb != bucket.Refund }):
+		return &Error{Code: Invalid, Field: "idempotency_key", Message: "is for charges and refunds, which the owner of a counter decides; " +
+			"send other verbs in a call without it"}
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
+// Features are what this version can do beyond the first one of sluice.v1: see NodesResponse.features.
+var Features = []string{"idempotency_key"}
+
 // Service is the interface of Limiter to the APIs. The errors of its methods are an *Error.
 type Service interface {
 	// Check decides b.Checks and fills b.Results, one each. The error is about the call: no checks or too many, or every
@@ -203,6 +206,9 @@ func (l *Limiter) Members(ctx context.Context) Members { return membersOf(l.conf
 func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	l.calls.Add(1)
 	if e := CountError(len(b.Checks)); e != nil {
+		return l.reject(e)
+	}
+	if e := keyError(b); e != nil {
 		return l.reject(e)
 	}
 	if b.Busy {

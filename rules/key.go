@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 )
 
 // level is one entry that leads to a rule.

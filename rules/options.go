@@ -24,7 +24,7 @@ func (p *parser) readOptions(d *descriptor) {
 	own := keys{
 		"consistency":   enum(p, &r.Consistency, consistencies),
 		"replication":   enum(p, &r.Replication, replications),
-		"on_failure":    enum(p, &r.OnFailure, onFailures),
+		"on_failure":    func(f yamldoc.Field) { enum(p, &r.OnFailure, onFailures)(f); r.StatesOnFailure = true },
 		"on_partition":  enum(p, &r.OnPartition, onFailures),
 		"unknown_share": enum(p, &r.UnknownShare, unknownShares),
 		"on_lost_state": enum(p, &r.OnLostState, onLostStates),

@@ -96,8 +96,10 @@ type Rule struct {
 	Replication Replication
 	// OnFailure is the fallback when the owner cannot be reached in time, OnPartition when the receiving node has no quorum.
 	OnFailure, OnPartition OnFailure
-	UnknownShare           UnknownShare
-	OnLostState            OnLostState
+	// StatesOnFailure: OnFailure is stated, and no default. Then it binds clients too.
+	StatesOnFailure bool
+	UnknownShare    UnknownShare
+	OnLostState     OnLostState
 	// NoDenialCache: clients refund or reset now and then, so a denial may end at any time and must not be cached.
 	NoDenialCache bool
 	// Elastic is nil if the rule takes from no pool.

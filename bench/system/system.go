@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 	"github.com/sluice-project/sluice/internal/load/api"
 	"google.golang.org/grpc"
@@ -94,11 +94,11 @@ func (s *System) open(w way) (target, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.ClientOptions = []client.Option{client.WithDenyCache(0), client.WithoutRouting()}
+		c.ClientOptions = []sluice.Option{sluice.WithDenyCache(0), sluice.WithoutRouting()}
 		single, err := openKind(SDK, c)
 		return &frames{streams, single}, err
 	case SDK:
-		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
+		c.ClientOptions = []sluice.Option{sluice.WithDenyCache(0)}
 	case RedisRate, Rueidis:
 		return openRedis(name, c.Addrs[0], redisBurst)
 	case "gubernator":

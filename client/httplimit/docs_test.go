@@ -5,47 +5,67 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"reflect"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestDocs: the page about middleware names every option and every key.
+// TestDocs: the page about middleware names every option, key and constructor of the three packages.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/middleware.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := keys(t)
-	for f := range reflect.TypeFor[Config]().Fields() {
-		names = append(names, "`"+f.Name+"`")
-	}
-	if len(names) < 20 {
-		t.Fatalf("only %v", names)
-	}
-	for _, name := range names {
-		if !strings.Contains(string(page), name) {
-			t.Errorf("docs/middleware.md does not name %s", name)
+	all := 0
+	for _, dir := range []string{".", "../grpclimit", "../netlimit"} {
+		for _, name := range exported(t, dir) {
+			if all++; !strings.Contains(string(page), name) {
+				t.Errorf("docs/middleware.md does not name %s of %s", name, dir)
+			}
 		}
+	}
+	if all < 60 {
+		t.Errorf("only %d names", all)
 	}
 }
 
-// keys returns the beginnings of calls of the package's functions that return a Key.
-func keys(t *testing.T) []string {
+// exported returns the fields of Config, and the functions, which have a "(" if they return a Key.
+func exported(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "keys.go", nil, 0)
+	files, err := filepath.Glob(dir + "/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
-	for _, d := range file.Decls {
-		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Type.Results == nil || !fn.Name.IsExported() {
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		if id, ok := fn.Type.Results.List[0].Type.(*ast.Ident); ok && id.Name == "Key" {
-			names = append(names, fn.Name.Name+"(")
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok && n.Name.Name == "Config" {
+					for _, f := range s.Fields.List {
+						for _, id := range f.Names {
+							names = append(names, "`"+id.Name+"`")
+						}
+					}
+				}
+			case *ast.FuncDecl:
+				if n.Recv != nil || !n.Name.IsExported() {
+					return false
+				}
+				if id, ok := n.Type.Results.List[0].Type.(*ast.Ident); ok && id.Name == "Key" {
+					names = append(names, n.Name.Name+"(")
+				} else {
+					names = append(names, n.Name.Name)
+				}
+			}
+			return true
+		})
 	}
 	return names
 }

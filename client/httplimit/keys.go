@@ -7,69 +7,32 @@ import (
 	"path"
 	"strings"
 
-	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 )
 
 // Key makes entries of a descriptor from a request. ok is false if the request lacks the value, for example a user: then
-// the descriptor is not checked. The client shortens values above 1 KiB or not UTF-8. The entries are not changed
+// the descriptor is not checked. The Limiter shortens values above 1 KiB or not UTF-8. The entries are not changed
 // afterwards, so a Key may share them.
-type Key func(r *http.Request) (entries []client.Entry, ok bool)
+type Key func(r *http.Request) (entries []limit.Entry, ok bool)
 
 // As returns k with another name for its only entry: IP().As("remote_address").
-func (k Key) As(name string) Key {
-	return func(r *http.Request) ([]client.Entry, bool) {
-		entries, ok := k(r)
-		if !ok || len(entries) == 0 {
-			return nil, false
-		}
-		return []client.Entry{{Key: name, Value: entries[0].Value}}, true
-	}
-}
+func (k Key) As(name string) Key { return key.As(k, name) }
 
-// Keys joins keys to one descriptor, for example IP and user. It applies only if all of them do.
-func Keys(keys ...Key) Key {
-	return func(r *http.Request) ([]client.Entry, bool) {
-		var all []client.Entry
-		for _, k := range keys {
-			entries, ok := k(r)
-			if !ok {
-				return nil, false
-			}
-			all = append(all, entries...)
-		}
-		return all, true
-	}
-}
+// Join joins keys to one descriptor, for example IP and user. It applies only if all of them do.
+func Join(keys ...Key) Key { return key.Join(keys) }
 
 // First is the first of keys that applies: First(User(f), IP()) counts requests by user, and requests without one by
 // address, so that leaving out the user does not bypass the limit.
-func First(keys ...Key) Key {
-	return func(r *http.Request) ([]client.Entry, bool) {
-		for _, k := range keys {
-			if entries, ok := k(r); ok {
-				return entries, true
-			}
-		}
-		return nil, false
-	}
-}
+func First(keys ...Key) Key { return key.First(keys) }
 
 // Value is the constant entry (name, value).
-func Value(name, value string) Key {
-	entries := []client.Entry{{Key: name, Value: value}}
-	return func(*http.Request) ([]client.Entry, bool) { return entries, true }
-}
+func Value(name, value string) Key { return key.Value[*http.Request](name, value) }
 
-// From is the entry (name, result of f), for example a user name, a tenant or a value of the request's context; it does not
-// apply if the result is empty.
-func From(name string, f func(r *http.Request) string) Key {
-	return func(r *http.Request) ([]client.Entry, bool) {
-		v := f(r)
-		return []client.Entry{{Key: name, Value: v}}, v != ""
-	}
-}
+// From is the entry (name, result of f), for example a tenant, a value of the request's context, or the route of a router
+// other than http.ServeMux; it does not apply if the result is empty.
+func From(name string, f func(r *http.Request) string) Key { return key.From(name, f) }
 
 // User is the entry "user" with the result of f, mostly from the request's context.
 func User(f func(r *http.Request) string) Key { return From("user", f) }
@@ -112,12 +75,12 @@ func Path() Key {
 }
 
 // Route is the entry "route" with the pattern of http.ServeMux that the request has matched, without method and host:
-// "/users/{id}". It does not apply without one, as when Handler is called before the mux: use RouteOf there.
+// "/users/{id}". It does not apply without one, as when the Middleware is called before the mux: use RouteOf there.
 func Route() Key {
 	return From("route", func(r *http.Request) string { return routeOf(r.Pattern) })
 }
 
-// RouteOf is Route for a Handler that is called before mux. Requests without a handler in mux have the route "none", so
+// RouteOf is Route for a Middleware that is called before mux. Requests without a handler in mux have the route "none", so
 // that they can be limited too.
 func RouteOf(mux *http.ServeMux) Key {
 	return From("route", func(r *http.Request) string {
@@ -138,7 +101,7 @@ func routeOf(pattern string) string {
 	return "/" + route
 }
 
-// Host is the entry "host" with the requested host, without its port, in lower case. For Transport it is the host of the
+// Host is the entry "host" with the requested host, without its port, in lower case. For NewTransport it is the host of the
 // URL. A server's clients can send any host.
 func Host() Key {
 	return From("host", func(r *http.Request) string {
@@ -156,10 +119,6 @@ func Host() Key {
 // subscriber has at least. Without an address, for example over a Unix socket, it does not apply.
 func IP(trusted ...netip.Prefix) Key {
 	return From("ip", func(r *http.Request) string {
-		a, ok := key.Parse(r.RemoteAddr)
-		if !ok {
-			return ""
-		}
-		return key.Network(key.Origin(a, r.Header["X-Forwarded-For"], trusted))
+		return key.Client(r.RemoteAddr, r.Header["X-Forwarded-For"], trusted)
 	})
 }

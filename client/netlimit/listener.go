@@ -1,33 +1,66 @@
-// Package netlimit applies the limits of a sluice cluster to listeners and streams of bytes: connections per client
-// address, and bytes per descriptor.
+// Package netlimit applies the limits of a limit.Limiter to listeners and streams of bytes: connections, for example per client
+// address, and bytes.
 package netlimit
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/client/internal/gate"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
-// Checker decides; *client.Client is one.
-type Checker interface {
-	Check(ctx context.Context, c client.Check) (client.Decision, error)
+// Config configures a Listener.
+type Config struct {
+	// Domain holds the rules. Required.
+	Domain string
+	// Keys make the descriptors of a connection, one each. Several are one decision: all are allowed, or nothing is spent.
+	// Connections to which none applies are not limited. Required, at least one.
+	Keys []Key
+	// Amount is how many units a connection spends; nil means 1. Connections of amount 0 or less are not limited.
+	Amount func(c net.Conn) int64
+	// Skip reports whether a connection is not limited. nil skips none. Like Keys and Amount, it must not block.
+	Skip func(c net.Conn) bool
+	// MaxWait is how long a connection may wait for the limit, and in a leaky queue. One that would wait longer is denied at once.
+	// 0 denies at once whatever would wait.
+	MaxWait time.Duration
+	// Failed reports whether a connection passes without a decision, since the Limiter has returned an error or taken longer than
+	// Timeout, or Asking others are being checked. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil
+	// passes it and logs the error once a minute.
+	Failed func(ctx context.Context, err error) bool
+	// Denied is called with each denied connection before it is closed, and may write to it. It must not block. nil does nothing.
+	Denied func(c net.Conn, d limit.Decision)
+	// Timeout is how long a decision may take, waits aside; 0 means a second. The FailurePolicy of a client answers before.
+	Timeout time.Duration
+	// Asking is how many connections may be checked at a time; 0 means 128. As many may be ready for Accept; further ones
+	// wait in the system's queue.
+	Asking int
 }
 
-// Listener accepts connections as the limits of their client's address admit, and closes the others at once. The
-// descriptor is (Key, address), IPv6 addresses as the first of their /64. Accept returns connections in the order in which
-// they are admitted. A slow decision delays only its own connection.
+func (c *Config) gate() *gate.Gate[net.Conn, Key] {
+	return gate.New("netlimit", c.Domain, c.Keys, c.Amount, c.Skip, c.MaxWait, c.Failed, false)
+}
+
+// Validate returns an error that names the invalid field of c, or nil. NewListener panics with it: call it first where c comes from
+// a configuration file.
+func (c *Config) Validate() error {
+	if c.Timeout < 0 || c.Asking < 0 {
+		return errors.New("netlimit: Timeout and Asking may not be negative")
+	}
+	return c.gate().Validate()
+}
+
+// Listener accepts connections as their limits admit, and closes the others at once. Accept returns connections in the order in
+// which they are admitted. A slow decision delays only its own connection.
 type Listener struct {
 	net.Listener
 	config Config
+	gate   *gate.Gate[net.Conn, Key]
 	ctx    context.Context
 	cancel context.CancelFunc
 	ready  chan net.Conn // admitted, and not accepted yet
@@ -38,46 +71,19 @@ type Listener struct {
 	once   sync.Once
 }
 
-// Config configures a Listener.
-type Config struct {
-	// Checker and Domain are required.
-	Checker Checker
-	Domain  string
-	// Key of the descriptor's entry; "" means "ip".
-	Key string
-	// Timeout is how long a decision may take; 0 means a second. The FailurePolicy of a *client.Client applies only if
-	// the client's own time-out is shorter.
-	Timeout time.Duration
-	// Asking is how many connections may be checked at a time; 0 means 128. As many may be ready for Accept; further ones
-	// wait in the system's queue.
-	Asking int
-	// FailClosed closes connections without a decision: the Checker returned an error or took longer than Timeout, or Asking
-	// others were being checked. Otherwise they are accepted: the limit is not worth an outage.
-	FailClosed bool
-	// Rejected, if not nil, is called for each closed connection; d is zero without a decision. It must not block.
-	Rejected func(addr net.Addr, d client.Decision)
-}
-
-// Listen returns a Listener on l, which its Close closes. The error names the invalid field of c.
-func Listen(l net.Listener, c Config) (*Listener, error) {
-	switch {
-	case l == nil:
-		return nil, errors.New("netlimit: the listener is nil")
-	case c.Checker == nil:
-		return nil, errors.New("netlimit: Checker is required")
-	case c.Domain == "":
-		return nil, errors.New("netlimit: Domain is required")
-	case c.Timeout < 0 || c.Asking < 0:
-		return nil, errors.New("netlimit: Timeout and Asking may not be negative")
+// NewListener returns a Listener on inner, which its Close closes.
+func NewListener(l limit.Limiter, inner net.Listener, c Config) *Listener {
+	if err := c.Validate(); err != nil {
+		panic(err)
 	}
-	c.Key, c.Timeout, c.Asking = cmp.Or(c.Key, "ip"), cmp.Or(c.Timeout, time.Second), cmp.Or(c.Asking, 128)
+	c.Timeout, c.Asking = cmp.Or(c.Timeout, time.Second), cmp.Or(c.Asking, 128)
 	n := &Listener{
-		Listener: l, config: c, failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
+		Listener: inner, config: c, gate: c.gate().Open(l, false), failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
 		ready: make(chan net.Conn, 2*c.Asking), room: make(chan struct{}, 2*c.Asking),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.group.Go(n.accept)
-	return n, nil
+	return n
 }
 
 // Accept returns the next connection that was admitted.
@@ -137,143 +143,46 @@ func (l *Listener) accept() {
 			l.failed <- err
 			return
 		}
-		var ip netip.Addr
-		ok := false
-		if addr := c.RemoteAddr(); addr != nil {
-			ip, ok = key.Parse(addr.String())
-		}
-		if !ok { // no IP address
+		checks := l.gate.Checks(nil, c)
+		if len(checks) == 0 {
 			l.ready <- c // has room
 			continue
 		}
 		select {
 		case l.asking <- struct{}{}:
 			l.group.Go(func() {
-				d, err := l.decide(key.Network(ip))
+				d := l.decide(checks)
 				<-l.asking
-				l.admitOrClose(c, d, err == nil && d.Allowed || err != nil && !l.config.FailClosed)
+				l.admitOrClose(c, d)
 			})
 		default:
-			l.admitOrClose(c, client.Decision{}, !l.config.FailClosed)
+			l.admitOrClose(c, l.gate.Fail(l.ctx, errBusy))
 		}
 	}
+}
+
+var errBusy = errors.New("netlimit: as many connections as Config.Asking are being checked")
+
+// decide decides checks within the Timeout.
+func (l *Listener) decide(checks []limit.Check) limit.Decision {
+	ctx, cancel := context.WithTimeout(l.ctx, l.config.Timeout+l.config.MaxWait)
+	defer cancel()
+	d, _, err := l.gate.Admit(ctx, checks)
+	if err != nil && l.ctx.Err() == nil {
+		return l.gate.Fail(l.ctx, err)
+	}
+	return d // with an error, of a Listener that is closed
 }
 
 // admitOrClose makes c ready or closes it. It does not block, since room was reserved.
-func (l *Listener) admitOrClose(c net.Conn, d client.Decision, admitted bool) {
-	if admitted && l.ctx.Err() == nil {
+func (l *Listener) admitOrClose(c net.Conn, d limit.Decision) {
+	if d.Allowed && l.ctx.Err() == nil {
 		l.ready <- c
 		return
 	}
+	if l.config.Denied != nil && l.ctx.Err() == nil {
+		l.config.Denied(c, d)
+	}
 	c.Close()
 	<-l.room
-	if l.config.Rejected != nil && l.ctx.Err() == nil {
-		l.config.Rejected(c.RemoteAddr(), d)
-	}
-}
-
-// decide checks a connection from a network.
-func (l *Listener) decide(value string) (client.Decision, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.config.Timeout)
-	defer cancel()
-	return l.config.Checker.Check(ctx, client.Check{
-		Domain: l.config.Domain, Descriptor: []client.Entry{{Key: l.config.Key, Value: value}},
-	})
-}
-
-// Waiter waits until a check is admitted; *client.Client is one.
-type Waiter interface {
-	Wait(ctx context.Context, c client.Check) (client.Decision, error)
-}
-
-// Bytes configures a Reader or Writer.
-type Bytes struct {
-	// Waiter and Domain are required.
-	Waiter Waiter
-	Domain string
-	// Descriptor of the checks. Not empty.
-	Descriptor []client.Entry
-	// Chunk is the most bytes of one check; 0 means 32 KiB. Smaller chunks are smoother, larger ones need fewer checks. It
-	// shrinks when the limit can never admit so much at once.
-	Chunk int
-}
-
-// spender spends bytes. It is not safe for concurrent use.
-type spender struct {
-	ctx   context.Context
-	bytes Bytes
-	chunk int
-}
-
-func newSpender(ctx context.Context, b Bytes) spender {
-	s := spender{ctx, b, b.Chunk}
-	if s.chunk <= 0 {
-		s.chunk = 32 << 10
-	}
-	return s
-}
-
-// spend waits until up to n bytes are admitted, and returns how many. It halves chunks that can never be admitted.
-func (s *spender) spend(n int) (int, error) {
-	for {
-		n = min(n, s.chunk)
-		_, err := s.bytes.Waiter.Wait(s.ctx, client.Check{Domain: s.bytes.Domain, Descriptor: s.bytes.Descriptor, Cost: int64(n)})
-		if !errors.Is(err, client.ErrNever) || n == 1 {
-			return n, err
-		}
-		s.chunk = n / 2
-	}
-}
-
-// NewReader returns a reader of r that spends each byte. Read returns when the limit has admitted the bytes that it read;
-// while it waits, it reads nothing more, which slows the sender down. When the limit does not admit them, Read returns
-// them with the error.
-func NewReader(ctx context.Context, r io.Reader, b Bytes) io.Reader {
-	return &reader{r, newSpender(ctx, b)}
-}
-
-type reader struct {
-	r     io.Reader
-	spent spender
-}
-
-func (r *reader) Read(p []byte) (int, error) {
-	if len(p) > r.spent.chunk {
-		p = p[:r.spent.chunk]
-	}
-	n, err := r.r.Read(p)
-	for left := n; left > 0; {
-		part, e := r.spent.spend(left)
-		if e != nil {
-			return n, e
-		}
-		left -= part
-	}
-	return n, err
-}
-
-// NewWriter returns a writer to w that spends each byte before it writes it.
-func NewWriter(ctx context.Context, w io.Writer, b Bytes) io.Writer {
-	return &writer{w, newSpender(ctx, b)}
-}
-
-type writer struct {
-	w     io.Writer
-	spent spender
-}
-
-func (w *writer) Write(p []byte) (done int, err error) {
-	for len(p) > 0 {
-		part, err := w.spent.spend(len(p))
-		if err != nil {
-			return done, err
-		}
-		n, err := w.w.Write(p[:part])
-		done += n
-		if err != nil {
-			return done, err
-		}
-		p = p[part:]
-	}
-	return done, nil
 }

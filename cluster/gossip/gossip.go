@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 

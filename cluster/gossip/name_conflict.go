@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 

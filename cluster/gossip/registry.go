@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 

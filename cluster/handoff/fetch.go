@@ -2,7 +2,7 @@ package handoff
 
 import (
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 

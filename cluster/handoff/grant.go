@@ -3,7 +3,7 @@ package handoff
 import (
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 

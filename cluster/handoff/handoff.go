@@ -1,7 +1,7 @@
 package handoff
 
 import (
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 

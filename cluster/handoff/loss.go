@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 

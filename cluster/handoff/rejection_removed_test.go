@@ -5,7 +5,7 @@ package handoff
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 func TestRejectionMemoryRemoved(t *testing.T) {

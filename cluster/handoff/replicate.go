@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 

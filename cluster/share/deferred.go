@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 // Deferred is a queue of charges for what a node has admitted without an owner, by key, the oldest first. When there are too

@@ -223,28 +223,24 @@ func TestBenchIsInterrupted(t *testing.T) {
 	}
 }
 
-// What is not a decision over HTTP is an error that says what the node said; a rule's own answer is a denial.
+// What is not a decision over HTTP is an error that says what the node said.
 func TestBenchHTTPAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		status int
-		policy string
 		body   string
 		code   int
 		want   string
 	}{
-		{"a rule's own answer", 403, `"r";q=1`, "go away", 0, "denied    "},
-		{"a proxy's answer", 502, "", "<html>", 3, "status 502: Bad Gateway"},
-		{"no JSON", 200, "", "hello", 3, "answer: "},
-		{"a redirection", 302, "", "", 3, "status 302"},
+		{"a denial", 200, `{"allowed":false,"source":"owned"}`, 0, "denied    "},
+		{"a proxy's answer", 502, "<html>", 3, "status 502: Bad Gateway"},
+		{"no JSON", 200, "hello", 3, "answer: "},
+		{"a redirection", 302, "", 3, "status 302"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Int64
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				asked.Add(1)
-				if c.policy != "" {
-					w.Header().Set("RateLimit-Policy", c.policy)
-				}
 				w.Header().Set("Location", "/")
 				w.WriteHeader(c.status)
 				_, _ = w.Write([]byte(c.body))

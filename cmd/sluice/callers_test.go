@@ -11,7 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -179,26 +180,35 @@ func TestClientExchangesTokens(t *testing.T) {
 	s.Callers = writeFile(t, file(digestOne))
 	n := startNode(t, s)
 	addr := n.grpc
-	if _, err := client.Dial(t.Context(), addr, client.WithToken(client.Token(two))); !errors.Is(err, client.ErrCredentials) || strings.Contains(err.Error(), two) {
+	ready := func(o ...sluice.Option) error {
+		c, err := sluice.New(addr, o...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.Ready(t.Context())
+	}
+	if err := ready(sluice.WithToken(sluice.Token(two))); !errors.Is(err, sluice.ErrUnauthenticated) || strings.Contains(err.Error(), two) {
 		t.Errorf("with a token that nobody knows: %v", err)
 	}
-	if _, err := client.Dial(t.Context(), addr); !errors.Is(err, client.ErrCredentials) {
+	if err := ready(); !errors.Is(err, sluice.ErrUnauthenticated) {
 		t.Errorf("without a token: %v", err)
 	}
 	mine := writeFile(t, one)
-	c, err := client.Dial(t.Context(), addr, client.WithToken(client.TokenFile(mine)))
+	c, err := sluice.New(addr, sluice.WithToken(sluice.TokenFile(mine)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	key := c.Key("auth", "user", "u")
 	var stop atomic.Bool
 	var asked atomic.Int64
 	var requesters sync.WaitGroup
 	for range 4 {
 		requesters.Go(func() {
 			for !stop.Load() {
-				d, err := c.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
-				if err != nil || !d.Allowed || d.Source != client.SourceOwned {
+				d, err := key.Check(t.Context(), 1)
+				if err != nil || !d.Allowed || d.Source != limit.SourceOwned {
 					t.Errorf("%v, %v", d, err)
 					return
 				}
@@ -227,7 +237,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	await(t, "asked on with the new token", func() bool { return asked.Load() > was+100 })
 	stop.Store(true)
 	requesters.Wait()
-	d, err := c.Read(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
+	d, err := key.Read(t.Context(), 1)
 	if err != nil || 1000000-d.Remaining != asked.Load() {
 		t.Errorf("%d were charged (%v), and %d asked", 1000000-d.Remaining, err, asked.Load())
 	}

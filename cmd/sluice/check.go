@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/operators"
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
@@ -168,7 +169,7 @@ func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *g
 			target, secured = "passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials())
 			options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return way.Dial(ctx) }))
 			if way.Token != "" {
-				options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(way.Token), true)))
+				options = append(options, grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.Token(way.Token), true)))
 			}
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 )
 
 // clientTLS are the flags of the commands that call nodes whose ports have TLS. Any of them turns it on.
@@ -94,12 +95,12 @@ func (f *tokenFlags) register(flags *pflag.FlagSet) {
 }
 
 // source returns nil where there is no token.
-func (f *tokenFlags) source() client.TokenSource {
+func (f *tokenFlags) source() sluice.TokenSource {
 	if f.file != "" {
-		return client.TokenFile(f.file)
+		return sluice.TokenFile(f.file)
 	}
 	if token, _ := lookupEnv(tokenVariable); token != "" {
-		return client.Token(token)
+		return sluice.Token(token)
 	}
 	return nil
 }
@@ -107,7 +108,7 @@ func (f *tokenFlags) source() client.TokenSource {
 // dialOptions are those that send the token.
 func (f *tokenFlags) dialOptions() []grpc.DialOption {
 	if source := f.source(); source != nil {
-		return []grpc.DialOption{grpc.WithPerRPCCredentials(client.TokenCredentials(source, f.inClear))}
+		return []grpc.DialOption{grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(source, f.inClear))}
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func TestSluice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"bucket", "ring", "rules", "cluster", "cluster/gossip", "limiter", "cmd/sluice"} {
+	for _, want := range []string{"bucket", "ring", "rules", "cluster", "cluster/gossip", "limiter", "client/prom", "cmd/sluice"} {
 		if !slices.ContainsFunc(tree.Packages, func(p *Package) bool { return p.Dir == want }) {
 			t.Errorf("package %s is not in the tree: is this the root?", want)
 		}
@@ -30,6 +30,7 @@ func TestBroken(t *testing.T) {
 	sound := map[string]string{
 		".gitignore":                 "/bin/\n*.out\n# a comment\n",
 		"go.mod":                     "module " + Module,
+		"go.work":                    "go 1.26.0\n\nuse (\n\t.\n\t./client\n)\n",
 		"README.md":                  "",
 		"bin/util/util.go":           "package util",
 		"cpu.out":                    "",
@@ -45,6 +46,7 @@ func TestBroken(t *testing.T) {
 		"transport/grpcapi/api.go":   `package grpcapi; import "google.golang.org/grpc"`,
 		"transport/peer/server.go":   "package peer",
 		"proto/sluice/v1/a.pb.go":    "package sluicev1",
+		"client/go.mod":              "module " + own + "client",
 		"client/client.go":           `package client; import "` + own + `proto/sluice/v1"`,
 		"cmd/sluice/main.go":         `package main; import ("` + own + `cluster"; "` + own + `transport/httpapi"); func main() { go main() }`,
 		"internal/e2e/e2e_test.go":   `package e2e; import "` + own + `proto/sluice/v1"`,
@@ -79,6 +81,10 @@ func TestBroken(t *testing.T) {
 		{"wire types inside", "cluster/w.go", `package cluster; import "` + own + `proto/sluice/v1"`, []string{"cluster imports proto/sluice/v1"}},
 		{"wire types for tests only", "internal/e2e/e2e.go", `package e2e; import "` + own + `proto/sluice/v1"`, []string{"internal/e2e imports proto/sluice/v1"}},
 		{"the client is light", "client/b.go", `package client; import "` + own + `bucket"`, []string{"client imports bucket"}},
+		{"a local limiter may", "client/local/b.go", `package local; import "` + own + `bucket"`, nil},
+		{"a local limiter is no server", "client/local/l.go", `package local; import "` + own + `limiter"`, []string{"client/local imports limiter"}},
+		{"nor a client", "client/local/c.go", `package local; import "` + own + `client"`, []string{"client/local imports client"}},
+		{"gRPC under a local limiter", "client/limit/g.go", `package limit; import "google.golang.org/grpc"`, []string{"client/limit reaches google.golang.org by way of google.golang.org/grpc"}},
 		{"memberlist elsewhere", "cluster/m.go", `package cluster; import "github.com/hashicorp/memberlist"`, []string{"cluster imports github.com/hashicorp/memberlist"}},
 		{"consistent in tests elsewhere", "cluster/m_test.go", `package cluster; import "github.com/buraksezer/consistent"`, []string{"cluster imports github.com/buraksezer/consistent"}},
 		{"LRU in an API", "transport/httpapi/l.go", `package httpapi; import "github.com/hashicorp/golang-lru/v2"`, []string{"transport/httpapi imports github.com/hashicorp/golang-lru/v2"}},
@@ -89,6 +95,7 @@ func TestBroken(t *testing.T) {
 		{"vague file", "bucket/util_test.go", "package bucket", []string{"file util_test.go"}},
 		{"another name's comment", "ring/d.go", "package ring\n// liveText is x.\nfunc aliveText() {}", []string{"ring/d.go:2: the comment of aliveText begins with liveText"}},
 		{"a comment about names", "ring/d.go", "package ring\n// TLS is x.\ntype b int", nil},
+		{"module apart", "rules/other/go.mod", "module " + own + "rules/other", []string{"module rules/other is not in go.work"}},
 		{"new room", "stuff/x.go", "package stuff", []string{"stuff/ is not a place"}},
 		{"new file at the root", "notes.txt", "", []string{"notes.txt is not a place"}},
 	} {
@@ -120,6 +127,7 @@ func TestBroken(t *testing.T) {
 func TestSourceThatDoesNotParse(t *testing.T) {
 	_, err := Load(fstest.MapFS{
 		".gitignore": {},
+		"go.work":    {},
 		"ring/x.go":  {Data: []byte("package ring\nfunc {")},
 	})
 	if err == nil || !strings.Contains(err.Error(), "ring/x.go:2") {

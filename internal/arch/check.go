@@ -1,4 +1,4 @@
-// Package arch has the rules about which packages of sluice may import which. It reads the source of the whole module,
+// Package arch has the rules about which packages of sluice may import which. It reads the source of all modules in go.work,
 // with the files for every operating system, and reports where a rule is broken; its test fails then.
 package arch
 
@@ -35,6 +35,11 @@ func Check(t *Tree) []Broken {
 			c.add(name, "the root is the table of contents", "%s is not a place of the project", name)
 		}
 	}
+	for _, dir := range t.Apart {
+		if !withinAny(dir, apart) {
+			c.add(dir, "`make test` and `make lint` cover the modules in go.work", "module %s is not in go.work", dir)
+		}
+	}
 	return c.broken
 }
 
@@ -62,7 +67,7 @@ func (c *checker) eachImport(f func(p *Package, i Import, test bool)) {
 func (c *checker) purity() {
 	for _, rule := range pure {
 		for _, p := range c.tree.Packages {
-			if !within(p.Dir, rule.dir) {
+			if !within(p.Dir, rule.dir) || slices.Contains(harmless, p.Dir) {
 				continue
 			}
 			for _, i := range p.Imports {
@@ -108,17 +113,16 @@ func isImpure(i Import) (reason string, bad bool) {
 // files count only as the first step.
 func (c *checker) unreachable(from, to, why string) {
 	c.eachImport(func(p *Package, i Import, _ bool) {
-		own, ok := i.Own()
-		if !ok || !within(p.Dir, from) {
+		if !within(p.Dir, from) {
 			return
 		}
-		if way := c.way(own, to, nil); way != nil {
+		if way := c.way(i.target(), to, nil); way != nil {
 			c.add(i.Pos, why, "%s reaches %s by way of %s", p.Dir, to, strings.Join(way, ", "))
 		}
 	})
 }
 
-// way returns the packages from dir to the first one in to, or nil. seen are those on the way so far.
+// way returns the packages from dir, or a library's path, to the first one in to, or nil. seen are those on the way so far.
 func (c *checker) way(dir, to string, seen []string) []string {
 	if within(dir, to) {
 		return append(seen, dir)
@@ -129,8 +133,8 @@ func (c *checker) way(dir, to string, seen []string) []string {
 			continue
 		}
 		for _, i := range p.Imports {
-			if own, ok := i.Own(); ok && !slices.Contains(seen, own) {
-				if way := c.way(own, to, slices.Clone(seen)); way != nil {
+			if target := i.target(); !slices.Contains(seen, target) {
+				if way := c.way(target, to, slices.Clone(seen)); way != nil {
 					return way
 				}
 			}
@@ -142,19 +146,21 @@ func (c *checker) way(dir, to string, seen []string) []string {
 // imports checks each import against apis, only and homes.
 func (c *checker) imports() {
 	c.eachImport(func(p *Package, i Import, test bool) {
-		target, own := i.Own()
-		if !own {
-			target = i.Path
-		}
+		_, own := i.Own()
+		target := i.target()
 		from, to := apiOf(p.Dir), apiOf(target)
 		if own && !test && from != "" && to != "" && from != to {
 			c.add(i.Pos, "each API calls the node in-process: shared code belongs in limiter, or in transport if it is about the wire",
 				"%s imports %s", p.Dir, target)
 		}
 		for _, rule := range only {
-			if own && !test && within(p.Dir, rule.dir) && !within(target, rule.dir) && !withinAny(target, rule.uses) {
+			if !own || test || !within(p.Dir, rule.dir) {
+				continue
+			}
+			if !within(target, rule.dir) && !withinAny(target, rule.uses) {
 				c.add(i.Pos, rule.why, "%s imports %s", p.Dir, target)
 			}
+			break
 		}
 		for _, rule := range homes {
 			if !within(target, rule.path) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A place in these tables is a folder of the module with those below it, except that "client/." is client alone. Lists of
+// A place in these tables is a folder of the project with those below it, except that "client/." is client alone. Lists of
 // places are separated by spaces.
 
 // pure are the packages whose functions return the same result for the same arguments, on every node and in every test.
@@ -17,10 +17,10 @@ var pure = []struct{ dir, why string }{
 	{"cluster/lease", "what is granted must add up at every instant of a test, whatever is lost, late or doubled"},
 	{"cluster/share", "repeated faults and restarts must add up in the simulator as they do in a node"},
 	{"cluster/eventual", "what is reported twice, late or to the next owner must add up at every instant of a test"},
-	{"internal/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
+	{"internal/leaf/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
 	{"internal/message", "messages are values: their meaning depends on nothing else"},
 	{"internal/yamldoc", "the same bytes are the same document on every node"},
-	{"internal/descvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
+	{"internal/leaf/descvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
 	{"internal/facts", "status reports are values too, and messages carry them"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
@@ -39,12 +39,14 @@ var impure = []struct{ path, why string }{
 }
 
 // harmless are exceptions that do no I/O: offheap hands out memory, as the Go runtime does.
-var harmless = []string{"net/netip", "internal/offheap"}
+var harmless = []string{"net/netip", "bucket/internal/offheap"}
 
 // unrelated are pairs of places that never reach each other, directly or through other packages, not even in tests.
 var unrelated = []struct{ a, b, why string }{
 	{"cluster", "transport", "the node must run under another transport, and APIs before another decider; internal/node joins them"},
 	{"cluster", "limiter", "as transport: they meet in internal/check"},
+	{"client/limit", "google.golang.org", "programs and middleware that do not care who decides compile no gRPC"},
+	{"client/local", "google.golang.org", "a limiter without a server needs none of its libraries"},
 }
 
 // apis are packages of which none imports another.
@@ -63,10 +65,12 @@ func apiOf(dir string) string {
 	return ""
 }
 
-// only says which other packages of this module a package may import, where these are few.
+// only says which other packages of this module a package may import, where these are few. The first entry of a package counts.
 var only = []struct{ dir, uses, why string }{
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client", "proto/sluice/v1 internal/httpfield internal/descvalue internal/pause", "users of the SDK do not compile the server"},
+	{"client/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
+	{"client/limit", "internal/leaf", "programs without a cluster, and middleware, do not compile gRPC"},
+	{"client", "proto/sluice/v1 internal/leaf", "users of the SDK do not compile the server"},
 }
 
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only
@@ -92,7 +96,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"a ring table is copied out of it once; it can panic, and only ring knows when"},
 	{"github.com/hashicorp/golang-lru/v2", "limiter transport/peer client/.", "",
 		"the bounded memories of rules and limits seen on the wire, and of owners and denials in the SDK"},
-	{"google.golang.org/grpc", "transport client proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix",
+	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix",
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it"},
 	{"google.golang.org/protobuf", "transport client proto cmd internal/audit internal/inflow", "internal/node internal/e2e",
 		"messages end at the edge; further in, requests are those of internal/check"},
@@ -115,13 +119,14 @@ var homes = []struct{ path, homes, test, why string }{
 	{"github.com/fsnotify/fsnotify", "internal/rulefiles", "",
 		"one package watches rule files and hands their bytes to rules"},
 	{"github.com/dustin/go-humanize", "internal/node", "", "sizes as people write them are a matter of settings"},
-	{"go.opentelemetry.io", "client/clientotel internal/tracing internal/node", "limiter transport cluster",
+	{"go.opentelemetry.io", "client/otel internal/tracing internal/node", "limiter transport cluster",
 		"users of the SDK without it do not compile it; in the daemon spans are made in one place, and sent by the node"},
-	{"github.com/prometheus", "internal/node client/clientprom", "",
+	{"github.com/prometheus", "internal/node client/prom", "",
 		"owners count in plain counters; the node maps them at scrape"},
-	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy internal/node",
-		"rule files, the ACL and the configuration file are YAML, nothing else is; a test reads Envoy's"},
-	{"github.com/santhosh-tekuri/jsonschema/v6", "", "rules", "tests hold the schema for editors against the parser"},
+	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy transport/httpapi internal/node",
+		"rule files, the ACL and the configuration file are YAML, nothing else is; tests read Envoy's, and the OpenAPI description"},
+	{"github.com/santhosh-tekuri/jsonschema/v6", "", "rules transport/httpapi",
+		"tests hold the schema for editors against the parser, and the OpenAPI description against the server"},
 	{"github.com/anishathalye/porcupine", "internal/audit/linear", "",
 		"tests search a key's log for an order in which one counter could have answered"},
 	{"github.com/cockroachdb/datadriven", "", "cluster/transcripts",
@@ -135,7 +140,10 @@ var vague = strings.Fields("util utils utility common commons helper helpers mis
 
 // top are the files and folders that may stand at the root. Names that begin with a dot are free.
 var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ examples/ internal/ limiter/ proto/ ring/ rules/ transport/
-	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum`)
+	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
+
+// apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
+const apart = "bench internal/connecttest internal/consoletest internal/manifests internal/proxytest internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {

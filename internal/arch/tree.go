@@ -13,13 +13,15 @@ import (
 	"strings"
 )
 
-// Module is the import path of the module whose tree is judged.
+// Module is the import path of the root; the paths of the other modules in go.work begin with it.
 const Module = "github.com/sluice-project/sluice"
 
-// Tree has every package of a module, with the files for every operating system and build tag.
+// Tree has every package of the modules in go.work, with the files for every operating system and build tag.
 type Tree struct {
-	// Packages are sorted by Dir. Modules nested in the tree are not among them.
+	// Packages are sorted by Dir.
 	Packages []*Package
+	// Apart are the folders of modules that are not in go.work. Their packages are not in Packages.
+	Apart []string
 	// Top are the names at the root of the tree without ignored ones; a folder's name ends in a slash.
 	Top []string
 }
@@ -59,8 +61,16 @@ type Import struct {
 	Pos, Path string
 }
 
-// Own returns the folder of an import of the same module.
+// Own returns the folder of an import of this project.
 func (i Import) Own() (dir string, ok bool) { return strings.CutPrefix(i.Path, Module+"/") }
+
+// target returns the folder of an import of the same module, else the path.
+func (i Import) target() string {
+	if dir, ok := i.Own(); ok {
+		return dir
+	}
+	return i.Path
+}
 
 // Standard reports whether the import is of the standard library: the first element of its path has no dot.
 func (i Import) Standard() bool {
@@ -68,13 +78,18 @@ func (i Import) Standard() bool {
 	return !strings.Contains(first, ".")
 }
 
-// Load reads the tree below fsys, whose root holds the module's go.mod.
+// Load reads the tree below fsys, whose root holds go.work and a go.mod.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{}
 	ignored, err := readIgnored(fsys)
 	if err != nil {
 		return nil, err
 	}
+	work, err := fs.ReadFile(fsys, "go.work")
+	if err != nil {
+		return nil, fmt.Errorf("read which modules there are: %w", err)
+	}
+	modules := strings.Fields(string(work))
 	packages := make(map[string]*Package)
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -96,7 +111,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 			}
 		}
 		if d.IsDir() {
-			return enter(fsys, name)
+			return t.enter(fsys, name, modules)
 		}
 		if path.Ext(name) != ".go" {
 			return nil
@@ -114,13 +129,14 @@ func Load(fsys fs.FS) (*Tree, error) {
 	return t, err
 }
 
-// enter returns fs.SkipDir if the go command would not look for packages of this module in dir.
-func enter(fsys fs.FS, dir string) error {
+// enter returns fs.SkipDir if the go command would not look for packages of modules in dir.
+func (t *Tree) enter(fsys fs.FS, dir string, modules []string) error {
 	base := path.Base(dir)
 	if strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" {
 		return fs.SkipDir
 	}
-	if _, err := fs.Stat(fsys, path.Join(dir, "go.mod")); err == nil {
+	if _, err := fs.Stat(fsys, path.Join(dir, "go.mod")); err == nil && !slices.Contains(modules, "./"+dir) {
+		t.Apart = append(t.Apart, dir)
 		return fs.SkipDir
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"

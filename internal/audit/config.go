@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/audit/model"
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"google.golang.org/grpc"
 )
 

@@ -121,7 +121,7 @@ func (p *process) check(token string, descriptor ...entry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	req, err := http.NewRequest("POST", "http://"+p.http+"/v1/check", bytes.NewReader(body))
+	req, err := http.NewRequest("POST", "http://"+p.http+"/v1/check?deny=429", bytes.NewReader(body))
 	if err != nil {
 		return false, err
 	}

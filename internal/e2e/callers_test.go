@@ -17,7 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/audit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -85,7 +86,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 	for _, n := range nodes {
 		targets = append(targets, n.grpc)
 	}
-	source := client.TokenFile(filepath.Join(k.dir, "mine"))
+	source := sluice.TokenFile(filepath.Join(k.dir, "mine"))
 	ctx, over := context.WithCancel(context.Background())
 	defer over()
 	var load sync.WaitGroup
@@ -99,13 +100,13 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 			Specs: []audit.Spec{{Keys: 100, Limit: bucket.Limit{
 				Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 20, Period: time.Hour,
 			}}},
-			DialOptions: []grpc.DialOption{grpc.WithPerRPCCredentials(client.TokenCredentials(source, false)), countCalls(&called)},
+			DialOptions: []grpc.DialOption{grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(source, false)), countCalls(&called)},
 		})
 		if err != nil {
 			t.Error(err)
 		}
 	})
-	sdk, err := client.Dial(ctx, strings.Join(targets, ","), client.WithToken(source), client.WithFailurePolicy(client.FailClosed))
+	sdk, err := sluice.New(strings.Join(targets, ","), sluice.WithToken(source), sluice.WithFailurePolicy(sluice.FailClosed()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 			defer tick.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
 				<-tick.C
-				d, err := sdk.Check(ctx, client.Check{Domain: "rotate-sdk", Descriptor: []client.Entry{client.KV("user", fmt.Sprint(i, n%50))}})
+				d, err := sdk.Key("rotate-sdk", "user", fmt.Sprint(i, n%50)).Check(ctx, 1)
 				if ctx.Err() == nil && (err != nil || !d.Allowed) {
 					t.Errorf("SDK: %v by %v, %v", d, d.Source, err)
 					return

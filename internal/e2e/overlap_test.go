@@ -87,24 +87,7 @@ func TestOverlap(t *testing.T) {
 			t.Errorf("after %v: the second process did not say that it waits:\n%s", overlap, s)
 		}
 		waitAgreed(t, nodes, 10*time.Second)
-		eventually(t, 10*time.Second, "each partition has one owner, and a replica", func() error {
-			owned, partitions := int32(0), int32(0)
-			for _, n := range nodes {
-				m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
-				if err != nil {
-					return err
-				}
-				h := m.GetPartitionCounts()
-				owned, partitions = owned+h.GetOwned(), m.Partitions
-				if h.GetUnprotected()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
-					return fmt.Errorf("%s: %v", n.name, h)
-				}
-			}
-			if owned != partitions {
-				return fmt.Errorf("%d of %d partitions have an owner", owned, partitions)
-			}
-			return nil
-		})
+		waitReplicated(t, nodes)
 	}
 	for n, h := range audits {
 		h.end()
@@ -112,4 +95,27 @@ func TestOverlap(t *testing.T) {
 			t.Errorf("%s at %s answered %d checks of spent keys, and admitted %v", n.name, n.grpc, h.answers, h.admitted)
 		}
 	}
+}
+
+// waitReplicated waits until each partition has one owner, and a replica.
+func waitReplicated(t *testing.T, nodes []*node) {
+	t.Helper()
+	eventually(t, 10*time.Second, "each partition has one owner, and a replica", func() error {
+		owned, partitions := int32(0), int32(0)
+		for _, n := range nodes {
+			m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
+			if err != nil {
+				return err
+			}
+			h := m.GetPartitionCounts()
+			owned, partitions = owned+h.GetOwned(), m.Partitions
+			if h.GetUnprotected()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
+				return fmt.Errorf("%s: %v", n.name, h)
+			}
+		}
+		if owned != partitions {
+			return fmt.Errorf("%d of %d partitions have an owner", owned, partitions)
+		}
+		return nil
+	})
 }

@@ -28,7 +28,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/operators"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -184,7 +185,7 @@ func (n *node) dial() *grpc.ClientConn {
 	}
 	options := []grpc.DialOption{grpc.WithTransportCredentials(creds)}
 	if n.token != "" {
-		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(n.token), false)))
+		options = append(options, grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.TokenFile(n.token), false)))
 	}
 	conn, err := grpc.NewClient(n.grpc, options...)
 	if err != nil {

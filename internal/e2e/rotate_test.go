@@ -22,7 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/audit"
 	"github.com/sluice-project/sluice/internal/certs/mint"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -305,7 +306,7 @@ func countCalls(n *atomic.Uint64) grpc.DialOption {
 func (v *vault) dial(config *tls.Config, token string) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
-		grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(token), true)),
+		grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.TokenFile(token), true)),
 	}
 }
 

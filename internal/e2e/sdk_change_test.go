@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/load"
 )
 
@@ -42,14 +43,14 @@ descriptors:
 // program is a client of the SDK under load, and what its callers have seen.
 type program struct {
 	name string
-	key  string // of its descriptors
-	*client.Client
+	user string // the key of its descriptors
+	*sluice.Client
 
 	mu       sync.Mutex
 	errors   int
 	first    error
 	admitted map[string]int
-	sources  map[client.Source]int
+	sources  map[limit.Source]int
 	// times are those of the admitted; own is how many of them the policy admitted, without a node's answer.
 	times []span
 	own   int
@@ -68,7 +69,7 @@ func (p *program) NewCaller(int) load.Caller { return p }
 func (p *program) Call(ctx context.Context, _ int, keys []string, seen *load.Counts) error {
 	for _, k := range keys {
 		sent := time.Now()
-		d, err := p.Check(ctx, client.Check{Domain: "sdk", Descriptor: []client.Entry{client.KV(p.key, k)}})
+		d, err := p.Client.Key("sdk", p.user, k).Check(ctx, 1)
 		if ctx.Err() != nil {
 			return ctx.Err() // nobody waits for this one any more
 		}
@@ -78,7 +79,7 @@ func (p *program) Call(ctx context.Context, _ int, keys []string, seen *load.Cou
 	return nil
 }
 
-func (p *program) saw(key string, sent time.Time, d client.Decision, err error) {
+func (p *program) saw(key string, sent time.Time, d sluice.Decision, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
@@ -92,7 +93,7 @@ func (p *program) saw(key string, sent time.Time, d client.Decision, err error) 
 	if d.Allowed {
 		p.admitted[key]++
 		p.times = append(p.times, span{sent, time.Now()})
-		if d.Source == client.SourceFailOpen || d.Source == client.SourceFailLocal {
+		if d.Source == limit.SourceFailOpen || d.Source == limit.SourceFailLocal {
 			p.own++
 		}
 	}
@@ -118,14 +119,17 @@ func programs(t *testing.T, nodes []*node) []*program {
 	var all []*program
 	for _, p := range []struct {
 		name, key string
-		policy    client.FailurePolicy
-	}{{"closed", "paid", client.FailClosed}, {"open", "user", client.FailOpen}, {"local", "user", client.FailLocal(1.0 / 3)}} {
-		c, err := client.Dial(t.Context(), strings.Join(target, ","), client.WithFailurePolicy(p.policy))
+		policy    sluice.FailurePolicy
+	}{{"closed", "paid", sluice.FailClosed()}, {"open", "user", sluice.FailOpen()}, {"local", "user", sluice.FailLocal(1.0 / 3)}} {
+		c, err := sluice.New(strings.Join(target, ","), sluice.WithFailurePolicy(p.policy))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		all = append(all, &program{name: p.name, key: p.key, Client: c, admitted: map[string]int{}, sources: map[client.Source]int{}})
+		if err := c.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &program{name: p.name, user: p.key, Client: c, admitted: map[string]int{}, sources: map[limit.Source]int{}})
 	}
 	return all
 }
@@ -166,7 +170,7 @@ func (p *program) exhaust(t *testing.T) {
 		key := fmt.Sprintf("%s%08d", p.name, k)
 		for denied := 0; denied < 3; {
 			sent := time.Now()
-			d, err := p.Check(t.Context(), client.Check{Domain: "sdk", Descriptor: []client.Entry{client.KV(p.key, key)}})
+			d, err := p.Client.Key("sdk", p.user, key).Check(t.Context(), 1)
 			p.saw(key, sent, d, err)
 			if err != nil || t.Failed() {
 				break
@@ -194,7 +198,7 @@ func (p *program) judge(t *testing.T, lost int) {
 	if p.name == "closed" && p.own > 0 {
 		t.Errorf("closed: %d units were admitted without a node's answer", p.own)
 	}
-	if p.sources[client.SourceOwned] == 0 {
+	if p.sources[limit.SourceOwned] == 0 {
 		t.Errorf("%s: no check was decided by the node that holds its key", p.name)
 	}
 }
@@ -260,7 +264,7 @@ func TestChangeSDKCrash(t *testing.T) {
 	})
 	for _, p := range all {
 		lost := 0
-		if p.key == "user" {
+		if p.user == "user" {
 			lost = p.lostWith(from, until)
 		}
 		p.judge(t, lost)

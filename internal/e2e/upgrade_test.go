@@ -4,12 +4,17 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/audit"
 )
 
@@ -108,6 +113,62 @@ func TestUpgradeSnapshots(t *testing.T) {
 			f.wholeRestart()
 		}
 	}), time.Minute, 0)
+}
+
+// TestUpgradeClients: a client of one version and a node of the other understand each other, or the node rejects loudly what it
+// does not know.
+func TestUpgradeClients(t *testing.T) {
+	base := baseBinary(t)
+	const rules = "domain: auth\ndescriptors: [{key: user, limits: [{count: 10, period: 1h}]}]\n"
+	t.Run("a new client, an old node", func(t *testing.T) {
+		c, err := sluice.New(clusterOf(t, 1, nodeConfig{rules: rulesOf(t, rules), binary: base})[0].grpc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		key := c.Key("auth", "user", "a")
+		for _, step := range []struct {
+			name string
+			call func() (sluice.Decision, error)
+			left int64
+		}{
+			{"check", func() (sluice.Decision, error) { return key.Check(t.Context(), 4) }, 6},
+			{"charge", func() (sluice.Decision, error) { return key.Charge(t.Context(), 2) }, 4},
+			{"refund", func() (sluice.Decision, error) { return key.Refund(t.Context(), 1) }, 5},
+			{"batch", func() (sluice.Decision, error) {
+				b, err := c.CheckAll(t.Context(), key.Spend(1), c.Key("auth", "user", "b").Spend(1))
+				return b.Decisions[0], err
+			}, 4},
+			{"read", func() (sluice.Decision, error) { return key.Read(t.Context(), 1) }, 4},
+		} {
+			if d, err := step.call(); err != nil || !d.Allowed || d.Remaining != step.left || d.Degraded != nil {
+				t.Errorf("%s: %+v, %v; want %d left", step.name, d, err, step.left)
+			}
+		}
+		for range 2 {
+			if _, err := key.Once("order-4711").Charge(t.Context(), 2); err != nil && !errors.Is(err, limit.ErrUnsupported) {
+				t.Errorf("a charge with a name: %v", err)
+			} else if t.Logf("a charge with a name: %v", err); err != nil {
+				if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 4 {
+					t.Errorf("a rejected charge was made: %+v, %v", d, err)
+				}
+			}
+		}
+	})
+	t.Run("an old client, a new node", func(t *testing.T) {
+		n := cluster(t, 1, rulesOf(t, rules))[0]
+		for _, args := range []string{
+			"check --domain auth --cost 4 user=a", "check --domain auth --verb charge --cost 2 user=a", "check --domain auth --verb read user=a",
+			"bench --api sdk --duration 1s --warmup 0s --domain auth --key user --limits 1000000/1m",
+			"bench --api sdk --batch 10 --duration 1s --warmup 0s --domain auth --key user --limits 1000000/1m",
+		} {
+			out, err := exec.Command(base, append(strings.Fields(args), "--addr", n.grpc, "-o", "json")...).CombinedOutput()
+			if err != nil || strings.HasPrefix(args, "bench") && !strings.Contains(string(out), `"failed_calls":0,`) {
+				t.Errorf("%s: %v\n%s", args, err, out)
+			}
+			t.Logf("%s:\n%s", args, out)
+		}
+	})
 }
 
 func total(nodes []*node, metric string) (sum float64) {

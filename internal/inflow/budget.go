@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 )
 
 // Config are the bounds of a Budget. All numbers are required.

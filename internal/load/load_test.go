@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/pause"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 func TestKeyNames(t *testing.T) {

@@ -55,6 +55,7 @@ func (n *Node) openAPIs() error {
 	}
 	api, err := httpapi.New(httpapi.Config{
 		Limiter: n.service, Guard: n.guard, Ready: n.Ready, RulesError: n.rulesError, RulesSkipped: n.rulesSkipped, Metrics: n.metricsHandler(),
+		CheckTimeout: n.config.CheckTimeout,
 	})
 	if err != nil {
 		return err

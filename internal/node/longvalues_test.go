@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -28,7 +28,7 @@ func TestLongValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	sdk, err := client.Dial(t.Context(), n.listen.grpc.Addr().String())
+	sdk, err := sluice.New(n.listen.grpc.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestLongValues(t *testing.T) {
 		}},
 		{"HTTP", func(user string) (bool, error) {
 			body, err := json.Marshal(map[string]any{"domain": "auth", "descriptor": []map[string]string{{"key": "user", "value": user}}})
-			return post("/v1/check", string(body), http.Header{"Content-Type": {"application/json"}}), err
+			return post("/v1/check?deny=429", string(body), http.Header{"Content-Type": {"application/json"}}), err
 		}},
 		{"Envoy", func(user string) (bool, error) {
 			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "auth",
@@ -76,8 +76,8 @@ func TestLongValues(t *testing.T) {
 			return post("/v1/authorize/auth/x", "", http.Header{"X-User": {user}}), nil
 		}},
 		{"SDK", func(user string) (bool, error) {
-			d, err := sdk.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", user)}})
-			return d.Allowed, err
+			d, err := sdk.Key("auth", "user", user).Check(t.Context(), 1)
+			return d.Allowed && d.Degraded == nil, err
 		}},
 	}
 	for _, user := range []string{"u" + strings.Repeat("x", 1024), "u" + strings.Repeat("x", 1023) + "y", "u" + strings.Repeat("z", 30_000)} {

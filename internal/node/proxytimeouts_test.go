@@ -22,6 +22,7 @@ var proxyTimeouts = []struct{ file, pattern string }{
 	{"docs/envoy.md", "its `timeout` must be longer than `--check-timeout`: (2 s)\\."},
 	{"docs/forward-auth.md", `the examples have (\S+ s);`},
 	{"docs/forward-auth.md", `Traefik waits (\S+ s)\.`},
+	{"docs/client.md", `plus a round trip and 300 ms; (\S+ s) until a node has told`},
 }
 
 // toldCheckTimeout finds what a text says that --check-timeout is.

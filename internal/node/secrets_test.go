@@ -21,7 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/limiter"
@@ -456,7 +457,7 @@ callers:
 	}
 	// A token goes before a certificate, and is shown to anybody over TLS.
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
-		grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(token), false)))
+		grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.Token(token), false)))
 	if err != nil {
 		t.Fatal(err)
 	}

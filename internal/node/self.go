@@ -153,8 +153,12 @@ func (s *sleeper) check(now int64, every time.Duration) (slept time.Duration) {
 // isCheck reports whether a request to the HTTP port has checks. Only these are rejected under overload, never calls of other nodes,
 // health, metrics and operators: an overloaded node must not look dead, and must stay operable.
 func isCheck(r *http.Request) bool {
-	path := r.URL.Path
-	return path == "/v1/check" || path == "/v1/GetRateLimits" || strings.HasPrefix(path, forwardauth.Prefix)
+	switch path := r.URL.Path; path {
+	case "/v1/check", "/v1/read", "/v1/charge", "/v1/refund", "/v1/GetRateLimits":
+		return true
+	default:
+		return strings.HasPrefix(path, forwardauth.Prefix)
+	}
 }
 
 const (

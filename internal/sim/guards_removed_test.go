@@ -5,7 +5,7 @@ package sim
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/guard"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 // TestGuardsRemoved shows for each rule of the product what fails without it. guard.Off is of the whole process, so one row runs at a time.

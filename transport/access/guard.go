@@ -279,7 +279,7 @@ func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	if p.caller == nil {
 		return nil
 	}
-	b.Account = p.caller.Account()
+	b.Account, b.Caller = p.caller.Account(), p.caller.Name
 	var first, fault *limiter.Error
 	var verb bucket.Verb
 	var domain string

@@ -177,8 +177,8 @@ func TestRestrict(t *testing.T) {
 	}
 	b := fill(limiter.Check{Domain: "a"}, limiter.Check{Domain: "b"}, limiter.Check{Domain: "a", Verb: bucket.Refund},
 		limiter.Check{Domain: "a/x", Verb: bucket.Read}, limiter.Check{Domain: "a", Verb: bucket.Verb(99)}, limiter.Check{Domain: ""})
-	if err := pass.Restrict(b); err != nil || b.Account != "" {
-		t.Errorf("the whole call: %v, account %q", err, b.Account)
+	if err := pass.Restrict(b); err != nil || b.Account != "" || b.Caller != "a" {
+		t.Errorf("the whole call: %v, account %q, caller %q", err, b.Account, b.Caller)
 	}
 	for i, want := range []string{
 		"", `the caller a may not check in the domain "b"`, `the caller a may not refund in the domain "a"`, "",

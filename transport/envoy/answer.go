@@ -9,7 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/internal/descvalue"
+	"github.com/sluice-project/sluice/internal/leaf/descvalue"
 	"github.com/sluice-project/sluice/limiter"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"

@@ -89,9 +89,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	auth := a.config.Authorize(domain)
 	if auth == nil {
-		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
-		p.Code = limiter.NotFound.String()
-		httpanswer.Reject(w, p)
+		httpanswer.Reject(w, httpanswer.ProblemOf(&limiter.Error{
+			Code: limiter.NotFound, Message: "no rule file in force has authorize for this domain; see docs/forward-auth.md",
+		}))
 		return
 	}
 	b := limiter.NewBatch()

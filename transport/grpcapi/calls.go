@@ -132,7 +132,7 @@ func (s *Server) Nodes(ctx context.Context, _ *sluicev1.NodesRequest) (*sluicev1
 		return nil, statusOf(rejected)
 	}
 	m := s.config.Limiter.Members(ctx)
-	res := &sluicev1.NodesResponse{Self: m.Self, CheckTimeoutNs: int64(s.config.CheckTimeout), Features: features}
+	res := &sluicev1.NodesResponse{Self: m.Self, CheckTimeoutNs: int64(s.config.CheckTimeout), Features: limiter.Features}
 	for i := range m.Members {
 		if x := &m.Members[i]; x.Serves() {
 			res.Nodes = append(res.Nodes, &sluicev1.Node{Name: x.Name, GrpcAddress: x.GRPC, HttpAddress: x.HTTP, Zone: x.Zone})

@@ -35,7 +35,7 @@ func (q *question) WireSize() int { return q.size }
 // Field numbers of sluice.v1.
 const (
 	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
-	requestTimeout, requestTraceparent, requestRequires             = 4, 5, 6
+	requestTimeout, requestTraceparent, requestRequires, requestKey = 4, 5, 6, 7
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
@@ -68,13 +68,16 @@ func (q *question) DecodeWire(data []byte) error {
 			q.id = wire.Varint(value)
 		case num == requestTimeout && typ == protowire.VarintType:
 			q.timeout = time.Duration(wire.Varint(value))
-		case (num == requestTraceparent || num == requestRequires) && typ == protowire.BytesType:
+		case (num == requestTraceparent || num == requestRequires || num == requestKey) && typ == protowire.BytesType:
 			if !utf8.Valid(value) {
 				return wire.ErrUTF8
 			}
+			// One byte too many is enough for it to be ignored or rejected.
 			if num == requestTraceparent {
 				q.traceparent = string(value[:min(len(value), maxTraceparent+1)])
-			} else if text := string(value[:min(len(value), maxFeature)]); lacks == nil && !slices.Contains(features, text) {
+			} else if num == requestKey {
+				q.batch.IdempotencyKey = string(value[:min(len(value), limiter.MaxIdempotencyKey+1)])
+			} else if text := string(value[:min(len(value), maxFeature)]); lacks == nil && !slices.Contains(limiter.Features, text) {
 				lacks = &limiter.Error{Code: limiter.Unsupported, Field: "requires", Message: fmt.Sprintf("this node does not have %q; ask a node of a newer version", text)}
 			}
 		}
@@ -92,9 +95,6 @@ const (
 	maxTraceparent = 128 // bytes of a traceparent that is read
 	maxFeature     = 64  // bytes of a feature's name that an error shows
 )
-
-// features are those of this version, see NodesResponse.features.
-var features []string
 
 // decodeCheck adds a check. behind is the length of the request after it.
 func (q *question) decodeCheck(data []byte, behind int) error {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/limiter"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/internal/buffers"
 	"github.com/sluice-project/sluice/transport/internal/wire"
@@ -30,6 +31,7 @@ const (
 	decisionDelay, decisionDeniedFor, decisionPeriod                = 11, 12, 13
 	decisionCount, decisionBurst, decisionLimitIndex                = 14, 15, 16
 	decisionError, decisionResponse, decisionStaleness              = 17, 18, 19
+	decisionOnFailure                                               = 20
 
 	responseStatus, responseHeaders, responseBody = 1, 2, 3
 	headerName, headerValue                       = 1, 2
@@ -70,15 +72,8 @@ func (a *answer) EncodeWire() mem.BufferSlice {
 
 // appendOverall appends whether all are allowed and, if one is denied, the time until all may be if that is known.
 func appendOverall(out []byte, list []limiter.Result) []byte {
-	allowed, known, wait := true, true, time.Duration(0)
-	for i := range list {
-		if r := &list[i]; !r.Allowed {
-			allowed = false
-			d, ok := r.RetryIn()
-			known, wait = known && ok, max(wait, d)
-		}
-	}
-	if !allowed && known {
+	allowed, wait, known := limiter.Overall(list)
+	if known {
 		out = appendDuration(out, responseRetryAfter, wait)
 	}
 	return wire.AppendBool(out, responseAllowed, allowed)
@@ -89,8 +84,18 @@ func appendDuration(out []byte, num protowire.Number, d time.Duration) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(out, num, protowire.VarintType), uint64(d))
 }
 
+// onFailures are the values of sluice.v1.OnFailure.
+var onFailures = [...]uint64{
+	rules.FailShare:  uint64(sluicev1.OnFailure_ON_FAILURE_SHARE),
+	rules.FailOpen:   uint64(sluicev1.OnFailure_ON_FAILURE_OPEN),
+	rules.FailClosed: uint64(sluicev1.OnFailure_ON_FAILURE_CLOSED),
+}
+
 // appendDecision appends r, the result of check i. room is the number of bytes left for responses.
 func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
+	if r.Rule != nil && r.Rule.StatesOnFailure {
+		out = wire.AppendVarint(out, decisionOnFailure, onFailures[r.Rule.OnFailure])
+	}
 	if r.Err != nil {
 		out = wire.AppendString(out, decisionRule, r.RuleName())
 		return appendMessage(out, decisionError, errorAt(r.Err, i))

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/internal/certs/mint"
-	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 	"github.com/sluice-project/sluice/internal/rawh2"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"

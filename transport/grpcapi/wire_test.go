@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 				LogEntries: 23, BlockForNs: 29,
 			}, {Unlimited: true}}},
 		},
-		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"},
+		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"}, IdempotencyKey: strings.Repeat("k", 200),
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -75,10 +76,14 @@ func FuzzDecode(f *testing.F) {
 		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
 			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
 		}
+		if want := m.GetIdempotencyKey(); q.batch.IdempotencyKey != want[:min(len(want), limiter.MaxIdempotencyKey+1)] {
+			t.Fatalf("idempotency key %q, want %q", q.batch.IdempotencyKey, want)
+		}
 		if q.timeout != time.Duration(m.GetTimeoutNs()) || q.traceparent != m.GetTraceparent()[:min(len(m.GetTraceparent()), maxTraceparent+1)] {
 			t.Fatalf("timeout %v, traceparent %q; want %v, %q", q.timeout, q.traceparent, m.GetTimeoutNs(), m.GetTraceparent())
 		}
-		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil && len(m.GetRequires()) == 0 && m.GetTimeoutNs() >= 0) {
+		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil &&
+			!slices.ContainsFunc(m.GetRequires(), func(f string) bool { return !slices.Contains(limiter.Features, f) }) && m.GetTimeoutNs() >= 0) {
 			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
 		}
 	})
@@ -109,10 +114,13 @@ descriptors:
     limits:
       - {name: "` + strings.Repeat("r", 200) + `", algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
       - {count: 1, period: 1m}
+  - {key: shared, on_failure: share, limits: [1/1m]}
+  - {key: closed, on_failure: closed, limits: [1/1m]}
   - key: spoken
     limits:
       - {algorithm: token_bucket, count: 200, burst: 1099511627776, period: 1h}
       - {name: minutely, count: 1, period: 1m}
+    on_failure: open
     response: {status: 503, headers: {X-Why: "` + strings.Repeat("v", 130) + `", X-Empty: ""}, body: "no"}
 `)}}, rules.Options{})
 	if err != nil {
@@ -123,6 +131,10 @@ descriptors:
 		return r
 	}
 	rule, spoken := match("plain"), match("spoken")
+	stated := map[*rules.Rule]sluicev1.OnFailure{
+		match("shared"): sluicev1.OnFailure_ON_FAILURE_SHARE, match("closed"): sluicev1.OnFailure_ON_FAILURE_CLOSED,
+		spoken: sluicev1.OnFailure_ON_FAILURE_OPEN,
+	}
 	limits := rule.Limits
 	response := &sluicev1.DenialResponse{
 		Status: 503, Headers: []*sluicev1.DenialHeader{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
@@ -147,7 +159,10 @@ descriptors:
 		if coin() {
 			r.Rule = []*rules.Rule{rule, spoken}[rng.IntN(2)]
 		}
-		d := &sluicev1.Decision{Rule: r.RuleName()}
+		if r.Limits == nil && coin() { // nothing else comes from these rules
+			r.Rule = match([]string{"shared", "closed"}[rng.IntN(2)])
+		}
+		d := &sluicev1.Decision{Rule: r.RuleName(), OnFailure: stated[r.Rule]}
 		if rng.IntN(4) == 0 {
 			r.Err = &limiter.Error{Code: limiter.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
 			d.Error = errorAt(r.Err, i)

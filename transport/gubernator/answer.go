@@ -7,9 +7,9 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // response is a RateLimitResp. owner is the only metadata.
@@ -78,7 +78,7 @@ func untilNext(r *limiter.Result, l *bucket.Limit) time.Duration {
 	if missing <= 0 || l.Count <= 0 {
 		return r.ResetAfter
 	}
-	return max(0, r.ResetAfter-httpanswer.Scale(l.Period, missing, l.Count))
+	return max(0, r.ResetAfter-httpfield.Scale(l.Period, missing, l.Count))
 }
 
 // milliseconds returns now + d in Unix milliseconds, rounded up, so that a retry is not early.

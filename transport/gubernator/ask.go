@@ -102,7 +102,7 @@ func unitAround(u bucket.Unit, t time.Time) (begin, end time.Time) {
 		return begin, begin.AddDate(1, 0, 0)
 	}
 	// Truncate counts from a Monday, on which weeks begin.
-	length := limiter.PeriodOf(bucket.Limit{Align: bucket.AlignCalendar, Unit: u})
+	length := bucket.Limit{Align: bucket.AlignCalendar, Unit: u}.UsualPeriod()
 	begin = t.Truncate(length)
 	return begin, begin.Add(length)
 }

@@ -5,8 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -30,6 +29,7 @@ type decision struct {
 	LimitName  string     `json:"limit_name,omitempty"`
 	Source     string     `json:"source,omitempty"`
 	Owner      string     `json:"owner,omitempty"`
+	OnFailure  string     `json:"on_failure,omitempty"`
 	Response   *response  `json:"response,omitempty"`
 	Error      *errorJSON `json:"error,omitempty"`
 }
@@ -81,8 +81,9 @@ func errorJSONAt(e *limiter.Error, i int) *errorJSON {
 
 // decisions is the response to many checks.
 type decisions struct {
-	Allowed   bool       `json:"allowed"`
-	Decisions []decision `json:"decisions"`
+	Allowed    bool       `json:"allowed"`
+	RetryAfter float64    `json:"retry_after,omitempty"`
+	Decisions  []decision `json:"decisions"`
 }
 
 // denial is a denied check as a problem.
@@ -91,7 +92,7 @@ type denial struct {
 	decision
 }
 
-// denials is a denied all-or-nothing call as a problem.
+// denials is a call that is not allowed as a problem.
 type denials struct {
 	httpanswer.Problem
 	decisions
@@ -100,6 +101,9 @@ type denials struct {
 // decisionOf returns result i in its JSON form. It points into r.
 func decisionOf(r *limiter.Result, i int) decision {
 	d := decision{Rule: r.RuleName()}
+	if r.Rule != nil && r.Rule.StatesOnFailure {
+		d.OnFailure = r.Rule.OnFailure.String()
+	}
 	if r.Err != nil {
 		d.Error = errorJSONAt(r.Err, i)
 		return d
@@ -120,92 +124,49 @@ func decisionOf(r *limiter.Result, i int) decision {
 	return d
 }
 
-// answerOne writes the result of the only check of b.
-func answerOne(w http.ResponseWriter, b *limiter.Batch) {
+// answerOne writes the result of the only check of b. With deny, a denial is a problem of status 429.
+func answerOne(w http.ResponseWriter, b *limiter.Batch, deny bool) {
 	r := &b.Results[0]
-	httpanswer.SetHeaders(w.Header(), r)
-	switch {
-	case r.Err != nil:
+	if r.Err != nil {
 		httpanswer.Reject(w, problemOf(r.Err))
-	case r.Allowed:
-		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, decisionOf(r, 0))
-	default:
-		d, room := decisionOf(r, 0), limiter.MaxResponses
-		d.Response = responseOf(r, &room)
-		httpanswer.Write(w, http.StatusTooManyRequests, httpanswer.TypeProblem, denial{httpanswer.Denial(r, http.StatusTooManyRequests), d})
+		return
 	}
+	httpanswer.SetHeaders(w.Header(), r)
+	d, room := decisionOf(r, 0), limiter.MaxResponses
+	d.Response = responseOf(r, &room)
+	if deny && !r.Allowed {
+		httpanswer.Write(w, http.StatusTooManyRequests, httpanswer.TypeProblem, denial{httpanswer.Denial(r, http.StatusTooManyRequests), d})
+		return
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, d)
 }
 
-// answerMany writes the results of b: with 200, or for an all-or-nothing call that failed with a problem beside them.
-func answerMany(w http.ResponseWriter, b *limiter.Batch) {
-	all := decisions{Allowed: true, Decisions: make([]decision, len(b.Results))}
+// answerMany writes the results of b. With deny, they are a problem of status 429 unless all are allowed.
+func answerMany(w http.ResponseWriter, b *limiter.Batch, deny bool) {
+	all := decisions{Decisions: make([]decision, len(b.Results))}
 	room := limiter.MaxResponses
 	for i := range b.Results {
 		all.Decisions[i] = decisionOf(&b.Results[i], i)
 		all.Decisions[i].Response = responseOf(&b.Results[i], &room)
-		all.Allowed = all.Allowed && b.Results[i].Allowed
 	}
-	if !b.AllOrNothing || !failed(b) {
-		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
+	allowed, wait, known := limiter.Overall(b.Results)
+	if all.Allowed = allowed; known {
+		all.RetryAfter = wait.Seconds()
+		httpanswer.SetRetryAfter(w.Header(), max(httpfield.Seconds(wait), 1))
+	}
+	if deny && !allowed {
+		p := httpanswer.Exceeded(http.StatusTooManyRequests, "one or more checks were not allowed; see decisions")
+		httpanswer.Write(w, p.Status, httpanswer.TypeProblem, denials{p, all})
 		return
 	}
-	p, after := failure(b)
-	if after > 0 {
-		httpanswer.SetRetryAfter(w.Header(), after)
-	}
-	httpanswer.Write(w, p.Status, httpanswer.TypeProblem, denials{p, all})
-}
-
-// failed reports whether a check of verb Check was not allowed, or a check of any verb is invalid.
-func failed(b *limiter.Batch) bool {
-	for i := range b.Results {
-		r := &b.Results[i]
-		if b.Checks[i].Verb == bucket.Check && !r.Allowed || r.Err != nil && httpanswer.StatusOf(r.Err.Code) == http.StatusBadRequest {
-			return true
-		}
-	}
-	return false
-}
-
-// failure returns why an all-or-nothing call failed, and the seconds after which to try again, 0 for never. Invalid checks
-// go before undecided ones, and those before denials. The results do not tell which check was denied, so the problem names
-// no policy.
-func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
-	p.Status = http.StatusTooManyRequests
-	never := ""
-	for i := range b.Results {
-		r := &b.Results[i]
-		if r.Err == nil {
-			if !r.Allowed {
-				after = max(after, httpfield.Seconds(r.RetryAfter))
-				if r.Never() {
-					never = r.Why()
-				}
-			}
-			continue
-		}
-		status := httpanswer.StatusOf(r.Err.Code)
-		if (status == http.StatusBadRequest || b.Checks[i].Verb == bucket.Check) && (p.Code == "" || status < p.Status) {
-			p = problemOf(r.Err)
-			p.Field = r.Err.Path(i)
-		}
-	}
-	switch {
-	case p.Status == http.StatusServiceUnavailable:
-		return p, 1
-	case p.Status != http.StatusTooManyRequests:
-		return p, 0
-	case never != "":
-		return httpanswer.Exceeded(p.Status, never+"; nothing was charged"), 0
-	}
-	return httpanswer.Exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
 }
 
 // problemOf maps the error of a body or of a call.
 func problemOf(err error) httpanswer.Problem {
 	if e, ok := errors.AsType[*bodyError](err); ok {
-		p := httpanswer.NewProblem(http.StatusBadRequest, e.Error())
-		p.Code, p.Field, p.Offset = limiter.Invalid.String(), e.Field, &e.Offset
+		p := httpanswer.ProblemOf(&limiter.Error{Code: limiter.Invalid, Message: e.Error()})
+		p.Field, p.Offset = e.Field, &e.Offset
 		return p
 	}
 	if e, ok := errors.AsType[*limiter.Error](err); ok {

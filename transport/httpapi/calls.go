@@ -12,109 +12,88 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// check serves POST /v1/check.
-func (d *api) check(w http.ResponseWriter, r *http.Request) error {
-	b := newBatch(r)
-	defer b.Release()
-	pass, many, err := d.read(w, r, b, checkFields, callOptions)
-	if err != nil {
-		return err
+// decide returns the handler of POST /v1/ and the name of a verb.
+func (d *api) decide(verb bucket.Verb) func(http.ResponseWriter, *http.Request) error {
+	fields, options := checkFields[:4], []string(nil)
+	switch verb {
+	case bucket.Check:
+		fields, options = checkFields, callOptions
+	case bucket.Reset:
+		fields = checkFields[:3]
 	}
-	if rejected := pass.Restrict(b); rejected != nil {
-		return rejected
-	}
-	if err := d.Limiter.Check(r.Context(), b); err != nil {
-		return err
-	}
-	if many {
-		answerMany(w, b)
-	} else {
-		answerOne(w, b)
-	}
-	return nil
-}
-
-// reset serves POST /v1/reset.
-func (d *api) reset(w http.ResponseWriter, r *http.Request) error {
-	b := newBatch(r)
-	defer b.Release()
-	pass, many, err := d.read(w, r, b, resetFields, nil)
-	if err != nil {
-		return err
-	}
-	for i := range b.Checks {
-		b.Checks[i].Verb = bucket.Reset
-	}
-	if rejected := pass.Restrict(b); rejected != nil {
-		return rejected
-	}
-	if err := d.Limiter.Check(r.Context(), b); err != nil {
-		return err
-	}
-	if !many {
-		if e := b.Results[0].Err; e != nil {
-			return e
+	return func(w http.ResponseWriter, r *http.Request) error {
+		b := limiter.NewBatch()
+		defer b.Release()
+		b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
+		pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+		if rejected != nil {
+			return rejected
 		}
-		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, resetOf(&b.Results[0], 0))
+		deny, err := readQuery(r.URL.RawQuery)
+		if err != nil {
+			return err
+		}
+		if err := readKey(r.Header, b, verb); err != nil {
+			return err
+		}
+		many := false
+		if err := d.withBody(w, r, func(body []byte) (err error) {
+			many, err = readCall(body, b, fields, options)
+			return err
+		}); err != nil {
+			return err
+		}
+		if verb != bucket.Check {
+			for i := range b.Checks {
+				b.Checks[i].Verb = verb
+			}
+		}
+		if rejected := pass.Restrict(b); rejected != nil {
+			return rejected
+		}
+		if err := d.Limiter.Check(r.Context(), b); err != nil {
+			return err
+		}
+		if many {
+			answerMany(w, b, deny)
+		} else {
+			answerOne(w, b, deny)
+		}
 		return nil
 	}
-	all := resets{make([]reset, len(b.Results))}
-	for i := range b.Results {
-		all.Resets[i] = resetOf(&b.Results[i], i)
+}
+
+// readQuery reads the query of a request: whether the status is to be 429 if not all is allowed.
+func readQuery(query string) (deny bool, err error) {
+	switch query {
+	case "", "deny=429":
+		return query != "", nil
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
+	return false, &limiter.Error{Code: limiter.Invalid, Message: "unknown query " + clip(query) + "; want deny=429, or none"}
+}
+
+const headerKey = "Idempotency-Key"
+
+// readKey reads the idempotency key of a request of verb.
+func readKey(h http.Header, b *limiter.Batch, verb bucket.Verb) error {
+	switch values := h[headerKey]; {
+	case len(values) == 0:
+	case verb != bucket.Charge && verb != bucket.Refund:
+		return &limiter.Error{Code: limiter.Invalid, Field: headerKey, Message: "is for /v1/charge and /v1/refund; leave it out here"}
+	case len(values) > 1 || !limiter.ValidKey(values[0]):
+		return &limiter.Error{Code: limiter.Invalid, Field: headerKey, Message: "want one value, of 1 to 128 bytes of visible ASCII"}
+	default:
+		b.IdempotencyKey = values[0]
+	}
 	return nil
-}
-
-// newBatch returns an empty batch for the checks of r.
-func newBatch(r *http.Request) *limiter.Batch {
-	b := limiter.NewBatch()
-	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
-	return b
-}
-
-// resets is the response to a reset of many counters.
-type resets struct {
-	Resets []reset `json:"resets"`
-}
-
-// reset is the result of one check of a reset. Where the source is unmatched there is no counter.
-type reset struct {
-	Rule   string     `json:"rule,omitempty"`
-	Source string     `json:"source,omitempty"`
-	Owner  string     `json:"owner,omitempty"`
-	Error  *errorJSON `json:"error,omitempty"`
-}
-
-func resetOf(r *limiter.Result, i int) reset {
-	if r.Err != nil {
-		return reset{Rule: r.RuleName(), Error: errorJSONAt(r.Err, i)}
-	}
-	return reset{Rule: r.RuleName(), Source: r.Source.String(), Owner: r.Owner}
-}
-
-// read authenticates the caller and reads its call into b. See readCall.
-func (d *api) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (pass access.Pass, many bool, err error) {
-	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
-	if rejected != nil {
-		return pass, false, rejected
-	}
-	err = d.withBody(w, r, func(body []byte) error {
-		many, err = readCall(body, b, fields, options)
-		return err
-	})
-	return pass, many, err
 }
 
 // The fields of each object, as docs/api.md lists them.
 var (
-	checkFields = []string{"domain", "descriptor", "cost", "verb", "limits"}
+	checkFields = []string{"domain", "descriptor", "limits", "cost", "verb"} // see decide
 	callOptions = []string{"all_or_nothing"}
-	resetFields = []string{"domain", "descriptor", "limits"}
 	entryFields = []string{"key", "value"}
 	limitFields = []string{
 		"algorithm", "count", "period", "unlimited", "burst", "weight", "refill", "align", "unit", "timezone",

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -72,9 +73,11 @@ func TestOneCheck(t *testing.T) {
 		{"shadow", strings.Replace(user("x", `,"cost":5`), `"user"`, `"watched"`, 1), 200,
 			`{"allowed":true,"verdict":"allowed_shadow","limit":1,"remaining":1,"period":60,"count":1,"rule":"shop/watched","limit_name":"shop/watched","source":"owned","owner":"n1"}`,
 			map[string]string{"Retry-After": ""}},
+		{"on_failure is stated", strings.Replace(user("x", ""), `"user"`, `"shared"`, 1), 200,
+			`{"allowed":true,"verdict":"allowed","limit":1,"remaining":0,"reset_after":60,"period":60,"count":1,"rule":"shop/shared","limit_name":"shop/shared","source":"owned","owner":"n1","on_failure":"share"}`, nil},
 		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
 			`{"allowed":true,"verdict":"allowed","limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"count":1,"burst":2,"limit_name":"limit#2","source":"owned","owner":"n1"}`,
-			map[string]string{"RateLimit-Policy": `"limit";q=9, "limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
+			map[string]string{"RateLimit-Policy": `"limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
 	} {
 		w, _ := post(t, h, c.body, c.status)
 		if got := strings.TrimSpace(w.Body.String()); c.want != "" && got != c.want {
@@ -103,7 +106,7 @@ func TestDeniedWithoutARule(t *testing.T) {
 		t.Errorf("headers %v", w.Header())
 	}
 	w, _ = post(t, h, `{"all_or_nothing":true,"checks":[`+user("x", "")+`,`+other+`]}`, 429)
-	if got := w.Body.String(); !strings.HasPrefix(got, problem+`; nothing was charged"`) {
+	if got := w.Body.String(); strings.Count(got, `"verdict":"denied_`) != 2 || w.Header().Get("Retry-After") != "" {
 		t.Error(got)
 	}
 }
@@ -203,15 +206,15 @@ func TestManyChecks(t *testing.T) {
 		retryAfter string
 	}{
 		{"all allowed", many("", user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, ""},
-		{"one denied", many("", user("x", ""), user("spent", "")), 200, []bool{true, false}, []string{"", ""}, ""},
+		{"one denied", many("", user("x", ""), user("spent", "")), 429, []bool{true, false}, []string{"", ""}, "60"},
 		{"one invalid", many("", user("x", ""), bad, user("y", "")), 200, []bool{true, false, true}, []string{"", "checks[1].descriptor[0].key", ""}, ""},
 		{"unknown word", many("", user("x", ""), user("y", `,"verb":"take"`)), 200, []bool{true, false}, []string{"", "checks[1].verb"}, ""},
 		{"together, all allowed", many(`,"all_or_nothing":true`, user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, ""},
 		{"together, one denied", many(`,"all_or_nothing":true`, user("x", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
 		{"together, two denied", many(`,"all_or_nothing":true`, user("spent", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
 		{"together, one never", many(`,"all_or_nothing":true`, user("x", ""), user("y", `,"cost":9`)), 429, []bool{false, false}, []string{"", ""}, ""},
-		{"together, one invalid", many(`,"all_or_nothing":true`, user("x", ""), bad), 400, []bool{false, false}, []string{"", "checks[1].descriptor[0].key"}, ""},
-		{"together, a read denied", many(`,"all_or_nothing":true`, user("x", ""), user("spent", `,"verb":"read"`)), 200, []bool{true, false}, []string{"", ""}, ""},
+		{"together, one invalid", many(`,"all_or_nothing":true`, user("x", ""), bad), 429, []bool{false, false}, []string{"", "checks[1].descriptor[0].key"}, ""},
+		{"together, a read denied", many(`,"all_or_nothing":true`, user("x", `,"cost":0`), user("spent", `,"verb":"read"`)), 429, []bool{true, false}, []string{"", ""}, "60"},
 		{"together, no rule", many(`,"all_or_nothing":true`, strings.Replace(user("x", ""), "user", "other", 1), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
 		{"a list of one", many("", user("x", "")), 200, []bool{true}, []string{""}, ""},
 		{"options first", `{"all_or_nothing":true,"checks":[` + user("x", "") + `,` + user("spent", "") + `]}`, 429, []bool{false, false}, []string{"", ""}, "60"},
@@ -267,8 +270,7 @@ func TestFailures(t *testing.T) {
 		{"no owner", []error{check.ErrNoOwner}, user("x", ""), 503, "unavailable"},
 		{"all overloaded", []error{check.ErrOverloaded, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 503, "overloaded"},
 		{"one overloaded", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 200, ""},
-		{"one overloaded, together", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "overloaded"},
-		{"one denied and one without owner, together", []error{nil, check.ErrNoOwner}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "unavailable"},
+		{"one overloaded, together", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 200, ""},
 	} {
 		h := newAPI(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
 			for i := range b.Answers {
@@ -294,26 +296,101 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
+// TestDeny: deny=429 changes the status of what is not allowed and the fields of a problem, and nothing else.
+func TestDeny(t *testing.T) {
 	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
-	reset := func(body string, status int, want string) {
-		t.Helper()
-		w, _ := call(t, h, "POST", "/v1/reset", body)
-		if got := strings.TrimSpace(w.Body.String()); w.Code != status || !strings.Contains(got, want) {
-			t.Errorf("%s: %d %s", body, w.Code, got)
+	post(t, h, user("spent", `,"cost":3`), 200)
+	for body, denied := range map[string]bool{
+		user("spent", ""):                                                       true,
+		user("x", `,"cost":4`):                                                  true,
+		user("spent", `,"verb":"read"`):                                         true,
+		user("x", `,"verb":"read"`):                                             false,
+		user("spent", `,"verb":"refund","cost":0`):                              false,
+		`{"checks":[` + user("spent", "") + `,{}]}`:                             true,
+		`{"checks":[` + user("x", "") + `,{}],"all_or_nothing":true}`:           true,
+		`{"checks":[` + user("spent", "") + `,` + user("x", `,"cost":0`) + `]}`: true,
+	} {
+		plain, want := call(t, h, "POST", "/v1/check", body)
+		w, got := call(t, h, "POST", "/v1/check?deny=429", body)
+		if w.Code == http.StatusTooManyRequests != denied || plain.Code != http.StatusOK || want["allowed"] == denied {
+			t.Errorf("%s: %d and %d %s", body, plain.Code, w.Code, w.Body)
+		}
+		if denied && got["status"] != 429.0 || denied == (w.Header().Get("Content-Type") == httpanswer.TypeJSON) {
+			t.Errorf("%s: %v %s", body, w.Header(), w.Body)
+		}
+		for _, name := range []string{"type", "title", "status", "detail", "violated-policies"} {
+			delete(got, name)
+		}
+		w.Header().Set("Content-Type", httpanswer.TypeJSON)
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(w.Header(), plain.Header()) {
+			t.Errorf("%s: %v %s\nwith deny=429 %v %s", body, plain.Header(), plain.Body, w.Header(), w.Body)
 		}
 	}
-	post(t, h, user("x", `,"cost":3`), 200)
-	post(t, h, user("x", ""), 429)
-	reset(user("x", ""), 200, `{"rule":"shop/user","source":"owned","owner":"n1"}`)
-	post(t, h, user("x", ""), 200)
-	reset(`{"checks":[`+user("x", "")+`,{}]}`, 200,
-		`{"resets":[{"rule":"shop/user","source":"owned","owner":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
-	reset(`{}`, 400, `"field":"domain"`)
-	reset(`{"checks":[]}`, 400, `"field":"checks"`)
-	reset(user("x", `,"cost":1`), 400, `unknown field`)
-	reset(`{"checks":[],"all_or_nothing":true}`, 400, `unknown field`)
-	reset(``, 400, `empty body`)
+}
+
+// TestVerbs: each verb has its path, where the body names none, and one way of answering.
+func TestVerbs(t *testing.T) {
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"charge", user("x", `,"cost":4`), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":0,`},
+		{"read", user("x", ""), 200, `{"allowed":false,"verdict":"denied","limit":3,"remaining":0,`},
+		{"read?deny=429", user("x", ""), 429, `"allowed":false,"verdict":"denied","limit":3,"remaining":0,`},
+		{"refund", user("x", `,"cost":2`), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":1,`},
+		{"refund", user("x", `,"verb":"charge"`), 400, `unknown field`},
+		{"check", user("x", ""), 200, `"remaining":0,`},
+		{"reset?deny=429", user("x", ""), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":3,"period":60,`},
+		{"read", `{"checks":[` + user("x", "") + `,` + user("y", `,"cost":4`) + `]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
+		{"charge", `{"checks":[` + user("x", "") + `],"all_or_nothing":true}`, 400, `unknown field`},
+		{"reset", `{"checks":[` + user("x", "") + `,{}]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
+		{"reset", `{}`, 400, `"field":"domain"`},
+		{"reset", `{"checks":[]}`, 400, `"field":"checks"`},
+		{"reset", user("x", `,"cost":1`), 400, `unknown field`},
+		{"reset", ``, 400, `empty body`},
+	} {
+		w, _ := call(t, h, "POST", "/v1/"+c.path, c.body)
+		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || !strings.Contains(got, c.want) {
+			t.Errorf("%s %s: %d %s", c.path, c.body, w.Code, got)
+		}
+	}
+}
+
+// TestIdempotencyKey: a charge or a refund is made once with a key, alone or in a list, and a key that does not fit is rejected.
+func TestIdempotencyKey(t *testing.T) {
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
+	list := `{"checks":[` + user("x", "") + `,` + user("x", "") + `]}`
+	for i, c := range []struct {
+		verb, body string
+		keys       []string
+		status     int
+		want       string
+	}{
+		{"charge", user("x", ""), []string{"k"}, 200, `"remaining":2`},
+		{"charge", user("x", ""), []string{"k"}, 200, `"remaining":2`},
+		{"charge", user("x", ""), []string{"k2"}, 200, `"remaining":1`},
+		{"refund", user("x", ""), []string{"k"}, 200, `"remaining":2`},
+		{"refund", user("x", ""), []string{"k"}, 200, `"remaining":2`},
+		{"charge", list, []string{"list"}, 200, `"remaining":0`},
+		{"refund", list, []string{"list"}, 200, `"remaining":2`},
+		{"refund", list, []string{"list"}, 200, `"remaining":2`},
+		{"charge", user("x", ""), nil, 200, `"remaining":1`},
+		{"charge", user("x", ""), []string{""}, 400, `"field":"Idempotency-Key"`},
+		{"charge", user("x", ""), []string{"a", "a"}, 400, `"field":"Idempotency-Key"`},
+		{"charge", user("x", ""), []string{strings.Repeat("k", 129)}, 400, `128 bytes`},
+		{"check", user("x", `,"verb":"charge"`), []string{"k"}, 400, `"detail":"Idempotency-Key: is for /v1/charge`},
+		{"read", user("x", ""), []string{"k"}, 400, `"field":"Idempotency-Key"`},
+		{"reset", user("x", ""), []string{"k"}, 400, `"field":"Idempotency-Key"`},
+		{"read", user("x", ""), nil, 200, `"remaining":1`},
+	} {
+		r := httptest.NewRequest("POST", "/v1/"+c.verb, strings.NewReader(c.body))
+		r.Header["Idempotency-Key"] = c.keys
+		if w := serve(h, r); w.Code != c.status || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("step %d: %d %s, want %s", i, w.Code, w.Body, c.want)
+		}
+	}
 }
 
 // TestHeaderSpelling: headers go out as the docs spell them.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -34,6 +35,8 @@ type Config struct {
 	RulesSkipped func() []string
 	// Metrics serves GET /metrics. May be nil.
 	Metrics http.Handler
+	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.
+	CheckTimeout time.Duration
 	// MaxBody caps a body, in bytes. 0 means 4 MiB.
 	MaxBody int64
 }
@@ -60,21 +63,9 @@ func New(c Config) (http.Handler, error) {
 		return nil, err
 	}
 	c.MaxBody = cmp.Or(c.MaxBody, maxBody)
-	d := &api{c}
 	mux := http.NewServeMux()
-	route(mux, http.MethodPost, "/v1/check", d.check)
-	route(mux, http.MethodPost, "/v1/reset", d.reset)
-	route(mux, http.MethodGet, "/admin/v1alpha1/members", d.members)
-	route(mux, http.MethodPost, "/admin/v1alpha1/members/forget", d.forget)
-	route(mux, http.MethodGet, "/admin/v1alpha1/top", d.top)
-	route(mux, http.MethodPut, "/v1/pools/{domain}/{pool}/load", d.load)
-	route(mux, http.MethodGet, "/healthz", d.healthz)
-	route(mux, http.MethodGet, "/readyz", d.readyz)
-	if c.Metrics != nil {
-		route(mux, http.MethodGet, "/metrics", func(w http.ResponseWriter, r *http.Request) error {
-			c.Metrics.ServeHTTP(w, r)
-			return nil
-		})
+	for _, e := range (&api{c}).endpoints() {
+		e.mount(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
@@ -82,18 +73,47 @@ func New(c Config) (http.Handler, error) {
 	return mux, nil
 }
 
-// route serves one method of a path and rejects the others, and calls that h returns an error of.
-func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, *http.Request) error) {
-	allow := method
-	if method == http.MethodGet {
+// endpoint is one method of a path.
+type endpoint struct {
+	method, path string
+	handle       func(http.ResponseWriter, *http.Request) error
+}
+
+// endpoints returns all of the API. docs/openapi.yaml describes those that are not for operators.
+func (d *api) endpoints() []endpoint {
+	list := []endpoint{
+		{http.MethodGet, "/v1/nodes", d.nodes},
+		{http.MethodPut, "/v1/pools/{domain}/{pool}/load", d.load},
+		{http.MethodGet, "/admin/v1alpha1/members", d.members},
+		{http.MethodPost, "/admin/v1alpha1/members/forget", d.forget},
+		{http.MethodGet, "/admin/v1alpha1/top", d.top},
+		{http.MethodGet, "/healthz", d.healthz},
+		{http.MethodGet, "/readyz", d.readyz},
+	}
+	for verb := bucket.Check; verb <= bucket.Reset; verb++ {
+		list = append(list, endpoint{http.MethodPost, "/v1/" + verb.String(), d.decide(verb)})
+	}
+	if d.Metrics != nil {
+		list = append(list, endpoint{http.MethodGet, "/metrics", func(w http.ResponseWriter, r *http.Request) error {
+			d.Metrics.ServeHTTP(w, r)
+			return nil
+		}})
+	}
+	return list
+}
+
+// mount serves e, and rejects other methods of its path, and calls that its handler returns an error of.
+func (e endpoint) mount(mux *http.ServeMux) {
+	allow := e.method
+	if e.method == http.MethodGet {
 		allow += ", " + http.MethodHead // ServeMux serves both
 	}
-	mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
-		if err := h(w, r); err != nil {
+	mux.HandleFunc(e.method+" "+e.path, func(w http.ResponseWriter, r *http.Request) {
+		if err := e.handle(w, r); err != nil {
 			httpanswer.Reject(w, problemOf(err))
 		}
 	})
-	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
 	})

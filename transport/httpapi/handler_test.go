@@ -35,6 +35,9 @@ const testRules = apitest.Rules + `
   - key: status
     rate_limit: {unit: minute, requests_per_unit: 0}
     response: {status: 420, headers: {X-Why: status}}
+  - key: shared
+    rate_limit: {unit: minute, requests_per_unit: 1}
+    on_failure: share
 `
 
 func newLimiter(t testing.TB, d check.Decider, change ...func(*limiter.Config)) *limiter.Limiter {
@@ -73,6 +76,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 func call(t testing.TB, h http.Handler, method, path, body string) (w *httptest.ResponseRecorder, m map[string]any) {
 	t.Helper()
 	w = serve(h, httptest.NewRequest(method, path, strings.NewReader(body)))
+	describes(t, method, path, w)
 	return w, decoded(t, w)
 }
 
@@ -87,10 +91,14 @@ func decoded(t testing.TB, w *httptest.ResponseRecorder) (m map[string]any) {
 	return m
 }
 
-// post asks /v1/check and demands the status.
+// post asks /v1/check and demands the status, of which 429 takes deny=429 in the query.
 func post(t testing.TB, h http.Handler, body string, status int) (*httptest.ResponseRecorder, map[string]any) {
 	t.Helper()
-	w, m := call(t, h, http.MethodPost, "/v1/check", body)
+	path := "/v1/check"
+	if status == http.StatusTooManyRequests {
+		path += "?deny=429"
+	}
+	w, m := call(t, h, http.MethodPost, path, body)
 	if w.Code != status {
 		t.Fatalf("%s: status %d, want %d: %s", body, w.Code, status, w.Body)
 	}
@@ -137,7 +145,12 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/admin/v1alpha1/members/n1", 404, ""},
 		{"GET", "/v1/check", 405, "POST"},
 		{"POST", "/v1/check", 400, ""},
+		{"POST", "/v1/check?deny=1", 400, ""},
 		{"GET", "/v1/reset", 405, "POST"},
+		{"GET", "/v1/charge", 405, "POST"},
+		{"OPTIONS", "/v1/check", 405, "POST"},
+		{"GET", "/v1/nodes", 200, ""},
+		{"POST", "/v1/nodes", 405, "GET, HEAD"},
 		{"GET", "/", 404, ""},
 		{"POST", "/v1/check/x", 404, ""},
 	} {

@@ -77,6 +77,37 @@ func (d *api) members(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// nodesJSON is the body of GET /v1/nodes. CheckTimeout is in seconds.
+type nodesJSON struct {
+	Self         string     `json:"self"`
+	Nodes        []nodeJSON `json:"nodes"`
+	CheckTimeout float64    `json:"check_timeout"`
+	Features     []string   `json:"features"`
+}
+
+type nodeJSON struct {
+	Name string `json:"name"`
+	GRPC string `json:"grpc_address"`
+	HTTP string `json:"http_address"`
+	Zone string `json:"zone,omitempty"`
+}
+
+// nodes serves GET /v1/nodes.
+func (d *api) nodes(w http.ResponseWriter, r *http.Request) error {
+	if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
+		return rejected
+	}
+	m := d.Limiter.Members(r.Context())
+	body := nodesJSON{Self: m.Self, Nodes: []nodeJSON{}, CheckTimeout: d.CheckTimeout.Seconds(), Features: limiter.Features}
+	for i := range m.Members {
+		if x := &m.Members[i]; x.Serves() {
+			body.Nodes = append(body.Nodes, nodeJSON{x.Name, x.GRPC, x.HTTP, x.Zone})
+		}
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
+	return nil
+}
+
 func memberOf(m *limiter.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),

@@ -26,6 +26,20 @@ func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, st
 
 const nothingHeld = `"partition_counts":{"owned":0,"unprotected":0,"below_replicas":0,"handing_over":0,"replicas":0,"taking_over":0,"divergent":0,"lost":0}`
 
+// TestNodes: programs learn the nodes that decide checks, and what the responding node can do.
+func TestNodes(t *testing.T) {
+	o := limiter.Overview{View: &member.View{Self: "n2", Members: []member.Member{
+		{Name: "n1", State: member.Serving, GRPC: "a:7460", HTTP: "a:7461", Zone: "z"}, {Name: "n2", State: member.Leaving, GRPC: "b:7460"},
+	}}}
+	l := newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) { c.Cluster = func(context.Context) limiter.Overview { return o } })
+	w, _ := call(t, newAPI(t, l, func(c *Config) { c.CheckTimeout = 1500 * time.Millisecond }), "GET", "/v1/nodes", "")
+	const want = `{"self":"n2","nodes":[{"name":"n1","grpc_address":"a:7460","http_address":"a:7461","zone":"z"}],` +
+		`"check_timeout":1.5,"features":["idempotency_key"]}`
+	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != want {
+		t.Errorf("%d %s", w.Code, got)
+	}
+}
+
 func TestMembers(t *testing.T) {
 	for _, c := range []struct {
 		name string

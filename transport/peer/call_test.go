@@ -26,6 +26,7 @@ func TestRoundTrip(t *testing.T) {
 		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Undoable: true, ID: math.MaxUint64},
 		{Request: request(0, 0, tenAMinute, 0, bucket.Read)},
 		{Request: request(3, 4, daily, 7, bucket.Refund), ID: 1},
+		{Request: bucket.Request{Key: bucket.Key{Hi: 3, Lo: 4}, Limits: daily, Cost: 7, Verb: bucket.Charge, Once: math.MaxUint64}},
 		{Request: request(5, 6, nil, 0, bucket.Reset)},
 		{Request: request(7, 8, nil, 0, bucket.Check), GiveBack: true, ID: 9},
 	}
@@ -35,6 +36,7 @@ func TestRoundTrip(t *testing.T) {
 		{Status: check.NotOwner, Owner: "c"},
 		{Status: check.NotOwner, Owner: ""},
 		{Status: check.Overloaded, Owner: "c"},
+		{Status: check.NotReady, Owner: "c"},
 		{Status: check.Invalid, Owner: "b", Decision: bucket.Decision{Allowed: true, Soft: true, Delay: time.Millisecond}},
 	}
 	network := newNetwork()
@@ -43,7 +45,7 @@ func TestRoundTrip(t *testing.T) {
 	for i := range records {
 		batches = append(batches, []int{i})
 	}
-	batches = append(batches, []int{0, 1, 2, 3, 4, 5}, []int{5, 4, 3, 2, 1, 0})
+	batches = append(batches, []int{0, 1, 2, 3, 4, 5, 6}, []int{6, 5, 4, 3, 2, 1, 0})
 	var got []check.Record
 	var from string
 	var answer []check.Reply

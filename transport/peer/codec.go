@@ -78,7 +78,7 @@ func resetRequest(m *peerv1.Request) {
 	clear(m.Traces)
 	truncate(&m.Define)
 	truncate(&m.Traces)
-	truncate(&m.KeyHi, &m.KeyLo, &m.Id)
+	truncate(&m.KeyHi, &m.KeyLo, &m.Id, &m.Once)
 	truncate(&m.Limits)
 	truncate(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
 	truncate(&m.Verb, &m.Flags, &m.Lost)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/message"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )

@@ -44,6 +44,7 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.ForNs = append(m.ForNs, int64(r.For))
 	m.Reserve = append(m.Reserve, r.Reserve)
 	m.Lost = append(m.Lost, bit(r.DenyLost, denyLost))
+	m.Once = append(m.Once, r.Once)
 }
 
 // verbOf returns r's value in the column verb.
@@ -57,7 +58,7 @@ func flagsOf(r *check.Record) (flags byte) {
 
 // trimRequest empties the columns of zeros. key_lo stays: its length is the number of records.
 func trimRequest(m *peerv1.Request) {
-	trim(&m.KeyHi, &m.Id)
+	trim(&m.KeyHi, &m.Id, &m.Once)
 	trim(&m.Limits)
 	trim(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
 	trim(&m.Verb, &m.Flags, &m.Lost)
@@ -73,7 +74,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		column{"key_hi", len(m.KeyHi)}, column{"limits", len(m.Limits)}, column{"cost", len(m.Cost)},
 		column{"verb", len(m.Verb)}, column{"flags", len(m.Flags)}, column{"id", len(m.Id)}, column{"times", len(m.Times)},
 		column{"want", len(m.Want)}, column{"rate", len(m.Rate)}, column{"for_ns", len(m.ForNs)},
-		column{"reserve", len(m.Reserve)}, column{"lost", len(m.Lost)},
+		column{"reserve", len(m.Reserve)}, column{"lost", len(m.Lost)}, column{"once", len(m.Once)},
 	); err != nil {
 		return nil, err
 	}
@@ -89,6 +90,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Rate = at(m.Rate, i)
 		r.For = time.Duration(at(m.ForNs, i))
 		r.Reserve = at(m.Reserve, i)
+		r.Once = at(m.Once, i)
 		r.DenyLost = at(m.Lost, i)&denyLost != 0
 		verb := at(m.Verb, i)
 		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0

@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/internal/loglimit"
+	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/message"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )

@@ -29,21 +29,20 @@ func TestOrigin(t *testing.T) {
 		{"IPv6 in brackets", "fd00::1", []string{"[2001:db8::4]"}, "2001:db8::4"},
 		{"a proxy in IPv6 clothes", "10.0.0.1", []string{"192.0.2.7, ::ffff:10.0.0.2"}, "192.0.2.7"},
 	} {
-		if got := Origin(netip.MustParseAddr(c.peer), c.lines, proxies); got.String() != c.want {
+		if got := origin(netip.MustParseAddr(c.peer), c.lines, proxies); got.String() != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }
 
-// TestNetwork: an address as it is counted.
-func TestNetwork(t *testing.T) {
+// TestClient: an address as it is counted.
+func TestClient(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.0.2.7:99": "192.0.2.7", "[2001:db8:1:2:3::4]:99": "2001:db8:1:2::", "[::ffff:192.0.2.7]:99": "192.0.2.7",
 		"[fe80::1%eth0]:99": "fe80::", "@": "", "192.0.2.7": "", "": "",
 	} {
-		a, ok := Parse(at)
-		if ok != (want != "") || ok && Network(a) != want {
-			t.Errorf("%s: %v, %v, want %q", at, a, ok, want)
+		if got := Client(at, nil, nil); got != want {
+			t.Errorf("%s: %q, want %q", at, got, want)
 		}
 	}
 }

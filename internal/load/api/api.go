@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/load"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -46,14 +47,14 @@ type Config struct {
 	// Timeout of one call. 0: none, or the Go client's own.
 	Timeout time.Duration
 	// Token, if not nil, authenticates calls. TokenInClear: without TLS to others than loopback addresses too.
-	Token        client.TokenSource
+	Token        sluice.TokenSource
 	TokenInClear bool
 	// Connections to each node, shared by gRPC's callers. 0 means one.
 	Connections int
 	// TLS of connections. Nil is plain.
 	TLS *tls.Config
 	// ClientOptions are further options of the Go client.
-	ClientOptions []client.Option
+	ClientOptions []sluice.Option
 }
 
 // Validate names the first invalid field.
@@ -170,7 +171,7 @@ func (c *Config) Dial(addr string) (*grpc.ClientConn, error) {
 		}),
 	}
 	if c.Token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(c.Token, c.TokenInClear)))
+		options = append(options, grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(c.Token, c.TokenInClear)))
 	}
 	conn, err := grpc.NewClient(addr, options...)
 	if err != nil {

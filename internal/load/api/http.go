@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/sluicegrpc"
 	"github.com/sluice-project/sluice/internal/load"
 )
 
@@ -129,7 +129,7 @@ func (w *web) show(req *http.Request, header, prefix string) error {
 		return nil
 	}
 	// The rule for connections without TLS is the same for all APIs.
-	shown, err := client.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
+	shown, err := sluicegrpc.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
 	if err != nil {
 		return err
 	}
@@ -155,17 +155,16 @@ func fetch(client *http.Client, req *http.Request) (a answer, err error) {
 	return a, errors.Join(err, res.Body.Close())
 }
 
-// countOne adds the response to one check. A denial may have its rule's status and body.
+// countOne adds the response to one check.
 func countOne(a answer, seen *load.Counts) error {
-	var d webDecision
-	err := json.Unmarshal(a.body, &d)
-	switch {
-	case a.status == http.StatusOK && err != nil:
-		return fmt.Errorf("answer: %w", err)
-	case a.status != http.StatusOK && !a.limited:
+	if a.status != http.StatusOK {
 		return problem(a)
 	}
-	seen.Count(load.SourceNamed(d.Source), a.status == http.StatusOK && d.Allowed)
+	var d webDecision
+	if err := json.Unmarshal(a.body, &d); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	seen.Count(load.SourceNamed(d.Source), d.Allowed)
 	return nil
 }
 

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/client"
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/load"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
@@ -19,26 +20,33 @@ import (
 // sdk uses one Go client for all callers, as a program would. The client chooses the node and packs concurrent checks into
 // frames.
 type sdk struct {
-	client *client.Client
+	client *sluice.Client
 	config Config
 }
 
 func openSDK(c Config) (API, error) {
-	options := []client.Option{client.WithFailurePolicy(client.FailClosed)}
+	options := []sluice.Option{sluice.WithFailurePolicy(sluice.FailClosed())}
 	if c.Timeout > 0 {
-		options = append(options, client.WithTimeout(c.Timeout))
+		options = append(options, sluice.WithTimeout(c.Timeout))
 	}
 	if c.TLS != nil {
-		options = append(options, client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
+		options = append(options, sluice.WithTLS(c.TLS))
 	}
 	if c.Token != nil {
-		options = append(options, client.WithToken(c.Token))
+		options = append(options, sluice.WithToken(c.Token))
 	}
 	if c.TokenInClear {
-		options = append(options, client.WithTokenInClear())
+		options = append(options, sluice.WithPlaintextToken())
 	}
-	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), append(options, c.ClientOptions...)...)
+	one, err := sluice.New(strings.Join(c.Addrs, ","), append(options, c.ClientOptions...)...)
 	if err != nil {
+		return nil, err
+	}
+	// Without a node, calls say so.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := one.Ready(ctx); errors.Is(err, sluice.ErrUnauthenticated) {
+		one.Close()
 		return nil, err
 	}
 	return &sdk{one, c}, nil
@@ -52,20 +60,20 @@ func (s *sdk) Close() error { return s.client.Close() }
 
 // NewCaller implements load.Target.
 func (s *sdk) NewCaller(checks int) load.Caller {
-	c := &sdkCaller{s, make([]client.Check, checks)}
-	var limits []client.Limit
+	c := &sdkCaller{s, make([]sluice.Check, checks)}
+	var limits []sluice.Limit
 	for _, l := range s.config.Limits {
-		limits = append(limits, client.Limit{Count: l.Count, Period: l.Period})
+		limits = append(limits, sluice.Limit{Count: l.Count, Period: l.Period})
 	}
 	for i := range c.checks {
-		c.checks[i] = client.Check{Domain: s.config.Domain, Descriptor: []client.Entry{{Key: s.config.Key}}, Limits: limits}
+		c.checks[i] = sluice.Check{Domain: s.config.Domain, Descriptor: []sluice.Entry{{Key: s.config.Key}}, Limits: limits, Amount: 1}
 	}
 	return c
 }
 
 type sdkCaller struct {
 	*sdk
-	checks []client.Check
+	checks []sluice.Check
 }
 
 // Call implements load.Caller.
@@ -73,19 +81,21 @@ func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.C
 	for i, k := range keys {
 		c.checks[i].Descriptor[0].Value = k
 	}
-	var all []client.Decision
+	var all []sluice.Decision
 	var err error
 	if len(keys) == 1 {
-		all = make([]client.Decision, 1)
+		all = make([]sluice.Decision, 1)
 		all[0], err = c.client.Check(ctx, c.checks[0])
 	} else {
-		all, err = c.client.CheckAll(ctx, c.checks)
+		var b sluice.Batch
+		b, err = c.client.CheckAll(ctx, c.checks...)
+		all = b.Decisions
 	}
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if all[i].Source == client.SourceFailClosed { // then all are by the failure policy
+		if all[i].Source == limit.SourceFailClosed { // then all are by the failure policy
 			return errors.New("no node answered in time")
 		}
 		seen.Count(load.SourceNamed(all[i].Source.String()), all[i].Allowed)

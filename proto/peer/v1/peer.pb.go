@@ -315,7 +315,9 @@ type Request struct {
 	// node that does not know them passes them over.
 	Traces []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
 	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew.
-	Lost          []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Of a charge or a refund that is to be made once: what names it among those of its key. A node that does not know it makes it again.
+	Once          []uint64 `protobuf:"fixed64,18,rep,packed,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -465,6 +467,13 @@ func (x *Request) GetTraces() []*Trace {
 func (x *Request) GetLost() []byte {
 	if x != nil {
 		return x.Lost
+	}
+	return nil
+}
+
+func (x *Request) GetOnce() []uint64 {
+	if x != nil {
+		return x.Once
 	}
 	return nil
 }
@@ -881,7 +890,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
 	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"\xa9\x03\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\"\xbd\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -900,7 +909,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06for_ns\x18\x0e \x03(\x03R\x05forNs\x12\x18\n" +
 	"\areserve\x18\x0f \x03(\x03R\areserve\x12&\n" +
 	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\x12\x12\n" +
-	"\x04lost\x18\x11 \x01(\fR\x04lost\"[\n" +
+	"\x04lost\x18\x11 \x01(\fR\x04lost\x12\x12\n" +
+	"\x04once\x18\x12 \x03(\x06R\x04once\"[\n" +
 	"\x05Trace\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x0e\n" +

@@ -483,6 +483,63 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
 }
 
+// OnFailure says how a check is decided that no node decides in time.
+type OnFailure int32
+
+const (
+	// The rule does not say: the client's own setting decides.
+	OnFailure_ON_FAILURE_UNSPECIFIED OnFailure = 0
+	// By a share of what was left.
+	OnFailure_ON_FAILURE_SHARE OnFailure = 1
+	// Allowed.
+	OnFailure_ON_FAILURE_OPEN OnFailure = 2
+	// Denied.
+	OnFailure_ON_FAILURE_CLOSED OnFailure = 3
+)
+
+// Enum value maps for OnFailure.
+var (
+	OnFailure_name = map[int32]string{
+		0: "ON_FAILURE_UNSPECIFIED",
+		1: "ON_FAILURE_SHARE",
+		2: "ON_FAILURE_OPEN",
+		3: "ON_FAILURE_CLOSED",
+	}
+	OnFailure_value = map[string]int32{
+		"ON_FAILURE_UNSPECIFIED": 0,
+		"ON_FAILURE_SHARE":       1,
+		"ON_FAILURE_OPEN":        2,
+		"ON_FAILURE_CLOSED":      3,
+	}
+)
+
+func (x OnFailure) Enum() *OnFailure {
+	p := new(OnFailure)
+	*p = x
+	return p
+}
+
+func (x OnFailure) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnFailure) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_v1_sluice_proto_enumTypes[7].Descriptor()
+}
+
+func (OnFailure) Type() protoreflect.EnumType {
+	return &file_sluice_v1_sluice_proto_enumTypes[7]
+}
+
+func (x OnFailure) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnFailure.Descriptor instead.
+func (OnFailure) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
+}
+
 // ErrorCode is the kind of an Error.
 type ErrorCode int32
 
@@ -548,11 +605,11 @@ func (x ErrorCode) String() string {
 }
 
 func (ErrorCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_v1_sluice_proto_enumTypes[7].Descriptor()
+	return file_sluice_v1_sluice_proto_enumTypes[8].Descriptor()
 }
 
 func (ErrorCode) Type() protoreflect.EnumType {
-	return &file_sluice_v1_sluice_proto_enumTypes[7]
+	return &file_sluice_v1_sluice_proto_enumTypes[8]
 }
 
 func (x ErrorCode) Number() protoreflect.EnumNumber {
@@ -561,7 +618,7 @@ func (x ErrorCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErrorCode.Descriptor instead.
 func (ErrorCode) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{8}
 }
 
 // Entry is one (key, value) of a descriptor.
@@ -903,9 +960,13 @@ type CheckRequest struct {
 	Traceparent string `protobuf:"bytes,5,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// Features that the node must have, of those in NodesResponse.features; at most 16. A node that lacks one rejects the
 	// request with ERROR_CODE_UNSUPPORTED, and does not ignore fields that it does not know.
-	Requires      []string `protobuf:"bytes,6,rep,name=requires,proto3" json:"requires,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Requires []string `protobuf:"bytes,6,rep,name=requires,proto3" json:"requires,omitempty"`
+	// Names the charges and refunds of the request, 1 to 128 bytes of visible ASCII; empty for none. Of requests of one caller with the
+	// same key, each of them is made once within 10 minutes, whichever nodes are asked; later ones are answered with the limits as
+	// they are then. Other verbs are invalid beside it. A node without the feature idempotency_key ignores it: see requires.
+	IdempotencyKey string `protobuf:"bytes,7,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CheckRequest) Reset() {
@@ -978,6 +1039,13 @@ func (x *CheckRequest) GetRequires() []string {
 		return x.Requires
 	}
 	return nil
+}
+
+func (x *CheckRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
 }
 
 // CheckResponse has the decisions of a CheckRequest.
@@ -1101,12 +1169,14 @@ type Decision struct {
 	Burst int64 `protobuf:"varint,15,opt,name=burst,proto3" json:"burst,omitempty"`
 	// The limit's place, from 0: among the rule's limits, or among those that came with the check, as they were sent.
 	LimitIndex uint32 `protobuf:"varint,16,opt,name=limit_index,json=limitIndex,proto3" json:"limit_index,omitempty"`
-	// Set when there is no decision. Of the other fields only rule may be set then.
+	// Set when there is no decision. Of the other fields only rule and on_failure may be set then.
 	Error *Error `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`
 	// What an HTTP API is to answer, when the rule denied and says so.
 	Response *DenialResponse `protobuf:"bytes,18,opt,name=response,proto3" json:"response,omitempty"`
 	// How old the owner's counts are that the node knew, in nanoseconds, if the source is SOURCE_EVENTUAL.
-	StalenessNs   int64 `protobuf:"varint,19,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
+	StalenessNs int64 `protobuf:"varint,19,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
+	// The rule's on_failure, if the rule states it: it binds the client too where no node answers it. Beside an error also.
+	OnFailure     OnFailure `protobuf:"varint,20,opt,name=on_failure,json=onFailure,proto3,enum=sluice.v1.OnFailure" json:"on_failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1272,6 +1342,13 @@ func (x *Decision) GetStalenessNs() int64 {
 		return x.StalenessNs
 	}
 	return 0
+}
+
+func (x *Decision) GetOnFailure() OnFailure {
+	if x != nil {
+		return x.OnFailure
+	}
+	return OnFailure_ON_FAILURE_UNSPECIFIED
 }
 
 // DenialResponse is a rule's own HTTP response to whom it denies.
@@ -1632,7 +1709,7 @@ type NodesResponse struct {
 	// How long nodes look for the owner of a key before the rule's on_failure decides, in nanoseconds: a caller that waits for
 	// less decides by itself what a takeover would have decided.
 	CheckTimeoutNs int64 `protobuf:"varint,3,opt,name=check_timeout_ns,json=checkTimeoutNs,proto3" json:"check_timeout_ns,omitempty"`
-	// What the node that answers can do beyond the first version of this API. There is nothing yet.
+	// What the node that answers can do beyond the first version of this API: idempotency_key.
 	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1806,7 +1883,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vlog_entries\x18\x0f \x01(\x05R\n" +
 	"logEntries\x12 \n" +
 	"\fblock_for_ns\x18\x10 \x01(\x03R\n" +
-	"blockForNs\"\xd1\x01\n" +
+	"blockForNs\"\xfa\x01\n" +
 	"\fCheckRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x0e\n" +
@@ -1814,14 +1891,15 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ns\x18\x04 \x01(\x03R\ttimeoutNs\x12 \n" +
 	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\x12\x1a\n" +
-	"\brequires\x18\x06 \x03(\tR\brequiresJ\x04\b\a\x10\r\"\xd2\x01\n" +
+	"\brequires\x18\x06 \x03(\tR\brequires\x12'\n" +
+	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKeyJ\x04\b\b\x10\r\"\xd2\x01\n" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
 	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\x18\n" +
 	"\aallowed\x18\x04 \x01(\bR\aallowed\x12)\n" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01B\x11\n" +
-	"\x0f_retry_after_ns\"\xb1\x05\n" +
+	"\x0f_retry_after_ns\"\xe6\x05\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12,\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x12.sluice.v1.VerdictR\averdict\x12)\n" +
@@ -1844,11 +1922,13 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"limitIndex\x12&\n" +
 	"\x05error\x18\x11 \x01(\v2\x10.sluice.v1.ErrorR\x05error\x125\n" +
 	"\bresponse\x18\x12 \x01(\v2\x19.sluice.v1.DenialResponseR\bresponse\x12!\n" +
-	"\fstaleness_ns\x18\x13 \x01(\x03R\vstalenessNsB\b\n" +
+	"\fstaleness_ns\x18\x13 \x01(\x03R\vstalenessNs\x123\n" +
+	"\n" +
+	"on_failure\x18\x14 \x01(\x0e2\x14.sluice.v1.OnFailureR\tonFailureB\b\n" +
 	"\x06_limitB\f\n" +
 	"\n" +
 	"_remainingB\x11\n" +
-	"\x0f_retry_after_nsJ\x04\b\x14\x10(\"o\n" +
+	"\x0f_retry_after_nsJ\x04\b\x15\x10(\"o\n" +
 	"\x0eDenialResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x121\n" +
 	"\aheaders\x18\x02 \x03(\v2\x17.sluice.v1.DenialHeaderR\aheaders\x12\x12\n" +
@@ -1931,7 +2011,12 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x17VERDICT_ALLOWED_ELASTIC\x10\x04\x12\x12\n" +
 	"\x0eVERDICT_DENIED\x10\x05\x12\x18\n" +
 	"\x14VERDICT_DENIED_NEVER\x10\x06\x12\x1c\n" +
-	"\x18VERDICT_DENIED_BY_OTHERS\x10\a\"\x04\b\b\x10\x0f*\x9e\x02\n" +
+	"\x18VERDICT_DENIED_BY_OTHERS\x10\a\"\x04\b\b\x10\x0f*i\n" +
+	"\tOnFailure\x12\x1a\n" +
+	"\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10ON_FAILURE_SHARE\x10\x01\x12\x13\n" +
+	"\x0fON_FAILURE_OPEN\x10\x02\x12\x15\n" +
+	"\x11ON_FAILURE_CLOSED\x10\x03*\x9e\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -1962,7 +2047,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 	return file_sluice_v1_sluice_proto_rawDescData
 }
 
-var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
 var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                  // 0: sluice.v1.Verb
@@ -1972,53 +2057,55 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(CalendarUnit)(0),          // 4: sluice.v1.CalendarUnit
 	(Source)(0),                // 5: sluice.v1.Source
 	(Verdict)(0),               // 6: sluice.v1.Verdict
-	(ErrorCode)(0),             // 7: sluice.v1.ErrorCode
-	(*Entry)(nil),              // 8: sluice.v1.Entry
-	(*Check)(nil),              // 9: sluice.v1.Check
-	(*Limit)(nil),              // 10: sluice.v1.Limit
-	(*CheckRequest)(nil),       // 11: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),      // 12: sluice.v1.CheckResponse
-	(*Decision)(nil),           // 13: sluice.v1.Decision
-	(*DenialResponse)(nil),     // 14: sluice.v1.DenialResponse
-	(*DenialHeader)(nil),       // 15: sluice.v1.DenialHeader
-	(*Error)(nil),              // 16: sluice.v1.Error
-	(*ReportLoadRequest)(nil),  // 17: sluice.v1.ReportLoadRequest
-	(*ReportLoadResponse)(nil), // 18: sluice.v1.ReportLoadResponse
-	(*NodesRequest)(nil),       // 19: sluice.v1.NodesRequest
-	(*NodesResponse)(nil),      // 20: sluice.v1.NodesResponse
-	(*Node)(nil),               // 21: sluice.v1.Node
+	(OnFailure)(0),             // 7: sluice.v1.OnFailure
+	(ErrorCode)(0),             // 8: sluice.v1.ErrorCode
+	(*Entry)(nil),              // 9: sluice.v1.Entry
+	(*Check)(nil),              // 10: sluice.v1.Check
+	(*Limit)(nil),              // 11: sluice.v1.Limit
+	(*CheckRequest)(nil),       // 12: sluice.v1.CheckRequest
+	(*CheckResponse)(nil),      // 13: sluice.v1.CheckResponse
+	(*Decision)(nil),           // 14: sluice.v1.Decision
+	(*DenialResponse)(nil),     // 15: sluice.v1.DenialResponse
+	(*DenialHeader)(nil),       // 16: sluice.v1.DenialHeader
+	(*Error)(nil),              // 17: sluice.v1.Error
+	(*ReportLoadRequest)(nil),  // 18: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil), // 19: sluice.v1.ReportLoadResponse
+	(*NodesRequest)(nil),       // 20: sluice.v1.NodesRequest
+	(*NodesResponse)(nil),      // 21: sluice.v1.NodesResponse
+	(*Node)(nil),               // 22: sluice.v1.Node
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
-	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
+	9,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
 	0,  // 1: sluice.v1.Check.verb:type_name -> sluice.v1.Verb
-	10, // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
+	11, // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
 	1,  // 3: sluice.v1.Limit.algorithm:type_name -> sluice.v1.Algorithm
 	3,  // 4: sluice.v1.Limit.refill:type_name -> sluice.v1.Refill
 	2,  // 5: sluice.v1.Limit.align:type_name -> sluice.v1.Align
 	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.CalendarUnit
-	9,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
-	13, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	16, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	10, // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
+	14, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
+	17, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
 	6,  // 10: sluice.v1.Decision.verdict:type_name -> sluice.v1.Verdict
 	5,  // 11: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	16, // 12: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	14, // 13: sluice.v1.Decision.response:type_name -> sluice.v1.DenialResponse
-	15, // 14: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
-	7,  // 15: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	21, // 16: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
-	11, // 17: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	11, // 18: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	19, // 19: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	17, // 20: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	12, // 21: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	12, // 22: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	20, // 23: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	18, // 24: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	17, // 12: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	15, // 13: sluice.v1.Decision.response:type_name -> sluice.v1.DenialResponse
+	7,  // 14: sluice.v1.Decision.on_failure:type_name -> sluice.v1.OnFailure
+	16, // 15: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
+	8,  // 16: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
+	22, // 17: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
+	12, // 18: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	12, // 19: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	20, // 20: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	18, // 21: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	13, // 22: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	13, // 23: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	21, // 24: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	19, // 25: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -2034,7 +2121,7 @@ func file_sluice_v1_sluice_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
-			NumEnums:      8,
+			NumEnums:      9,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -9,7 +9,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -93,9 +93,12 @@ func ProblemOf(err error) Problem {
 		return NewProblem(http.StatusInternalServerError, err.Error())
 	}
 	p := NewProblem(StatusOf(e.Code), e.Error())
-	p.Code, p.Field = e.Code.String(), e.Field
+	p.Type, p.Code, p.Field = errorTypes+e.Code.String(), e.Code.String(), e.Field
 	return p
 }
+
+// errorTypes and the name of a code are the type of a problem: docs/api.md lists the codes.
+const errorTypes = "https://github.com/sluice-project/sluice/blob/main/docs/api.md#"
 
 var statuses = map[limiter.Code]int{
 	limiter.Invalid: http.StatusBadRequest, limiter.UnknownDomain: http.StatusBadRequest,

@@ -1,26 +1,22 @@
 package httpanswer
 
 import (
-	"math"
-	"math/bits"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/httpfield"
+	"github.com/sluice-project/sluice/internal/leaf/httpfield"
 	"github.com/sluice-project/sluice/limiter"
 )
 
-// SetHeaders sets the headers of one check: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, the
-// X-RateLimit family, and Retry-After when it was denied. An unlimited check gets none, and a fallback decision none about
-// what remains.
+// SetHeaders sets the headers of one check: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11 and the
+// X-RateLimit family for the limit that decided, and Retry-After when it was denied. An unlimited check gets none. A fallback
+// decision gets none about what remains, and the policy of the rule's first limit.
 func SetHeaders(h http.Header, r *limiter.Result) { SetHeadersOf(h, r, nil) }
 
-// SetHeadersOf is SetHeaders for several checks of one request. decides is the decisive one: the first two headers list it
-// and then all, which may include it. Of several with a limit in common only the first is listed.
+// SetHeadersOf is SetHeaders for several checks of one request. decides is the decisive one: the first two headers list its limit
+// and then those of all, which may include it. Of several limits of one name only the first is listed.
 func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) {
 	if decides.Err != nil || decides.Limits == nil {
 		return
@@ -30,9 +26,7 @@ func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) 
 	for i := range all {
 		l.add(&all[i])
 	}
-	if len(l.policies) > 0 {
-		httpfield.Set(h, "RateLimit-Policy", strings.Join(l.policies, ", "))
-	}
+	httpfield.Set(h, "RateLimit-Policy", strings.Join(l.policies, ", "))
 	if len(l.left) > 0 {
 		httpfield.Set(h, "RateLimit", strings.Join(l.left, ", "))
 	}
@@ -53,29 +47,23 @@ func (l *lists) add(r *limiter.Result) {
 	if r.Err != nil || r.Limits == nil {
 		return
 	}
-	for i := range r.Limits.Len() {
-		one := r.Limits.At(i)
-		if name := r.LimitName(i); !one.Unlimited && !slices.Contains(l.named, name) {
-			l.named = append(l.named, name)
-			l.policies = append(l.policies, policy(name, one))
-		}
+	one, name := r.Limits.At(int(r.Index)), r.LimitName(int(r.Index))
+	if !slices.Contains(l.named, name) {
+		l.named = append(l.named, name)
+		l.policies = append(l.policies, string(httpfield.AppendPolicy(nil, name, one.Count, one.Burst, one.UsualPeriod())))
 	}
-	if !r.Counted() {
-		return
-	}
-	name := r.LimitName(int(r.Index))
-	if slices.Contains(l.counted, name) {
+	if !r.Counted() || slices.Contains(l.counted, name) {
 		return
 	}
 	l.counted = append(l.counted, name)
-	item := httpfield.AppendInteger(append(httpfield.AppendString(nil, name), ";r="...), r.Remaining)
-	switch after, ok := retryAfter(r); {
+	t, ok := retryAfter(r) // Retry-After is not earlier
+	switch {
 	case r.Allowed:
-		item = httpfield.AppendInteger(append(item, ";t="...), httpfield.Seconds(r.ResetAfter))
-	case ok: // Retry-After is not earlier
-		item = httpfield.AppendInteger(append(item, ";t="...), after)
-	} // else no time makes a difference
-	l.left = append(l.left, string(item))
+		t = httpfield.Seconds(r.ResetAfter)
+	case !ok:
+		t = -1
+	}
+	l.left = append(l.left, string(httpfield.AppendRemaining(nil, name, r.Remaining, t)))
 }
 
 // SetRetryAfter sets the seconds after which to try again.
@@ -88,29 +76,4 @@ func SetRetryAfter(h http.Header, after int64) {
 // retryAfter returns the seconds, at least 1, after which a denied check may be tried again, and false if that never helps.
 func retryAfter(r *limiter.Result) (int64, bool) {
 	return max(httpfield.Seconds(r.RetryAfter), 1), !r.Never()
-}
-
-// policy returns a limit as an item of RateLimit-Policy. q is the most that can be admitted at once, and w the time in which
-// that refills, so that remaining never exceeds q and q ÷ w is the sustained rate. Below one second w is left out: whole
-// seconds would state a wrong rate.
-func policy(name string, l bucket.Limit) string {
-	q, w := l.Count, limiter.PeriodOf(l)
-	if l.Burst > 0 && l.Count > 0 {
-		q, w = l.Burst, Scale(w, l.Burst, l.Count)
-	}
-	item := httpfield.AppendInteger(append(httpfield.AppendString(nil, name), ";q="...), q)
-	if w >= time.Second {
-		item = httpfield.AppendInteger(append(item, ";w="...), httpfield.Seconds(w))
-	}
-	return string(item)
-}
-
-// Scale returns d × num ÷ den, rounded down, at most the longest duration. All are positive.
-func Scale(d time.Duration, num, den int64) time.Duration {
-	hi, lo := bits.Mul64(uint64(d), uint64(num))
-	if hi >= uint64(den) {
-		return math.MaxInt64
-	}
-	quo, _ := bits.Div64(hi, lo, uint64(den))
-	return time.Duration(min(quo, math.MaxInt64))
 }

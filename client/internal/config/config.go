@@ -1,0 +1,30 @@
+// Package config has the options of a client, which two packages set: sluice, and sluicegrpc with gRPC's types.
+package config
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/client/limit"
+)
+
+// Options are those of one client.
+type Options struct {
+	Timeout   time.Duration // 0 for what the nodes say
+	Policy    limit.FailurePolicy
+	DenyCache int
+	Routes    int
+	NoRouting bool
+	TLS       *tls.Config
+	Dial      []grpc.DialOption
+	Observers []limit.Observer
+	Token     TokenSource
+	Plaintext bool
+	Logger    *slog.Logger // nil for the default
+}
+
+// Option sets an option of a Client.
+type Option func(*Options) error
