@@ -426,7 +426,8 @@ func TestContext(t *testing.T) {
 	hold := make(chan struct{})
 	f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
 	c := f.dial()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancelCause := context.WithCancelCause(t.Context())
+	cancel := func() { cancelCause(errors.New("of the caller's own")) }
 	gone := make(chan error)
 	go func() { _, err := c.Check(ctx, user); gone <- err }()
 	waitFor(t, "the check to be on its way", func() bool { return underWay(c, f.nodes[0]) == 1 })

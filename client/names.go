@@ -20,7 +20,7 @@ type (
 	Limiter = limit.Limiter
 	// FailurePolicy decides when no node answers.
 	FailurePolicy = limit.FailurePolicy
-	// Error is why a check cannot be decided, whoever is asked.
+	// Error is why no node can decide a check.
 	Error = limit.Error
 	// Observer gets an Event for every decision.
 	Observer = limit.Observer

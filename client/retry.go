@@ -83,7 +83,7 @@ func (c *Client) exchange(ctx context.Context, r *request, n *node, err error) e
 		if err != errUnsent {
 			r.last = err
 		}
-		if err == errGaveUp && r.repeat && context.Cause(ctx) != context.Canceled {
+		if err == errGaveUp && r.repeat && !errors.Is(ctx.Err(), context.Canceled) {
 			return errUnsent
 		}
 		if final := c.final(ctx, r, err); final != nil {

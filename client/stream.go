@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -442,10 +443,17 @@ func (s *stream) check(now time.Time, patience time.Duration) {
 			overdue, f.calls, f.left = append(overdue, f.calls...), nil, true
 		}
 	}
-	probe := !hangs && silent > patience*5/16 && s.mu.probed.IsZero() && !s.mu.sending
+	probe := !hangs && silent > patience*5/16 && s.mu.probed.IsZero()
 	if probe {
-		s.mu.probed, s.mu.sending = now, true
-		s.launchLocked(newFrame(s.lane(false)))
+		s.mu.probed = now
+		f := newFrame(s.lane(false))
+		f.whole = true
+		if probe = !s.mu.sending; probe {
+			s.mu.sending = true
+			s.launchLocked(f)
+		} else { // who sends sends it next, unless the node takes nothing any more
+			f.lane.waiting = slices.Insert(f.lane.waiting, 0, f)
+		}
 	}
 	f := s.mu.inFlight[len(s.mu.inFlight)-1]
 	s.mu.Unlock()

@@ -29,7 +29,7 @@ func kindOf(of error, text string) error { return kind{errors.New(text), of} }
 
 func (k kind) Unwrap() error { return k.of }
 
-// Error is why a check cannot be decided, whoever is asked. Nothing was spent.
+// Error is why no node can decide a check. Nothing was spent.
 type Error struct {
 	// Code is the kind of the error.
 	Code Code

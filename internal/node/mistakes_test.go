@@ -251,7 +251,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestOnce: a charge with a name is made once, whoever sends it again, and a check with one is an error.
+// TestOnce: a charge with a name is made once, also when another client sends it again, and a check with one is an error.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	s := testConfig(t)
