@@ -11,33 +11,32 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-// liveMembers is the members that gossip shows at a moment, and which of them live. It is immutable.
+// liveMembers has the members of a view, each with whether it lives. It is immutable.
 type liveMembers struct {
 	seq   uint64 // of gossip's view
 	nodes []node // sorted by name
 	self  int    // index in nodes
 }
 
-// state returns this process's state.
 func (m *liveMembers) state() member.State { return m.nodes[m.self].state }
 
-// of returns the node that gossip shows under name, nil if none.
-func (m *liveMembers) of(name string) *node {
+// byName returns the node that gossip shows under name, nil if none.
+func (m *liveMembers) byName(name string) *node {
 	if i := slices.IndexFunc(m.nodes, func(n node) bool { return n.name == name }); i >= 0 {
 		return &m.nodes[i]
 	}
 	return nil
 }
 
-// assignment is the assigned owners and replicas of a liveMembers: the ring of the members that serve and live, and the same ring
-// without this process, whose owners have its replicas where zones allow it.
+// assignment has the assigned owners and replica nodes for liveMembers: the ring table of the members that serve and live, and the
+// table without this process, whose owners are its replica nodes where zones allow it.
 type assignment struct {
-	live    *liveMembers
-	table   *ring.Table
-	without *ring.Table
-	view    handoff.View
-	built   bool // table is another than before
-	err     error
+	live        *liveMembers
+	table       *ring.Table
+	withoutSelf *ring.Table
+	view        handoff.View
+	changed     bool // table is another than before
+	err         error
 }
 
 // assign returns the assignment of m. Tables of before are reused where the members are the same.
@@ -56,23 +55,23 @@ func assign(c ring.Config, m *liveMembers, before *assignment) *assignment {
 			}
 		}
 	}
-	a.table, a.without = before.table, before.without
+	a.table, a.withoutSelf = before.table, before.withoutSelf
 	if !slices.Equal(a.table.Members(), all) {
-		a.built = true
+		a.changed = true
 		if a.table, a.err = ring.Build(c, all); a.err != nil {
 			return a
 		}
 	}
 	switch {
 	case len(all) == len(others):
-		a.without = a.table
-	case !slices.Equal(a.without.Members(), others):
-		if a.without, a.err = ring.Build(c, others); a.err != nil {
+		a.withoutSelf = a.table
+	case !slices.Equal(a.withoutSelf.Members(), others):
+		if a.withoutSelf, a.err = ring.Build(c, others); a.err != nil {
 			return a
 		}
 	}
 	a.view.Owner = owners(a.table, a.view.Members)
-	a.view.Replica, a.view.Second = replicaNodes(m, owners(a.without, a.view.Members))
+	a.view.Replica, a.view.Second = replicaNodes(m, owners(a.withoutSelf, a.view.Members))
 	return a
 }
 
@@ -92,7 +91,7 @@ func owners(t *ring.Table, members []message.Peer) []int {
 	return list
 }
 
-// assigner builds assignments beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
+// assigner builds assignments in a goroutine of its own: a ring table takes milliseconds, for which heartbeats must not wait. Of
 // several requests it serves the last.
 type assigner struct {
 	config ring.Config
@@ -106,8 +105,8 @@ func newAssigner(c ring.Config, retain func([]string), first *assignment) *assig
 	return &assigner{c, retain, first, make(chan *liveMembers, 1), make(chan *assignment)}
 }
 
-// ask requests the assignment of m. It does not block. Only the runner may call it.
-func (a *assigner) ask(m *liveMembers) {
+// request requests the assignment of m. It does not block. Only the runner may call it.
+func (a *assigner) request(m *liveMembers) {
 	select {
 	case <-a.next:
 	default:

@@ -14,23 +14,23 @@ import (
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
-// undoLog records the charges of an atomic batch, so that they can be given back. Every check has an id for that; a retry
-// keeps it, so that an owner charges it once. Not safe for concurrent use.
+// undoLog records the charges of an atomic batch, to undo them if the batch fails. Each check has an ID, which its retries
+// keep, so that an owner charges it once. Not safe for concurrent use.
 type undoLog struct {
-	base   uint64 // the id of check 0
+	base   uint64 // ID of check 0
 	local  []localCharge
 	shares []*share.Receipt // charges to shares of this node
-	away   []awayCharge
+	remote []remoteCharge
 }
 
-// localCharge is one in the table of this node.
+// localCharge is a charge in this node's table.
 type localCharge struct {
 	receipt bucket.Receipt
 	key     bucket.Key
 }
 
-// awayCharge is one that the node at addr has made, or may have.
-type awayCharge struct {
+// remoteCharge is a charge of check index that the node at addr has made, or may have made.
+type remoteCharge struct {
 	addr  string
 	index int
 }
@@ -44,7 +44,7 @@ func (u *undoLog) mayUndo(v bucket.Verb) bool { return u != nil && v == bucket.C
 // made, 0 if none.
 func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
 	if !u.mayUndo(r.Verb) {
-		return tryOn(table, now, r, sync)
+		return tryTable(table, now, r, sync)
 	}
 	u.local = append(u.local, localCharge{key: r.Key})
 	last := len(u.local) - 1
@@ -55,9 +55,9 @@ func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bo
 	return d, seq, v
 }
 
-// tryOn decides r on table. seq is the number of the charge, 0 if there is none or if it needs no confirmation: a replica that
+// tryTable decides r on table. seq is the number of the charge, 0 if there is none or if it needs no confirmation: a replica that
 // misses a refund, a reset or a denial admits no more for it. A repeated charge with Once needs that of the first.
-func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
+func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
 	if !sync {
 		d, _, v = table.Try(now, r, nil)
 		return d, 0, v
@@ -69,9 +69,6 @@ func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d buck
 	}
 	return d, seq, v
 }
-
-// sent records that the node at addr may have charged check index.
-func (u *undoLog) sent(addr string, index int) { u.away = append(u.away, awayCharge{addr, index}) }
 
 // decideAtomic decides an atomic batch: all checks at once, and if one of verb Check is denied or has no answer, it gives all
 // charges back. A denial by a rule in shadow mode fails no batch, and a failure does not change its answer, though its charge
@@ -100,8 +97,8 @@ func (n *Node) decideAtomic(ctx context.Context, b *check.Batch) {
 	}
 	clear(u.local)
 	clear(u.shares)
-	clear(u.away)
-	*u = undoLog{local: u.local[:0], shares: u.shares[:0], away: u.away[:0]}
+	clear(u.remote)
+	*u = undoLog{local: u.local[:0], shares: u.shares[:0], remote: u.remote[:0]}
 	undoLogs.Put(u)
 }
 
@@ -125,30 +122,30 @@ const (
 // giveBack undoes the charges in u: here at once, elsewhere by a goroutine per node. It returns when all is given back, or
 // when ctx ends; the goroutines go on then.
 func (n *Node) giveBack(ctx context.Context, b *check.Batch, u *undoLog) {
-	n.giveBackHere(u)
-	if len(u.away) == 0 {
+	n.giveBackLocal(u)
+	if len(u.remote) == 0 {
 		return
 	}
-	slices.SortFunc(u.away, func(a, b awayCharge) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.index-b.index) })
-	away := slices.Compact(u.away)
+	slices.SortFunc(u.remote, func(a, b remoteCharge) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.index-b.index) })
+	left := slices.Compact(u.remote)
 	var group sync.WaitGroup
-	for len(away) > 0 {
+	for len(left) > 0 {
 		// The goroutines may outlive the batch, so they get records of their own.
-		addr := away[0].addr
+		addr := left[0].addr
 		var records []check.Record
-		for ; len(away) > 0 && away[0].addr == addr; away = away[1:] {
-			rec := check.Record{GiveBack: true, ID: u.base + uint64(away[0].index)}
-			rec.Key = b.Requests[away[0].index].Key
+		for ; len(left) > 0 && left[0].addr == addr; left = left[1:] {
+			rec := check.Record{GiveBack: true, ID: u.base + uint64(left[0].index)}
+			rec.Key = b.Requests[left[0].index].Key
 			records = append(records, rec)
 		}
 		group.Add(1)
-		n.returning.Go(func() {
+		n.background.Go(func() {
 			defer group.Done()
 			n.giveBackTo(addr, records)
 		})
 	}
 	done := make(chan struct{})
-	n.returning.Go(func() {
+	n.background.Go(func() {
 		group.Wait()
 		close(done)
 	})
@@ -158,13 +155,13 @@ func (n *Node) giveBack(ctx context.Context, b *check.Batch, u *undoLog) {
 	}
 }
 
-// giveBackHere undoes the charges of this node's own tables. A charge in a partition that has moved to another node stands
+// giveBackLocal undoes the charges of this node's own tables. A charge in a partition that has moved to another node stands
 // there.
-func (n *Node) giveBackHere(u *undoLog) {
+func (n *Node) giveBackLocal(u *undoLog) {
 	now, r := n.cfg.Clock(), n.routing.Load()
 	for _, rc := range u.shares {
 		n.shares.TakeBack(now, rc)
-		n.invalidated(now, rc.Key)
+		n.invalidate(now, rc.Key)
 	}
 	lost := 0
 	for i := range u.local {
@@ -174,7 +171,7 @@ func (n *Node) giveBackHere(u *undoLog) {
 			continue
 		}
 		n.table.GiveBack(now, &l.receipt)
-		n.invalidated(now, l.key)
+		n.invalidate(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
 	n.stats.gaveBack.Add(uint64(len(u.shares) + len(u.local) - lost))

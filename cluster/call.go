@@ -20,14 +20,14 @@ func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
 		return
 	}
-	span := f.node.ask(f.batch.Trace, n.addr, records)
+	span := f.node.startSpan(f.batch.Trace, n.addr, records)
 	g.err = f.node.cfg.Peers.Call(ctx, n.addr, records, replies)
-	endAsk(span, replies, g.err)
+	endSpan(span, replies, g.err)
 	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
 }
 
-// ask begins the span of a call to the node at addr, and sets the trace of the records. It returns nil if at is nil.
-func (n *Node) ask(at *check.Trace, addr string, records []check.Record) *tracing.Span {
+// startSpan begins the span of a call to the node at addr, and sets the trace of the records. It returns nil if at is nil.
+func (n *Node) startSpan(at *check.Trace, addr string, records []check.Record) *tracing.Span {
 	if at == nil {
 		return nil
 	}
@@ -43,8 +43,8 @@ func (n *Node) ask(at *check.Trace, addr string, records []check.Record) *tracin
 	return span
 }
 
-// endAsk ends the span of a call that has returned replies and err.
-func endAsk(span *tracing.Span, replies []check.Reply, err error) {
+// endSpan ends the span of a call that has returned replies and err.
+func endSpan(span *tracing.Span, replies []check.Reply, err error) {
 	if span == nil {
 		return
 	}
@@ -70,32 +70,32 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 	span.End()
 }
 
-// take reads the replies of this round. A reply without a Status is one that its node could not give in time, though it may
+// takeReplies takes the replies of this round. A reply without a Status means that its node could not answer in time, and may
 // have charged the record.
-func (f *forwarding) take(r *routing) {
+func (f *forwarding) takeReplies(r *routing) {
 	for i := range f.pending {
 		p := &f.pending[i]
-		if !p.away {
+		if !p.remote {
 			continue
 		}
 		reply, err := &f.replies[p.at], f.groups[f.groupOf(p)].err
 		switch {
 		case reply.Status != 0:
-			f.answered(r, p, reply)
+			f.takeReply(r, p, reply)
 		case err != nil:
-			f.unanswered(r, p, p.to, err)
+			f.takeError(r, p, p.to, err)
 		default:
-			f.unanswered(r, p, p.to, errUnconfirmed)
+			f.takeError(r, p, p.to, errUnconfirmed)
 		}
 		if !p.done && p.forwards >= maxForwards {
 			p.to = nextAttempt
 		}
 	}
-	f.noteRound()
+	f.rememberAnswers()
 }
 
-// answered takes the reply of the node that p was sent to.
-func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
+// takeReply takes the reply to p.
+func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 	n, req, to := f.node, &f.batch.Requests[p.index], &r.nodes[p.to]
 	switch reply.Status {
 	case check.Decided:
@@ -109,10 +109,10 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 		if invalidates(req.Verb) {
 			n.denials.Forget(n.cfg.Clock(), req.Key)
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
-			n.learn(f.sent, &req.Request, req.NoDenialCache, reply)
+			n.cacheDenial(f.sent, &req.Request, req.NoDenialCache, reply)
 		}
 		if f.undo.mayUndo(req.Verb) && reply.Allowed {
-			f.undo.sent(to.addr, p.index)
+			f.undo.remote = append(f.undo.remote, remoteCharge{to.addr, p.index})
 		}
 	case check.NotOwner:
 		n.stats.redirected.Add(1)
@@ -146,20 +146,20 @@ func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
 	}
 }
 
-// unanswered takes the error of a check that was sent to the node with the index to, or was decided here without effect.
-func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
+// takeError takes the error of p, which was sent to node to, or was decided by this node without effect.
+func (f *forwarding) takeError(r *routing, p *pending, to int, err error) {
 	p.cause, p.hint, p.done = err, "", false
 	switch req := &f.batch.Requests[p.index]; {
 	case errors.Is(err, check.ErrOverloaded):
 		f.overloaded(p)
-	case errors.Is(err, check.ErrUnsent): // it cannot have been charged
+	case errors.Is(err, check.ErrUnsent): // not charged
 	default:
 		f.node.stats.ambiguous.Add(1)
 		if invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
-		if f.undo.mayUndo(req.Verb) && to != r.self { // here there is a receipt
-			f.undo.sent(r.nodes[to].addr, p.index)
+		if f.undo.mayUndo(req.Verb) && to != r.self { // u.local has a charge by this node
+			f.undo.remote = append(f.undo.remote, remoteCharge{r.nodes[to].addr, p.index})
 		}
 		if f.once || req.Verb == bucket.Refund && req.Once == 0 {
 			f.fallback(r, p)
@@ -173,13 +173,13 @@ func (f *forwarding) overloaded(p *pending) {
 	p.done = true
 }
 
-// noteRound remembers for shares what owners have decided in this round.
-func (f *forwarding) noteRound() {
+// rememberAnswers remembers the decisions of owners in this round: shares are computed from them.
+func (f *forwarding) rememberAnswers() {
 	locked, answers := false, &f.node.shares.Answers
 	for i := range f.pending {
 		p := &f.pending[i]
 		answer := &f.batch.Answers[p.index]
-		if !p.away || !p.done || answer.Source != check.Forwarded {
+		if !p.remote || !p.done || answer.Source != check.Forwarded {
 			continue
 		}
 		if !locked {

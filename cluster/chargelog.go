@@ -38,7 +38,7 @@ type receipt struct {
 	bucket   bucket.Receipt
 	decision bucket.Decision
 	seq      uint64 // of the change that the charge was
-	undone   bool   // it was given back, or must not be made, because its give-back came first
+	undone   bool   // undone, or not to be made because its undo arrived first
 }
 
 func newChargeLog(max int) *chargeLog {

@@ -5,21 +5,11 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/member"
 )
 
-// A node whose clock differs from the others' would end its windows at other times. The clock for decisions, leases and quorum
-// stays as it is; the tables get the offset of the clock that windows are aligned to.
-
-// ClockStats compares a node's clock with the voters'.
-type ClockStats struct {
-	// Known: the clocks of a majority of the voters are known. Agree: a majority of the voters has clocks that differ by no more
-	// than Config.MaxClockSkew.
-	Known, Agree bool
-	// Ahead is how far this node's clock is ahead of the median of those that agree, 0 if none do.
-	Ahead time.Duration
-	// Correction is how far windows are aligned ahead of this node's clock.
-	Correction time.Duration
-}
+// A node whose clock is wrong would end windows at other times than the others. Only the alignment of windows is corrected: the
+// tables get an offset. Decisions, leases and quorum use the clock as it is.
 
 // corrector aligns windows to the voters' clocks.
 type corrector struct {
@@ -27,7 +17,7 @@ type corrector struct {
 	wake chan struct{} // the correction of stats has changed
 	// Of the runner's goroutine.
 	compared int64
-	stats    ClockStats
+	stats    member.Clocks
 }
 
 // compare compares this node's clock with the voters', every period.
@@ -39,15 +29,15 @@ func (c *corrector) compare(r *runner, now int64) {
 	most := int64(c.node.cfg.MaxClockSkew)
 	found := r.quorum.Clocks(now, most)
 	ahead := correction(found, int64(c.stats.Correction), most)
-	c.stats = ClockStats{found.Known, found.Agree, time.Duration(found.Ahead), time.Duration(ahead)}
+	c.stats = member.Clocks{Known: found.Known, Agree: found.Agree, Ahead: time.Duration(found.Ahead), Correction: time.Duration(ahead)}
 	if ahead != c.node.ahead.Swap(ahead) {
 		signal(c.wake)
 	}
 }
 
-// correction returns how far windows must be aligned ahead of this node's clock, given that they are ahead by now. A node uses
-// its own clock or, where that is off by more than most, the median of the voters. A correction stays in force as long as its
-// error is at most most: a little skew is better than change.
+// correction returns the offset of windows from this node's clock; ahead is the present one. It is 0, or minus the difference from
+// the voters' median if that is above most. The present offset stays while its error is at most most, since each change moves
+// windows.
 func correction(found quorum.Clocks, ahead, most int64) int64 {
 	off := func(d int64) bool { return d > most || d < -most }
 	switch {

@@ -33,9 +33,9 @@ type steady struct {
 	mu            sync.Mutex // for updates
 }
 
-// moved is how far the clocks may move against each other unnoticed, and the most that elapsed may be behind: little against
-// the quorum's 600 ms.
-const moved = int64(time.Millisecond)
+// maxDrift is the difference between the clocks' movements that is ignored, and the most by which elapsed may be behind: it is
+// small against the quorum's 600 ms.
+const maxDrift = int64(time.Millisecond)
 
 // newSteady returns a steady for monotonic time that is 0 when the wall clock shows wall.
 func newSteady(wall int64, asleep func() int64) *steady {
@@ -47,7 +47,7 @@ func newSteady(wall int64, asleep func() int64) *steady {
 // elapsed returns the monotonic time mono with what the machine has slept since newSteady. wall
 // was read together with it.
 func (s *steady) elapsed(wall, mono int64) int64 {
-	if d := wall - mono - s.offset.Load(); d > moved || d < -moved {
+	if d := wall - mono - s.offset.Load(); d > maxDrift || d < -maxDrift {
 		s.update(wall - mono)
 	}
 	return mono + s.slept.Load()
@@ -66,7 +66,7 @@ func (s *steady) update(offset int64) {
 func asleep() int64 {
 	for range 10 {
 		first, boot, last := readClock(unix.CLOCK_MONOTONIC), readClock(unix.CLOCK_BOOTTIME), readClock(unix.CLOCK_MONOTONIC)
-		if last-first < moved/10 {
+		if last-first < maxDrift/10 {
 			return max(0, boot-last)
 		}
 	}

@@ -136,4 +136,4 @@ func (c Config) withDefaults() Config {
 }
 
 // leastSilence is how long a new member has time to be heard before it counts as lost: as long as one that was heard may be silent.
-func (c Config) leastSilence() time.Duration { return c.QuorumTimeout + quorum.DefaultHeartbeat }
+func (c Config) leastSilence() time.Duration { return c.QuorumTimeout + quorum.Heartbeat }

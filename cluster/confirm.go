@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// bell wakes all its waiters. The zero bell is ready.
-type bell struct {
+// notifier wakes all goroutines that wait for it. The zero notifier is ready.
+type notifier struct {
 	mu struct {
 		sync.Mutex
 		next chan struct{} // nil without waiters
 	}
 }
 
-// wait returns a channel that is closed when the bell rings next.
-func (b *bell) wait() <-chan struct{} {
+// wait returns a channel that the next notify closes.
+func (b *notifier) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.next == nil {
@@ -25,7 +25,7 @@ func (b *bell) wait() <-chan struct{} {
 	return b.mu.next
 }
 
-func (b *bell) ring() {
+func (b *notifier) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.next != nil {
@@ -34,25 +34,25 @@ func (b *bell) ring() {
 	}
 }
 
-// change is one that a check of a sync rule has made: it must be confirmed before the check is answered.
+// change is a change by a check of a sync rule: a replica must confirm it before the check is answered.
 type change struct {
 	index          int // of the check, in the caller's list
 	partition      int
 	localTerm, seq uint64 // term was read before the check was decided
 }
 
-// confirmed waits until a replica has change seq of a partition, or there is no replica to wait for. It reports false when ctx
-// ended first, or this node is no longer the owner: the charge stands, or is lost, and the check must be treated as one
-// whose answer was lost.
-func (n *Node) confirmed(ctx context.Context, c change) bool {
+// awaitConfirmed waits until a replica has change c, or there is no replica to wait for. It reports false when ctx ends first or
+// this node is no longer the owner: the charge stands or is lost, and the check must be treated as one whose answer was
+// lost.
+func (n *Node) awaitConfirmed(ctx context.Context, c change) bool {
 	h := n.runner.handoff
 	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.LocalTerm(c.partition) == c.localTerm }
 	if confirmed() {
 		return true
 	}
-	// Once is enough: the change is in the journal, which is sent from then on.
+	// The next turn sends the journal, which has the change.
 	n.runner.flush.Store(true)
-	signal(n.runner.kick)
+	signal(n.runner.wake)
 	for {
 		heard := n.confirms.wait()
 		if confirmed() {

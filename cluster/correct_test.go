@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/member"
 )
 
 // TestCorrection: a node goes by its own clock while that is near the voters', else by their median, and changes its mind no more often
@@ -41,29 +42,29 @@ func TestCorrection(t *testing.T) {
 // TestChronicleClock: an operator reads once that a clock is off or that clocks do not agree, and once that all is well again.
 func TestChronicleClock(t *testing.T) {
 	var out bytes.Buffer
-	var c chronicle
+	var c stateLog
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	agree := func(ahead, correction time.Duration) ClockStats {
-		return ClockStats{Known: true, Agree: true, Ahead: ahead, Correction: correction}
+	agree := func(ahead, correction time.Duration) member.Clocks {
+		return member.Clocks{Known: true, Agree: true, Ahead: ahead, Correction: correction}
 	}
 	for _, step := range []struct {
-		clock ClockStats
+		clock member.Clocks
 		want  string // empty: nothing
 	}{
-		{ClockStats{}, ""},
+		{member.Clocks{}, ""},
 		{agree(0, 0), ""},
 		{agree(time.Millisecond, 0), ""},
 		{agree(2*time.Second, -2*time.Second), "level=WARN msg=\"this node's clock is off"},
 		{agree(2*time.Second, -2*time.Second), ""},
-		{ClockStats{}, ""},
+		{member.Clocks{}, ""},
 		{agree(2*time.Second, -2*time.Second), ""},
 		{agree(0, 0), "level=INFO msg=\"this node's clock agrees"},
-		{ClockStats{Known: true}, "level=ERROR msg=\"no majority of the voters' clocks agrees"},
-		{ClockStats{Known: true}, ""},
+		{member.Clocks{Known: true}, "level=ERROR msg=\"no majority of the voters' clocks agrees"},
+		{member.Clocks{Known: true}, ""},
 		{agree(0, 0), "level=INFO msg=\"this node's clock agrees"},
 	} {
 		out.Reset()
-		c.tellClock(log, step.clock)
+		c.logClock(log, step.clock)
 		if got := out.String(); step.want == "" && got != "" || !strings.Contains(got, step.want) {
 			t.Errorf("%+v: %q, want %q", step.clock, got, step.want)
 		}

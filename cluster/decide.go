@@ -25,18 +25,18 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 			return
 		}
 	}
-	t := n.newTurn()
+	t := n.newLocalRun()
 	if !t.quorum() {
 		n.forward(ctx, b, nil)
 		return
 	}
-	grants := n.demands.Keys() > 0 && onlyAsks(b)
+	leases := n.demands.Keys() > 0 && noneInvalidates(b)
 	var f *forwarding // of the undecided checks, mostly none
 	for i := range b.Requests {
 		var cause error
-		if t.look(ctx); t.late {
+		if t.checkClock(ctx); t.late {
 			cause = context.DeadlineExceeded
-		} else if _, cause = t.own(&b.Requests[i], nil, grants, &b.Answers[i]); cause == nil {
+		} else if _, cause = t.decide(&b.Requests[i], nil, leases, &b.Answers[i]); cause == nil {
 			continue
 		}
 		if f == nil {
@@ -44,12 +44,12 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		}
 		f.pending = append(f.pending, pending{index: i, to: nextAttempt, cause: cause})
 	}
-	overslept := t.overslept()
-	if overslept { // no decision of this turn counts
+	lostQuorum := t.lostQuorum()
+	if lostQuorum { // no decision of this run counts
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.discardOverslept(r)
+		f.discardDecisions(r)
 	} else {
 		decided := len(b.Requests)
 		if f != nil {
@@ -59,7 +59,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	switch {
 	case f == nil:
-	case t.late && !overslept:
+	case t.late && !lostQuorum:
 		f.fail(r, context.DeadlineExceeded)
 		f.release()
 	default:
@@ -67,68 +67,70 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 }
 
-// discardOverslept treats all checks of the batch as if the responses to them had been lost.
-func (f *forwarding) discardOverslept(r *routing) {
+// discardDecisions treats all checks of the batch as if the responses to them had been lost.
+func (f *forwarding) discardDecisions(r *routing) {
 	f.pending = f.pending[:0]
 	for i := range f.batch.Requests {
 		f.batch.Answers[i] = check.Answer{}
 		f.pending = append(f.pending, pending{index: i, to: notRouted})
-		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+		f.takeError(r, &f.pending[i], r.self, errLostQuorum)
 	}
 	f.compact()
 }
 
-// lookEvery is how many checks a turn decides between two looks at the clock.
-const lookEvery = 64
+// clockEvery is the number of checks that a localRun decides between two readings of the clock.
+const clockEvery = 64
 
-// turn is a run of checks that this node decides as their owner, at one instant: checks of clients or records of other nodes.
-type turn struct {
+// localRun decides checks that this node owns, all at one instant: checks of clients, or records of other nodes.
+type localRun struct {
 	node   *Node
 	now    int64
-	until  int64 // until then this node surely has quorum without a gap since now
+	until  int64 // this node has had quorum without a gap since now, and has it until then
 	checks int
 	late   bool // the caller no longer waits for the rest
-	// stuck are the keys with an undecided check, and why. Later checks of such a key stay undecided too, so that the
-	// checks of a key are decided in order.
-	stuck map[bucket.Key]error
+	// blocked has the keys with an undecided check, with the reasons. Later checks of such a key stay undecided too, to keep
+	// their order.
+	blocked map[bucket.Key]error
 }
 
-func (n *Node) newTurn() turn { return turn{node: n, until: n.quorumUntil.Load(), now: n.cfg.Clock()} }
+func (n *Node) newLocalRun() localRun {
+	return localRun{node: n, until: n.quorumUntil.Load(), now: n.cfg.Clock()}
+}
 
 // quorum reports whether the node has quorum, without which it decides nothing.
-func (t *turn) quorum() bool { return t.now < t.until }
+func (t *localRun) quorum() bool { return t.now < t.until }
 
-// look reads the clock now and then. It must be called before each check.
-func (t *turn) look(ctx context.Context) {
-	if t.checks++; t.checks%lookEvery != 0 {
+// checkClock must be called before each check. It reads the clock once per clockEvery checks.
+func (t *localRun) checkClock(ctx context.Context) {
+	if t.checks++; t.checks%clockEvery != 0 {
 		return
 	}
 	at := t.node.cfg.Clock()
 	t.late = t.late || ctx.Err() != nil || at-t.now >= int64(t.node.cfg.CheckTimeout)
-	if at < t.until { // renewed before it ended: there is no gap
+	if at < t.until { // a renewal before the end leaves no gap
 		t.until = max(t.until, t.node.quorumUntil.Load())
 	}
 }
 
-// overslept reports whether quorum may have been lost during the turn: the process was stopped meanwhile, and another node may
-// own these keys by now. Quorum that was regained is of no help: it says nothing about the gap. The decisions must then be
-// treated as if their responses had been lost; their charges stand.
-func (t *turn) overslept() bool { return t.node.cfg.Clock() >= t.until }
+// lostQuorum reports whether quorum may have been lost during the run, because the process was stopped: another node may own
+// these keys by now, even if quorum was regained. The decisions must then be treated as if their responses had been lost; their
+// charges stand.
+func (t *localRun) lostQuorum() bool { return t.node.cfg.Clock() >= t.until }
 
-// own decides a check of a client of this node. u is nil unless its batch is atomic, grants whether a lease of this node may
-// answer. cause says why it could not be decided. seq is the number of the change that it made, for sync rules.
-func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer) (seq uint64, cause error) {
-	if cause := t.waits(req.Key); cause != nil {
+// decide decides a check of a client. u is nil unless the batch is atomic. leases: the node's own leases may answer it. cause is
+// why it could not be decided, seq the number of the change that it made, for sync rules.
+func (t *localRun) decide(req *check.Request, u *undoLog, leases bool, a *check.Answer) (seq uint64, cause error) {
+	if cause := t.blockedBy(req.Key); cause != nil {
 		return 0, cause
 	}
 	n := t.node
 	var d bucket.Decision
 	v := bucket.Decided
-	if !grants || !n.fromOwn(t.now, req, &d) {
+	if !leases || !n.fromOwnLease(t.now, req, &d) {
 		d, seq, v = u.try(n.table, t.now, &req.Request, req.Sync)
 	}
 	if v != bucket.Decided {
-		return 0, t.stick(req.Key, v)
+		return 0, t.block(req.Key, v)
 	}
 	*a = check.Answer{Decision: d, Source: check.Owned, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
@@ -137,50 +139,50 @@ func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer)
 	return seq, nil
 }
 
-// waits returns why a check of k must wait behind another one, nil if none does.
-func (t *turn) waits(k bucket.Key) error {
-	if t.stuck == nil {
+// blockedBy returns why an earlier check of k is undecided, nil if none is.
+func (t *localRun) blockedBy(k bucket.Key) error {
+	if t.blocked == nil {
 		return nil
 	}
-	return t.stuck[k]
+	return t.blocked[k]
 }
 
-// stick records that a check of k could not be decided, and returns why.
-func (t *turn) stick(k bucket.Key, v bucket.Verdict) error {
-	if t.stuck == nil {
-		t.stuck = make(map[bucket.Key]error)
+// block records that a check of k could not be decided, and returns why.
+func (t *localRun) block(k bucket.Key, v bucket.Verdict) error {
+	if t.blocked == nil {
+		t.blocked = make(map[bucket.Key]error)
 	}
-	t.stuck[k] = errSealed
+	t.blocked[k] = errSealed
 	if v == bucket.Behind {
-		t.stuck[k] = errBehind
+		t.blocked[k] = errBehind
 	}
-	return t.stuck[k]
+	return t.blocked[k]
 }
 
-// decided must be called for each decision. It reports whether a denial may end at any moment, because units of the key are
+// decided must be called after each decision. It reports that the denial may end at any moment, because units of the key are
 // leased.
-func (t *turn) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
+func (t *localRun) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
 	if invalidates(v) {
-		t.node.invalidated(t.now, k)
+		t.node.invalidate(t.now, k)
 		return false
 	}
 	return denied && t.node.demands.Live(t.now, k)
 }
 
-// decideHere decides the checks that this node owns, as long as it has quorum and ctx lasts.
-func (f *forwarding) decideHere(ctx context.Context, r *routing) {
-	if len(f.here) == 0 {
+// decideLocal decides the checks that this node owns, as long as it has quorum and ctx lasts.
+func (f *forwarding) decideLocal(ctx context.Context, r *routing) {
+	if len(f.local) == 0 {
 		return
 	}
 	n := f.node
-	t := n.newTurn()
+	t := n.newLocalRun()
 	if !t.quorum() {
 		return // it was lost just now: the next round answers
 	}
-	grants := n.demands.Keys() > 0 && f.undo == nil && onlyAsks(f.batch)
-	for _, i := range f.here {
+	leases := n.demands.Keys() > 0 && f.undo == nil && noneInvalidates(f.batch)
+	for _, i := range f.local {
 		p := &f.pending[i]
-		if t.look(ctx); t.late {
+		if t.checkClock(ctx); t.late {
 			p.to = nextAttempt // the last round answers it
 			continue
 		}
@@ -189,7 +191,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		if req.Sync {
 			term = n.localTerm(req.Key)
 		}
-		seq, cause := t.own(req, f.undo, grants, &f.batch.Answers[p.index])
+		seq, cause := t.decide(req, f.undo, leases, &f.batch.Answers[p.index])
 		if cause != nil {
 			p.to, p.cause = nextAttempt, cause
 			continue
@@ -199,27 +201,27 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), term, seq})
 		}
 	}
-	if t.overslept() {
-		for _, i := range f.here {
+	if t.lostQuorum() {
+		for _, i := range f.local {
 			if p := &f.pending[i]; p.done {
-				f.unanswered(r, p, r.self, errOverslept)
+				f.takeError(r, p, r.self, errLostQuorum)
 			}
 		}
 		f.changes = f.changes[:0]
 	}
 }
 
-// confirmHere waits until replicas have the charges of sync rules that were made here. A check that is not confirmed in time
+// confirmLocal waits until replicas have the charges of sync rules that were made here. A check that is not confirmed in time
 // counts as one whose response was lost: its charge stands.
-func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
+func (f *forwarding) confirmLocal(ctx context.Context, r *routing) {
 	for _, c := range f.changes {
-		if !f.node.confirmed(ctx, c) {
-			f.unanswered(r, &f.pending[c.index], r.self, errUnconfirmed)
+		if !f.node.awaitConfirmed(ctx, c) {
+			f.takeError(r, &f.pending[c.index], r.self, errUnconfirmed)
 		}
 	}
 	f.changes = f.changes[:0]
 	owned := 0
-	for _, i := range f.here {
+	for _, i := range f.local {
 		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Owned {
 			owned++
 		}
@@ -232,14 +234,14 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 // replica has their changes; those that are not confirmed within CheckTimeout get a Reply without a Status, as if their
 // answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
-	r, t := n.routing.Load(), n.newTurn()
+	r, t := n.routing.Load(), n.newLocalRun()
 	var changes []change     // of sync records
 	var relays map[int][]int // records to relay, by owner
 	served, notOwner, notReady := 0, 0, 0
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Owner: n.cfg.Name}
-		t.look(context.Background())
+		t.checkClock(context.Background())
 		var seq, term uint64
 		if rec.Sync {
 			term = n.localTerm(rec.Key)
@@ -269,10 +271,10 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			notOwner++
 		case check.NotReady:
 			notReady++
-			t.stick(rec.Key, bucket.Sealed)
+			t.block(rec.Key, bucket.Sealed)
 		}
 	}
-	if served > 0 && t.quorum() && t.overslept() {
+	if served > 0 && t.quorum() && t.lostQuorum() {
 		changes = nil
 		dropDecisions(records, replies)
 	}
@@ -283,18 +285,18 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		n.relay(r, relays, records, replies)
 	}
 	if changes != nil {
-		n.confirm(changes, replies)
+		n.confirmReplies(changes, replies)
 	}
 }
 
 // giveBack undoes a charge that the node from made here. It is sent to the node that charged, whichever owns the key by now.
-func (t *turn) giveBack(r *routing, from string, rec *check.Record) {
+func (t *localRun) giveBack(r *routing, from string, rec *check.Record) {
 	n := t.node
 	if !r.owns(rec.Key) {
 		n.stats.giveBacksLost.Add(1)
 	}
 	n.charges.giveBack(t.now, charge{from, rec.ID}, n.table)
-	n.invalidated(t.now, rec.Key)
+	n.invalidate(t.now, rec.Key)
 }
 
 // dropDecisions clears the replies with a decision, as if they had been lost, except for those to give-backs.
@@ -306,12 +308,12 @@ func dropDecisions(records []check.Record, replies []check.Reply) {
 	}
 }
 
-// confirm waits until replicas have the changes, and clears the replies to those that are not confirmed within CheckTimeout.
-func (n *Node) confirm(changes []change, replies []check.Reply) {
+// confirmReplies waits until replicas have the changes, and clears the replies to those that are not confirmed within CheckTimeout.
+func (n *Node) confirmReplies(changes []change, replies []check.Reply) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
 	defer cancel()
 	for _, c := range changes {
-		if !n.confirmed(ctx, c) {
+		if !n.awaitConfirmed(ctx, c) {
 			replies[c.index] = check.Reply{}
 		}
 	}
@@ -319,7 +321,7 @@ func (n *Node) confirm(changes []change, replies []check.Reply) {
 
 // serve decides a record of the node from that is neither a give-back nor to be relayed, and returns the number of the change
 // that must be confirmed, 0 if none.
-func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
+func (t *localRun) serve(r *routing, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	n := t.node
 	switch {
 	case !decidable(rec):
@@ -328,7 +330,7 @@ func (t *turn) serve(r *routing, from string, rec *check.Record, reply *check.Re
 		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
 	case !t.quorum():
 		reply.Status, reply.Owner = check.NotReady, ""
-	case t.late, t.waits(rec.Key) != nil:
+	case t.late, t.blockedBy(rec.Key) != nil:
 		reply.Status = check.NotReady
 	case rec.Grant:
 		seq = n.grant(t.now, from, rec, reply)
@@ -369,7 +371,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 			reply.Denial = &denial
 		}
 	} else {
-		reply.Decision, seq, v = tryOn(n.table, now, &rec.Request, rec.Sync)
+		reply.Decision, seq, v = tryTable(n.table, now, &rec.Request, rec.Sync)
 	}
 	if v != bucket.Decided {
 		*reply = check.Reply{Owner: reply.Owner, Status: check.NotReady}

@@ -90,7 +90,7 @@ func TestDeferredCountAgainstShares(t *testing.T) {
 		n := f.start("c")
 		time.Sleep(time.Second)
 		// As if it had quorum for a moment.
-		if err := n.runner.ask(t.Context(), func(now int64) {
+		if err := n.runner.do(t.Context(), func(now int64) {
 			n.shares.When.Turn(now, now+1)
 			n.shares.When.NoteSettled(0, true)
 		}); err != nil {

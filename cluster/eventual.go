@@ -16,8 +16,8 @@ import (
 // Bounds of eventual mode on one node.
 const (
 	bookShards = 16
-	// maxBook is how many keys a node decides by itself; checks of further keys are decided strictly.
-	maxBook = 8192
+	// maxLocalKeys is how many keys a node decides by itself; checks of further keys are decided strictly.
+	maxLocalKeys = 8192
 	// maxReported is how many keys an owner knows the reporters of. Of other keys it takes all voters for reporters.
 	maxReported = 65_536
 	// maxLines is how many keys go into one report.
@@ -50,7 +50,7 @@ func newEventualMode(n *Node) *eventualMode {
 	v := &eventualMode{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
 	v.mu.owner = eventual.NewOwner(n.table, maxReported)
 	for i := range v.shards {
-		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
+		v.shards[i].mu.book = eventual.NewBook(maxLocalKeys / bookShards)
 	}
 	return v
 }
@@ -208,7 +208,6 @@ type EventualStats struct {
 	Lag time.Duration
 }
 
-// stats returns the counts.
 func (v *eventualMode) stats(now int64) EventualStats {
 	t := EventualStats{
 		Decided: v.decided.Load(), Sent: v.sent.Load(), Received: v.received.Load(), Dropped: v.dropped.Load(),

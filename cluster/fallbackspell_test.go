@@ -19,14 +19,14 @@ func TestFallbackSpell(t *testing.T) {
 	}}))
 	counts := fallbackCounts{cause: errors.New("n2 is away")}
 	now := int64(time.Hour)
-	var s fallbackSpell
+	var s fallbackPeriod
 	step := func(d time.Duration, more uint64, want ...string) {
 		t.Helper()
 		now += int64(d)
 		counts.share += more
 		counts.closed += 2 * more
 		text.Reset()
-		s.logChanges(log, moment{now: now, fallback: counts})
+		s.logChanges(log, nodeState{now: now, fallback: counts})
 		if (text.Len() > 0) != (want != nil) {
 			t.Errorf("it said %q", text.String())
 		}

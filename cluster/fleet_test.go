@@ -229,7 +229,7 @@ func (f *fleet) owners() map[string]int {
 	for p := range 31 {
 		owners := ""
 		for name, n := range f.nodes {
-			n.runner.ask(context.Background(), func(int64) {
+			n.runner.do(context.Background(), func(int64) {
 				if n.runner.handoff.Owns(p) {
 					owners += name
 					count[name]++

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// maxForwards is how often a check is forwarded within one attempt. Then it waits for a new routing, or a little, and starts
-// again from there.
+// maxForwards is how often a check is forwarded within one attempt. The next attempt begins after a backoff.
 const maxForwards = 3
 
 // Values of pending.to that are no node's index.
@@ -23,39 +22,39 @@ const (
 	notRouted = -2
 )
 
-// Backoff between attempts, doubling. The first is about as long as a handoff.
+// Backoff between attempts to forward a check, doubling. The first is about as long as the freeze of a handoff.
 const (
-	firstWait = time.Millisecond
-	lastWait  = 50 * time.Millisecond
+	firstBackoff = time.Millisecond
+	lastBackoff  = 50 * time.Millisecond
 )
 
 var (
 	errNoneServes  = errors.New("no member serves")
 	errSealed      = errors.New("the owner is changing just now")
 	errBehind      = errors.New("the owner's replica is too far behind")
-	errOverslept   = fmt.Errorf("%w: this node was stopped, and lost quorum meanwhile", check.ErrAmbiguous)
+	errLostQuorum  = fmt.Errorf("%w: this node was stopped, and lost quorum meanwhile", check.ErrAmbiguous)
 	errUnconfirmed = fmt.Errorf("%w: charged, but no replica has confirmed it in time", check.ErrAmbiguous)
 )
 
-// forwarding is the work on a batch of which not all could be decided at once. It goes in rounds: every pending check is
-// routed, grouped by owner, and sent, one call per node, all at once. Undecided checks stay pending for the next round.
+// forwarding answers the checks of a batch that could not be decided at once. In each round every pending check is routed, and
+// the checks are grouped by owner and sent by concurrent calls, one per node. Undecided checks stay pending for the next round.
 type forwarding struct {
 	node     *Node
 	batch    *check.Batch
 	undo     *undoLog // of an atomic batch, else nil
-	once     bool     // a check that may have been charged is not sent again
+	once     bool     // a check that may have been charged is not retried
 	deadline time.Time
 	attempt  int
 	pending  []pending
 
 	// Of a round.
-	sent    int64 // when it began
-	groups  []group
-	busy    []int // the groups with records
-	here    []int // the pending checks whose owner is this node
-	records []check.Record
-	replies []check.Reply
-	changes []change // made here by checks of sync rules
+	sent     int64 // when it began
+	groups   []group
+	nonEmpty []int // the groups with records
+	local    []int // the pending checks whose owner is this node
+	records  []check.Record
+	replies  []check.Reply
+	changes  []change // made here by checks of sync rules
 }
 
 // pending is a check without an answer.
@@ -63,12 +62,12 @@ type pending struct {
 	index    int    // in the batch
 	forwards int    // in this attempt
 	to       int    // where it goes next: an index in routing.nodes, notRouted or nextAttempt
-	hint     string // the owner that the last node named, for this attempt
-	// relay: to must ask the owner, which this node does not hear. relayed: that was tried in this attempt.
+	hint     string // the owner by the last reply of this attempt
+	// relay: node to must relay the check to the owner, which this node does not hear. relayed: this attempt has tried that.
 	relay, relayed bool
 	cause          error // why it is still pending
 	done           bool
-	away           bool // in this round it goes to another node
+	remote         bool // this round sends it to another node
 	at             int  // its index in records then
 }
 
@@ -90,13 +89,13 @@ func (f *forwarding) groupOf(p *pending) int {
 // answers the rest. u is nil unless b is atomic.
 func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	r, now := n.routing.Load(), int64(0)
-	recall := u == nil && onlyAsks(b)
+	recall := u == nil && noneInvalidates(b)
 	if recall {
 		now = n.cfg.Clock()
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if u == nil && n.eventual.decide(b, i) || recall && n.recalled(r, now, b, i) {
+		if u == nil && n.eventual.decide(b, i) || recall && n.fromMemory(r, now, b, i) {
 			continue
 		}
 		if f == nil {
@@ -127,7 +126,7 @@ func (n *Node) bounded(ctx context.Context) (context.Context, context.CancelFunc
 
 // run sends rounds until nothing is pending, or ctx ends, which must have a deadline.
 func (f *forwarding) run(ctx context.Context) {
-	wait := firstWait
+	wait := firstBackoff
 	f.deadline, _ = ctx.Deadline()
 	for {
 		r := f.node.routing.Load()
@@ -144,7 +143,7 @@ func (f *forwarding) run(ctx context.Context) {
 			f.fail(f.node.routing.Load(), ctx.Err())
 			return
 		}
-		wait = min(2*wait, lastWait)
+		wait = min(2*wait, lastBackoff)
 		f.node.stats.retries.Add(uint64(len(f.pending)))
 		for i := range f.pending {
 			p := &f.pending[i]
@@ -154,8 +153,8 @@ func (f *forwarding) run(ctx context.Context) {
 	}
 }
 
-// route sets the next node of each pending check: the one that the last node named, else the known owner. Without quorum,
-// checks that have no owner to ask get a fallback, or wait if they may soon have one.
+// route sets the next node of each pending check: its hint, else the owner by r. Without quorum, checks whose owner is not heard
+// get a fallback, or wait for the next attempt if an owner may be heard soon.
 func (f *forwarding) route(r *routing) {
 	f.sent = f.node.cfg.Clock()
 	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
@@ -180,7 +179,7 @@ func (f *forwarding) route(r *routing) {
 			if p.cause = errMinority; atOnce {
 				f.fallback(r, p)
 			} else {
-				p.to = nextAttempt // the next routing may have an owner that is heard
+				p.to = nextAttempt // by then the owner may be heard
 			}
 		case p.to == noNode && p.hint == "":
 			p.cause = errNoneServes
@@ -188,7 +187,7 @@ func (f *forwarding) route(r *routing) {
 				f.fallback(r, p)
 			} // else the next routing has an owner
 		case p.to == r.self && !r.owns(key):
-			p.to = nextAttempt // the hint names this node, which does not own the key: the next routing tells which is outdated
+			p.to = nextAttempt // the hint or r is outdated: the next routing decides
 		}
 	}
 	f.compact()
@@ -197,24 +196,24 @@ func (f *forwarding) route(r *routing) {
 // group groups the pending checks by owner, and writes their records.
 func (f *forwarding) group(r *routing) {
 	f.groups = append(f.groups[:0], make([]group, 2*len(r.nodes))...)
-	f.busy, f.here = f.busy[:0], f.here[:0]
+	f.nonEmpty, f.local = f.nonEmpty[:0], f.local[:0]
 	total := 0
 	for i := range f.pending {
 		p := &f.pending[i]
-		switch p.away = p.to != nextAttempt && p.to != r.self; {
+		switch p.remote = p.to != nextAttempt && p.to != r.self; {
 		case p.to == r.self:
-			f.here = append(f.here, i)
-		case p.away:
+			f.local = append(f.local, i)
+		case p.remote:
 			g := f.groupOf(p)
 			if f.groups[g].n == 0 {
-				f.busy = append(f.busy, g)
+				f.nonEmpty = append(f.nonEmpty, g)
 			}
 			f.groups[g].n++
 			total++
 		}
 	}
 	first := 0
-	for _, g := range f.busy {
+	for _, g := range f.nonEmpty {
 		f.groups[g].first = first
 		first += f.groups[g].n
 		f.groups[g].n = 0 // counted again below
@@ -222,7 +221,7 @@ func (f *forwarding) group(r *routing) {
 	f.records, f.replies = slices.Grow(f.records[:0], total)[:total], slices.Grow(f.replies[:0], total)[:total]
 	for i := range f.pending {
 		p := &f.pending[i]
-		if !p.away {
+		if !p.remote {
 			continue
 		}
 		g := &f.groups[f.groupOf(p)]
@@ -241,26 +240,26 @@ func (f *forwarding) group(r *routing) {
 	f.node.stats.forwards.Add(uint64(total))
 }
 
-// send calls the nodes of this round at once, decides meanwhile the checks that this node owns, and takes the replies. It
-// reports whether some check can be sent again without waiting.
+// send calls the nodes of this round concurrently, decides the checks that this node owns meanwhile, and takes the replies. It
+// reports whether a check can be sent again without a backoff.
 func (f *forwarding) send(ctx context.Context, r *routing) (again bool) {
-	if len(f.busy) == 1 && len(f.here) == 0 {
-		f.call(ctx, r, f.busy[0]) // needs no goroutine
+	if len(f.nonEmpty) == 1 && len(f.local) == 0 {
+		f.call(ctx, r, f.nonEmpty[0]) // needs no goroutine
 	} else {
 		var calls sync.WaitGroup
-		for _, g := range f.busy {
+		for _, g := range f.nonEmpty {
 			calls.Go(func() { f.call(ctx, r, g) })
 		}
-		f.decideHere(ctx, r)
-		f.confirmHere(ctx, r)
+		f.decideLocal(ctx, r)
+		f.confirmLocal(ctx, r)
 		calls.Wait()
 	}
-	f.take(r)
+	f.takeReplies(r)
 	return f.compact()
 }
 
-// backOff waits for d, or less where something has changed: a partition in handoff has no owner for some milliseconds, and
-// its checks wait here for the next one. It reports false when ctx ended.
+// backOff waits for d, or until the routing changes or, for checks rejected by the gate, a replica confirms: checks of a partition
+// in handoff wait here for its next owner. It reports false when ctx has ended.
 func (f *forwarding) backOff(ctx context.Context, r *routing, d time.Duration) bool {
 	var confirmed <-chan struct{}
 	if slices.ContainsFunc(f.pending, func(p pending) bool { return p.cause == errBehind }) {
@@ -289,7 +288,7 @@ func (f *forwarding) fail(r *routing, cause error) {
 	f.compact()
 }
 
-// compact drops the checks that are done, and reports whether another can be sent without waiting.
+// compact drops the checks that are done, and reports whether another can be sent without a backoff.
 func (f *forwarding) compact() (again bool) {
 	kept := f.pending[:0]
 	for i := range f.pending {
@@ -302,7 +301,7 @@ func (f *forwarding) compact() (again bool) {
 	return again
 }
 
-// forwardings are released ones, for their memory.
+// forwardings keeps the memory of released forwardings.
 var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
 
 func (n *Node) newForwarding(b *check.Batch, u *undoLog) *forwarding {
@@ -317,7 +316,7 @@ func (f *forwarding) release() {
 	clear(f.records[:cap(f.records)]) // an earlier round may have had more
 	clear(f.replies[:cap(f.replies)])
 	*f = forwarding{
-		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
+		pending: f.pending[:0], groups: f.groups[:0], nonEmpty: f.nonEmpty[:0], local: f.local[:0],
 		records: f.records[:0], replies: f.replies[:0], changes: f.changes[:0],
 	}
 	forwardings.Put(f)

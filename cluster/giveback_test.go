@@ -44,7 +44,7 @@ func TestGiveBackAfterContext(t *testing.T) {
 		if n := spent(b, r); n != 1 {
 			t.Errorf("%d spent before the give-back got through, want 1", n)
 		}
-		a.returning.Wait()
+		a.background.Wait()
 		if n := spent(b, r); n != 0 {
 			t.Errorf("%d spent after it, want 0", n)
 		}
@@ -77,7 +77,7 @@ func TestGiveBackOfChecksAlone(t *testing.T) {
 						return delivered
 					})
 					decideAll(t.Context(), a, denied, other)
-					a.returning.Wait()
+					a.background.Wait()
 					if calls == 0 {
 						t.Error("nothing was sent: the test shows nothing")
 					}
@@ -105,7 +105,7 @@ func TestGiveBackLost(t *testing.T) {
 		})
 		start := time.Now()
 		decideAll(t.Context(), a, denied, r)
-		a.returning.Wait()
+		a.background.Wait()
 		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
 			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
@@ -130,7 +130,7 @@ func TestGiveBackOvertakes(t *testing.T) {
 			return delivered
 		})
 		decideAll(t.Context(), a, denied, r)
-		a.returning.Wait()
+		a.background.Wait()
 		w.late.Wait()
 		if s := b.Stats(); s.Served == 0 {
 			t.Fatal("nothing arrived: the test shows nothing")
@@ -170,7 +170,7 @@ func TestGiveBackWindow(t *testing.T) {
 		decide(t.Context(), b, r)
 		decide(t.Context(), b, r)
 		w.decides(nil)
-		a.returning.Wait()
+		a.background.Wait()
 		if n := spent(b, r); n != 2 {
 			t.Errorf("%d spent in the new window, want 2", n)
 		}
@@ -197,7 +197,7 @@ func TestGiveBackMoved(t *testing.T) {
 		pose(b, viewOf(3, "a", "b"))
 		decide(t.Context(), b, r)
 		w.decides(nil)
-		a.returning.Wait()
+		a.background.Wait()
 		if n := spent(b, r); n != 1 {
 			t.Errorf("%d spent, want the 1 that came after", n)
 		}
@@ -228,7 +228,7 @@ func TestGiveBackLate(t *testing.T) {
 			cancel()
 			pose(n, viewOf(3, "c"))
 			w.decides(nil)
-			a.returning.Wait()
+			a.background.Wait()
 			if s := n.Stats(); s.RefundsLost != 1 {
 				t.Errorf("held by %s: %d lost, want 1", owner, s.RefundsLost)
 			}

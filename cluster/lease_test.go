@@ -240,7 +240,7 @@ func TestLeaseReturned(t *testing.T) {
 			time.Sleep(leasePeriod)
 			a.giveBackLeases(a.book.Tick(a.cfg.Clock()))
 		}
-		a.returning.Wait()
+		a.background.Wait()
 		s := a.Stats()
 		if s.Leases.Live != 0 || s.Leases.Keys != 0 || s.Leases.Expired != 0 || s.Leases.Returned == 0 {
 			t.Errorf("%+v", s.Leases)

@@ -13,31 +13,31 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// leasePeriod is how often unused leases are looked for.
+// leasePeriod is the interval of returning unused units.
 const leasePeriod = 20 * time.Millisecond
 
-// leases reports whether a lease may answer req: it is a plain check, and the answer does not depend on the counter alone.
-func leases(req *check.Request) bool {
+// leasable reports whether a lease may answer req: it is a plain check, and the answer does not depend on the counter alone.
+func leasable(req *check.Request) bool {
 	return req.Verb == bucket.Check && req.Cost > 0 && !req.NoDenialCache && !req.Drain && !req.NoDelay
 }
 
-// recalled answers check i of b, if another node owns its key, from the denial cache or a lease, if it can.
-func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
-	return !r.owns(b.Requests[i].Key) && (n.remembered(now, b, i) || n.leased(now, b, i))
+// fromMemory tries to answer check i of b, of a key of another owner, from the denial cache or a lease.
+func (n *Node) fromMemory(r *routing, now int64, b *check.Batch, i int) bool {
+	return !r.owns(b.Requests[i].Key) && (n.fromDenialCache(now, b, i) || n.fromLease(now, b, i))
 }
 
-// leased answers check i of b from a lease, if there is one. Either way the check counts as demand, and may make the key hot, or
-// the lease too small: then more is requested, while the check is forwarded.
-func (n *Node) leased(now int64, b *check.Batch, i int) bool {
+// fromLease tries to answer check i of b from a lease. In any case the check counts as demand, which can make the key hot or the
+// lease too small: then a lease is requested, and meanwhile checks are forwarded.
+func (n *Node) fromLease(now int64, b *check.Batch, i int) bool {
 	req, a := &b.Requests[i], &b.Answers[i]
-	if !leases(req) {
+	if !leasable(req) {
 		return false
 	}
 	var d bucket.Decision
 	v, owner, ask, asks := n.book.Take(now, &req.Request, lease.Leaseholder, &d)
 	if asks {
 		n.leasing.call()
-		n.returning.Go(func() { n.lease(ask) })
+		n.background.Go(func() { n.requestLease(ask) })
 	}
 	if v == lease.Ask {
 		return false
@@ -50,13 +50,13 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	return true
 }
 
-// lease asks the owner for a lease.
-func (n *Node) lease(ask lease.Request) {
+// requestLease requests a lease from the owner.
+func (n *Node) requestLease(ask lease.Request) {
 	r, sent := n.routing.Load(), n.cfg.Clock()
 	to := r.owner(ask.Key)
 	switch {
 	case to == r.self && n.mayDecide(sent):
-		n.leaseOwn(sent, &ask)
+		n.leaseFromSelf(sent, &ask)
 		return
 	case to == noNode || to == r.self || r.nodes[to].addr == "":
 		n.book.Failed(sent, &ask)
@@ -84,8 +84,8 @@ func (n *Node) lease(ask lease.Request) {
 	}
 }
 
-// tendLeases returns unused units of leases, until ctx ends, and then all.
-func (n *Node) tendLeases(ctx context.Context) {
+// maintainLeases returns unused units until ctx ends, and then all units.
+func (n *Node) maintainLeases(ctx context.Context) {
 	n.leasing.run(ctx, func() bool {
 		now := n.cfg.Clock()
 		n.demands.Sweep(now)
@@ -111,7 +111,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 		}
 	}
 	for addr, list := range records {
-		n.returning.Go(func() {
+		n.background.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), lease.MaxLife)
 			defer cancel()
 			_ = n.cfg.Peers.Call(ctx, addr, list, make([]check.Reply, len(list))) // if it fails, the lease expires
@@ -119,8 +119,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 	}
 }
 
-// grant answers a record that asks for a lease. A grant is answered when a replica has it, so that its units are charged
-// whatever becomes of this node.
+// grant answers a record that requests a lease, once a replica has the grant: the units then stay charged if this node crashes.
 func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	g, seq, v := n.grantTo(now, from, &lease.Request{LeaseRequest: bucket.LeaseRequest{
 		Key: rec.Key, Limits: rec.Limits, Want: rec.Want, Reserve: max(0, rec.Reserve), For: rec.For,
@@ -138,7 +137,7 @@ func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Rep
 	return seq
 }
 
-// grantTo grants units of a key that this node owns: of what is left, the part that the process boot has in all demand.
+// grantTo grants units of a key that this node owns: the part of the remaining units that process boot has in the total demand.
 func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
 	if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
@@ -154,20 +153,20 @@ func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant
 func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) bucket.Verdict {
 	back, _, v := n.table.Return(now, key, id, unspent)
 	if back > 0 {
-		n.invalidated(now, key)
+		n.invalidate(now, key)
 	}
 	return v
 }
 
-// fromOwn decides req, whose key this node owns, from a lease of its own while others lease of the key, so that each node gets
-// units by its demand. It reports false where the counter itself must decide.
-func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
-	if !leases(req) || req.Sync || !n.demands.Live(now, req.Key) {
+// fromOwnLease decides req, whose key this node owns, from a lease to itself while other nodes have leases of the key: so each
+// node gets units by its demand. It reports false where the counter itself must decide.
+func (n *Node) fromOwnLease(now int64, req *check.Request, d *bucket.Decision) bool {
+	if !leasable(req) || req.Sync || !n.demands.Live(now, req.Key) {
 		return false
 	}
 	v, _, ask, asks := n.book.Take(now, &req.Request, lease.Owner, d)
 	if asks {
-		n.leaseOwn(now, &ask)
+		n.leaseFromSelf(now, &ask)
 		if v != lease.Spent {
 			*d = bucket.Decision{}
 			v, _, _, _ = n.book.Take(now, &req.Request, lease.Again, d)
@@ -176,8 +175,8 @@ func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
 	return v != lease.Ask
 }
 
-// leaseOwn leases of a key that this node owns.
-func (n *Node) leaseOwn(now int64, ask *lease.Request) {
+// leaseFromSelf requests a lease of a key that this node owns.
+func (n *Node) leaseFromSelf(now int64, ask *lease.Request) {
 	g, _, v := n.grantTo(now, n.cfg.Boot, ask)
 	if v != bucket.Decided {
 		n.book.Failed(now, ask)
@@ -186,9 +185,9 @@ func (n *Node) leaseOwn(now int64, ask *lease.Request) {
 	n.book.Granted(now, now, ask, n.cfg.Name, &g)
 }
 
-// remembered answers check i of b from the denial cache, if it can. A refund, reset or returned lease invalidates a cached denial:
-// at once if it goes through this node, else by a control message of the owner.
-func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
+// fromDenialCache tries to answer check i of b from the denial cache. A refund, reset or returned lease invalidates a cached
+// denial: at once if it goes through this node, else by a control message of the owner.
+func (n *Node) fromDenialCache(now int64, b *check.Batch, i int) bool {
 	req := &b.Requests[i]
 	if req.Verb != bucket.Check || req.NoDenialCache || req.Drain || req.NoDelay {
 		return false
@@ -202,21 +201,21 @@ func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	return true
 }
 
-// onlyAsks reports whether b has no verb that invalidates the cached denials of checks behind it.
-func onlyAsks(b *check.Batch) bool {
+// noneInvalidates reports whether no check of b invalidates cached denials of later ones.
+func noneInvalidates(b *check.Batch) bool {
 	return !slices.ContainsFunc(b.Requests, func(r check.Request) bool { return invalidates(r.Verb) })
 }
 
-// invalidates reports whether v can make an admission possible that was not possible before it.
+// invalidates reports whether v can make a denied check admissible.
 func invalidates(v bucket.Verb) bool { return v == bucket.Refund || v == bucket.Reset }
 
-// learn caches reply to r, which was sent at sent, if it is a denial that holds for a while.
-func (n *Node) learn(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {
+// cacheDenial caches reply to r, which was sent at sent, if it is a denial that may be cached. fresh: r's denials may not.
+func (n *Node) cacheDenial(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {
 	if reply.Status != check.Decided || reply.Allowed || reply.LeasedOut || fresh {
 		return
 	}
-	if good := check.DeniedFor(r, &reply.Decision); good > 0 {
-		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Owner, good)
+	if ttl := check.DeniedFor(r, &reply.Decision); ttl > 0 {
+		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Owner, ttl)
 	}
 }
 
@@ -226,8 +225,8 @@ const (
 	maxInvalidation = 1024
 )
 
-// deniedToPeers remembers when this node has denied something to others, which may have cached it. Keys that share a slot
-// only cause an extra control message.
+// deniedToPeers has the times of denials to other nodes, which may have cached them. A slot that keys share only causes an extra
+// control message.
 type deniedToPeers struct{ at [deniedSlots]atomic.Int64 }
 
 func (t *deniedToPeers) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%deniedSlots] }
@@ -250,8 +249,9 @@ type invalidation struct {
 	}
 }
 
-// invalidated must be called when at now something was given back to k, which this node owns.
-func (n *Node) invalidated(now int64, k bucket.Key) {
+// invalidate invalidates cached denials of k here and at other nodes. It must be called when units of k, owned here, were given
+// back at now.
+func (n *Node) invalidate(now int64, k bucket.Key) {
 	n.denials.Forget(now, k)
 	if !n.deniedToPeers.take(now, k) {
 		return
@@ -261,7 +261,7 @@ func (n *Node) invalidated(now int64, k bucket.Key) {
 		n.invalidation.mu.keys = append(n.invalidation.mu.keys, k)
 	}
 	n.invalidation.mu.Unlock()
-	signal(n.runner.kick)
+	signal(n.runner.wake)
 }
 
 // sendInvalidations sends the keys since the last call to all other nodes.

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing off: a next owner
-// that is leaving too, or still takes this node for the owner, would have to pass it on.
-const spread = 500 * time.Millisecond
+// gossipDelay is how long gossip takes to tell all nodes that this node is leaving. Until then it hands nothing off: the next owner
+// could be leaving too, or still assign the partition to this node, and would hand it off again.
+const gossipDelay = 500 * time.Millisecond
 
 // takeView takes the newest view of gossip.
 func (r *runner) takeView() {
@@ -58,19 +58,19 @@ func (r *runner) updateKnown(now int64) {
 			continue
 		}
 		peers = append(peers, n.peer())
-		at, known := r.first[n.boot]
+		at, known := r.firstShown[n.boot]
 		if !known {
 			at = now
 		}
 		first[n.boot] = at
 	}
-	r.first = first
+	r.firstShown = first
 	r.quorum.SetView(now, peers)
 	r.updateLive(now)
 }
 
-// watch notices which members are no longer heard, and which are again.
-func (r *runner) watch(now int64) {
+// checkLiveness notices members that are no longer heard, or are heard again.
+func (r *runner) checkLiveness(now int64) {
 	when := &r.node.shares.When
 	if when.Turn(now, r.node.quorumUntil.Load()) {
 		r.node.shares.Forget()
@@ -86,7 +86,7 @@ func (r *runner) watch(now int64) {
 		}
 	}
 	for i := range r.known {
-		if r.live.nodes[i] != r.asOf(now, i) {
+		if r.live.nodes[i] != r.current(now, i) {
 			r.updateLive(now)
 			return
 		}
@@ -98,7 +98,7 @@ func (r *runner) watch(now int64) {
 func (r *runner) updateLive(now int64) {
 	s := &liveMembers{seq: r.seq, nodes: make([]node, len(r.known)), self: r.at}
 	for i := range s.nodes {
-		n := r.asOf(now, i)
+		n := r.current(now, i)
 		s.nodes[i] = n
 		lived := func(b node) bool { return b.boot == n.boot && b.lives }
 		if !n.lives && n.addr != "" && slices.ContainsFunc(r.live.nodes, lived) {
@@ -106,15 +106,15 @@ func (r *runner) updateLive(now int64) {
 		}
 	}
 	r.live, r.stale = s, true
-	r.assigner.ask(s)
+	r.assigner.request(s)
 }
 
-// asOf returns the i-th known member in its current state. This process counts as serving for spread after it began to leave,
+// current returns the i-th known member in its current state. This process counts as serving for spread after it began to leave,
 // if another member can own partitions.
-func (r *runner) asOf(now int64, i int) node {
+func (r *runner) current(now int64, i int) node {
 	n := r.known[i]
 	n.lives = r.lives(now, n.peer())
-	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(spread) {
+	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(gossipDelay) {
 		if slices.ContainsFunc(r.known, func(o node) bool {
 			return o.peer() != r.self && o.state == member.Serving && r.lives(now, o.peer())
 		}) {
@@ -124,12 +124,12 @@ func (r *runner) asOf(now int64, i int) node {
 	return n
 }
 
-// lives reports whether p was heard just now, or has had no time to be.
+// lives reports whether p was heard recently, or has appeared so recently that it need not have been.
 func (r *runner) lives(now int64, p message.Peer) bool {
 	if p == r.self || r.quorum.Lives(now, p) {
 		return true
 	}
-	at, ok := r.first[p.Boot]
+	at, ok := r.firstShown[p.Boot]
 	return ok && now < at+int64(r.node.cfg.leastSilence())
 }
 
@@ -140,7 +140,7 @@ func (r *runner) takeAssignment(a *assignment) {
 		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", a.live.seq, "error", a.err)
 		return
 	}
-	if a.built {
+	if a.changed {
 		r.node.stats.ringBuilds.Add(1)
 	}
 	r.assignment, r.stale = a, true
@@ -162,7 +162,6 @@ func (r *runner) publish() {
 	if routes := r.handoff.Routes(); r.stale || routes != r.routes {
 		r.routes, r.stale = routes, false
 		next := newRouting(r.live.nodes, r.live.self, r.assignment.table)
-		next.seq = r.live.seq
 		if r.voters > 0 {
 			next.voters = r.voters
 		}

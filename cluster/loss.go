@@ -45,7 +45,7 @@ func (n *Node) lostUntil(since int64) int64 {
 // this node that ended the loss, and the names of the others. It fails when ctx ends or the node does not run.
 func (n *Node) AcceptLoss(ctx context.Context) (partitions int, others []string, err error) {
 	r := n.runner
-	err = r.ask(ctx, func(now int64) {
+	err = r.do(ctx, func(now int64) {
 		partitions = r.handoff.AcceptLoss(now)
 		for _, p := range r.assignment.view.Members {
 			if p != r.self {

@@ -53,7 +53,7 @@ func lostAt(f *fleet, names ...string) (n int) {
 }
 
 func (r *runner) lost() (n int) {
-	if err := r.ask(context.Background(), func(int64) { n = r.handoff.Stats().Lost }); err != nil {
+	if err := r.do(context.Background(), func(int64) { n = r.handoff.Stats().Lost }); err != nil {
 		panic(err)
 	}
 	return n
@@ -138,7 +138,7 @@ func TestLostLimits(t *testing.T) {
 		} {
 			f.nodes["c"].SetLostLimits(c.list)
 			var got int64
-			if err := f.nodes["c"].runner.ask(t.Context(), func(int64) { got = f.nodes["c"].lostUntil(since) }); err != nil || got != c.want {
+			if err := f.nodes["c"].runner.do(t.Context(), func(int64) { got = f.nodes["c"].lostUntil(since) }); err != nil || got != c.want {
 				t.Errorf("%d limits: %v, want %v: %v", len(c.list), time.Duration(got-since), time.Duration(c.want-since), err)
 			}
 		}

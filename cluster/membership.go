@@ -25,7 +25,7 @@ var (
 // MayFound sets whether this node may take part in founding a voter set: all join targets were asked, the view shows those that
 // answered, and none has rejected this node.
 func (n *Node) MayFound(ctx context.Context, may bool) error {
-	return n.runner.ask(ctx, func(now int64) { n.runner.quorum.MayFound(now, may) })
+	return n.runner.do(ctx, func(now int64) { n.runner.quorum.MayFound(now, may) })
 }
 
 // Bootstrap makes this node found a voter set of its own, by hand. It fails with ErrHasQuorum where the node has quorum. All
@@ -34,7 +34,7 @@ func (n *Node) Bootstrap(ctx context.Context) error {
 	r := n.runner
 	var rejected error
 	var was string
-	err := r.ask(ctx, func(now int64) {
+	err := r.do(ctx, func(now int64) {
 		was = r.quorum.Set().ID
 		if rejected = r.quorum.Bootstrap(now); rejected != nil {
 			rejected = fmt.Errorf("%w: %w", ErrHasQuorum, rejected)
@@ -56,7 +56,7 @@ func (n *Node) AwaitQuorum(ctx context.Context) error {
 // meanwhile others own its earlier partitions.
 func (n *Node) Join(ctx context.Context) error {
 	r := n.runner
-	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
+	if err := r.do(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
 		return err
 	}
 	return r.await(ctx, func(now int64) bool { return r.quorum.In() && (r.quorum.Promises(now) || r.quorum.NoneDecides(now)) })
@@ -81,20 +81,20 @@ func (r *runner) settled(now int64) bool {
 	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
 }
 
-// gentle is how long a leaving node hands off slowly, so that checks elsewhere are not delayed. Then it hurries.
-const gentle = 5 * time.Second
+// hurryAfter is how long a leaving node throttles its handoffs, so that they delay no checks.
+const hurryAfter = 5 * time.Second
 
 // HandOff waits until this node, which must be leaving, owns nothing any more and no node needs its replicas. It returns how
 // many partitions it gave away meanwhile, and how many are left: not 0 if no other member serves, or if ctx ended.
 func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 	r := n.runner
 	var before, after uint64
-	if err := r.ask(ctx, func(int64) { before = r.handoff.Stats().HandedOff }); err != nil {
+	if err := r.do(ctx, func(int64) { before = r.handoff.Stats().HandedOff }); err != nil {
 		return 0, 0, err
 	}
-	hurry := time.AfterFunc(gentle, func() {
+	hurry := time.AfterFunc(hurryAfter, func() {
 		// An error means that the runner has ended, and so has this.
-		_ = r.ask(context.Background(), func(int64) { r.handoff.Hurry() })
+		_ = r.do(context.Background(), func(int64) { r.handoff.Hurry() })
 	})
 	defer hurry.Stop()
 	err = r.await(ctx, func(int64) bool {
@@ -102,7 +102,7 @@ func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 		return r.handoff.OnlyHere() == 0 && r.handoff.Needed() == 0 || noneServes
 	})
 	// The runner goes on whether ctx has ended or not.
-	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOff, r.handoff.OnlyHere() })
+	gone := r.do(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOff, r.handoff.OnlyHere() })
 	if gone != nil {
 		return 0, 0, gone
 	}
@@ -112,7 +112,7 @@ func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 // LeaveSet takes this node out of the voter set, and waits until it is. It does not wait if there is no other voter.
 func (n *Node) LeaveSet(ctx context.Context) error {
 	r := n.runner
-	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Leave) }); err != nil {
+	if err := r.do(ctx, func(now int64) { r.quorum.Wish(now, message.Leave) }); err != nil {
 		return err
 	}
 	return r.await(ctx, func(int64) bool { return !r.quorum.In() || len(r.quorum.Set().Members) == 1 })
@@ -123,8 +123,8 @@ func (n *Node) LeaveSet(ctx context.Context) error {
 func (n *Node) Forget(ctx context.Context, name string) error {
 	r := n.runner
 	var rejected error
-	err := r.ask(ctx, func(now int64) {
-		if rejected = r.keeps(now, name); rejected == nil {
+	err := r.do(ctx, func(now int64) {
+		if rejected = r.whyKept(now, name); rejected == nil {
 			rejected = r.quorum.Forget(now, name)
 		}
 	})
@@ -134,8 +134,8 @@ func (n *Node) Forget(ctx context.Context, name string) error {
 	return r.await(ctx, func(int64) bool { return !r.quorum.Set().Has(name) })
 }
 
-// keeps returns why name must not be forgotten, nil if it may be.
-func (r *runner) keeps(now int64, name string) error {
+// whyKept returns why name must not be forgotten, or nil.
+func (r *runner) whyKept(now int64, name string) error {
 	set := r.quorum.Set()
 	switch {
 	case set.Zero():
@@ -147,14 +147,13 @@ func (r *runner) keeps(now int64, name string) error {
 	case len(set.Members) == 1:
 		return ErrLastVoter
 	}
-	if n := r.live.of(name); n != nil && r.quorum.Lives(now, n.peer()) {
+	if n := r.live.byName(name); n != nil && r.quorum.Lives(now, n.peer()) {
 		return ErrAlive
 	}
 	return nil
 }
 
-// Quiet waits until no node has sent this one a record for as long as gossip takes to show all nodes that all are leaving: the
-// last one to learn it sends records until then.
+// Quiet waits until no node has sent this one a record for gossipDelay: by then each node knows that all nodes are leaving.
 func (n *Node) Quiet(ctx context.Context) error {
 	r := n.runner
 	var asked uint64
@@ -164,7 +163,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 		if a := c.served.Load() + c.notOwner.Load() + c.servedNotReady.Load(); since == 0 || a != asked {
 			asked, since = a, now
 		}
-		return len(r.assignment.view.Members) == 1 || now-since >= int64(spread)
+		return len(r.assignment.view.Members) == 1 || now-since >= int64(gossipDelay)
 	})
 }
 
@@ -172,7 +171,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 // stay as they are, for a last Snapshot. When it returns, no decision is in progress. It cannot be undone.
 func (n *Node) Rest(ctx context.Context) error {
 	r := n.runner
-	return r.ask(ctx, func(int64) {
+	return r.do(ctx, func(int64) {
 		r.resting = true
 		r.quorum.Rest()
 		n.quorumUntil.Store(math.MinInt64)

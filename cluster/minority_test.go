@@ -159,7 +159,7 @@ func TestForget(t *testing.T) {
 		if err != nil || o.HasQuorum || o.Reason != "1 of 2 voters are alive, and a majority is 2" {
 			t.Errorf("%+v, %v", o, err)
 		}
-		if b := o.Members[1]; b.Name != "b" || b.Alive || !b.Voter || b.Silent < time.Second || b.Owned == 0 {
+		if b := o.Members[1]; b.Name != "b" || b.Alive || !o.Set.Has("b") || b.Silent < time.Second || b.Owned == 0 {
 			t.Errorf("%+v", b)
 		}
 		f.hide("b")

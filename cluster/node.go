@@ -1,10 +1,10 @@
 // Package cluster is the node: it answers every check, from its own counters or through the node that owns the key.
 //
-// It finds the owner of each check, and decides whether this node may decide now: checks of keys that it owns are decided at
-// once while it has quorum; the rest is forwarded to the owners, one call for each. A node that gets a check of a key that it
-// does not own never decides: it answers with the owner that it knows. While a partition is in handoff, its checks wait. When
-// no owner answers in time, the rule's on_failure does, and when this node has no quorum, on_partition. It also implements
-// atomic batches across keys and nodes, and sends deferred charges to owners.
+// It finds the owner of each check. Checks of keys that this node owns are decided at once while it has quorum (decide.go), all
+// others are forwarded, by one call per owner (forward.go, call.go). A node never decides a record of a key that it does not own:
+// it replies with the owner that it knows. While a partition is in handoff, its checks wait. When no owner replies in time, the
+// rule's on_failure decides, and when this node has no quorum, on_partition (fallback.go). The package also implements atomic
+// batches across keys and nodes (atomic.go), and sends deferred charges to owners (deferred.go).
 //
 // It leaves to others: the cost and decision of a check (bucket), membership (cluster/gossip), voters and quorum
 // (cluster/quorum), ownership and replicas (cluster/handoff), transport (Peers), the format of snapshots (internal/snapshot),
@@ -60,14 +60,14 @@ type Node struct {
 	// What the runner publishes: the routing, until when there is quorum, that replicas may have confirmed more, and counts.
 	routing     atomic.Pointer[routing]
 	quorumUntil atomic.Int64
-	confirms    bell
+	confirms    notifier
 	published   atomic.Pointer[State]
 
-	ahead     atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
-	runner    *runner
-	ids       atomic.Uint64  // the last id given to a charge that can be given back
-	returning sync.WaitGroup // short-lived goroutines
-	stats     counters
+	ahead      atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
+	runner     *runner
+	ids        atomic.Uint64  // the last id given to a charge that can be given back
+	background sync.WaitGroup // short-lived goroutines
+	stats      counters
 }
 
 // New returns a node that keeps its counters in table, which must have as many shards as c.Ring has partitions. It owns nothing
@@ -117,12 +117,12 @@ func newRunner(n *Node) (*runner, error) {
 	}
 	r := &runner{
 		node: n, self: self, quorum: quorum.New(voting, now),
-		inbox: make(chan message.Envelope, inboxSize), asks: make(chan func(int64)),
-		kick: make(chan struct{}, 1), ended: make(chan struct{}), stored: make(chan stored, 1),
+		inbox: make(chan message.Envelope, inboxSize), calls: make(chan func(int64)),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), stored: make(chan stored, 1),
 	}
 	r.views.wake, r.corrector = make(chan struct{}, 1), &corrector{node: n, wake: make(chan struct{}, 1)}
 	owning := handoff.Config{
-		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil, Share: workTogether,
+		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil, Share: parallel,
 		Dropping: func(partition int) { n.shares.Keep(n.cfg.Clock(), partition) },
 		Replicas: n.cfg.Replicas, LostHold: n.cfg.LostHold, LostUntil: n.lostUntil,
 	}
@@ -140,7 +140,7 @@ func newRunner(n *Node) (*runner, error) {
 	}
 	nodes, at := nodesOf(member.View{}, self)
 	r.live = &liveMembers{nodes: nodes, self: at}
-	r.assignment = assign(n.cfg.Ring, r.live, &assignment{table: none, without: none})
+	r.assignment = assign(n.cfg.Ring, r.live, &assignment{table: none, withoutSelf: none})
 	r.assigner = newAssigner(n.cfg.Ring, n.cfg.Peers.Retain, r.assignment)
 	first := newRouting(nodes, at, none)
 	first.setOwners(func(int) message.Peer { return message.Peer{} })
@@ -225,10 +225,10 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.deferredTask.run(ctx, func() bool { return n.sendDueDeferred(ctx) }) })
 	parts.Go(func() { n.eventual.run(ctx) })
 	parts.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
-	parts.Go(func() { n.tendLeases(ctx) })
+	parts.Go(func() { n.maintainLeases(ctx) })
 	n.sweep(ctx)
 	parts.Wait()
-	n.returning.Wait()
+	n.background.Wait()
 	return nil
 }
 

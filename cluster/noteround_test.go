@@ -25,7 +25,7 @@ func BenchmarkNoteRound(b *testing.B) {
 				for j := range size {
 					f.batch.Requests = append(f.batch.Requests, check.Request{Request: bucket.Request{Limits: limits}})
 					f.batch.Answers = append(f.batch.Answers, check.Answer{Source: check.Forwarded, Decision: bucket.Decision{Remaining: 5}})
-					f.pending = append(f.pending, pending{index: j, away: true, done: true})
+					f.pending = append(f.pending, pending{index: j, remote: true, done: true})
 				}
 				b.ReportAllocs()
 				next := 0
@@ -36,7 +36,7 @@ func BenchmarkNoteRound(b *testing.B) {
 						next++
 					}
 					if !without {
-						f.noteRound()
+						f.rememberAnswers()
 					}
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*size), "ns/check")

@@ -76,7 +76,7 @@ func TestOrderBehind(t *testing.T) {
 			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
 			time.Sleep(70 * time.Millisecond)
 			deciding.table.Confirm(p, deciding.cfg.Clock())
-			deciding.confirms.ring()
+			deciding.confirms.notify()
 			if got := told(<-answers); got != "yyn" {
 				t.Errorf("held by %s: answers %s, want a reset, a check, and one that is denied", owner, got)
 			}

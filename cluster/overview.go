@@ -23,28 +23,15 @@ type Overview struct {
 	HasQuorum bool
 	Reason    string
 	// Members are all that gossip shows, this node among them, and then the names of voters that it does not show.
-	Members    []MemberStatus
-	Clock      ClockStats
+	Members    []member.Standing
+	Clock      member.Clocks
 	Partitions handoff.Stats
-}
-
-// MemberStatus is the state of one member.
-type MemberStatus struct {
-	Name, Boot string // Boot is empty if gossip does not show it
-	// Alive: it was heard just now.
-	Voter, Alive bool
-	// Silent is how long it has not been heard; negative if it never was.
-	Silent time.Duration
-	// Owned is how many partitions it owns, as far as this node knows.
-	Owned int
-	// Ahead is how far its clock is ahead of the median of the voters that agree, or if none do, of this node's. Nil is not known.
-	Ahead *time.Duration
 }
 
 // Overview returns the state of this node. It fails when ctx ends or the node does not run.
 func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 	r := n.runner
-	err = r.ask(ctx, func(now int64) {
+	err = r.do(ctx, func(now int64) {
 		o = Overview{Set: r.quorum.Set(), HasQuorum: n.mayDecide(now), Partitions: r.handoff.Stats(), Clock: r.corrector.stats}
 		if !o.HasQuorum {
 			o.Reason = r.whyNot(now)
@@ -54,10 +41,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			owned[r.handoff.Owner(p)]++
 		}
 		for _, m := range r.live.nodes {
-			s := MemberStatus{
-				Name: m.name, Boot: m.boot, Voter: o.Set.Has(m.name), Alive: r.quorum.Lives(now, m.peer()),
-				Silent: -1, Owned: owned[m.peer()],
-			}
+			s := member.Standing{Name: m.name, Boot: m.boot, Alive: r.quorum.Lives(now, m.peer()), Silent: -1, Owned: owned[m.peer()]}
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
 			}
@@ -67,8 +51,8 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			o.Members = append(o.Members, s)
 		}
 		for _, name := range o.Set.Members {
-			if r.live.of(name) == nil {
-				o.Members = append(o.Members, MemberStatus{Name: name, Voter: true, Silent: -1})
+			if r.live.byName(name) == nil {
+				o.Members = append(o.Members, member.Standing{Name: name, Silent: -1})
 			}
 		}
 	})
@@ -81,7 +65,7 @@ func (r *runner) report(now int64) {
 		Partitions: r.handoff.Stats(), HasQuorum: r.node.mayDecide(now), Set: r.quorum.Set(), Dissolved: r.quorum.Dissolved(),
 		Clock: r.corrector.stats,
 	}
-	at := moment{
+	at := nodeState{
 		now: now, leaving: r.known != nil && r.known[r.at].state == member.Leaving, others: len(r.assignment.view.Members) - 1,
 		partitions: r.node.cfg.Ring.Partitions, fallback: r.node.fallbacks(),
 	}
@@ -96,13 +80,13 @@ func (r *runner) report(now int64) {
 		at.reason = r.whyNot(now)
 	}
 	at.State = *s
-	r.chronicle.logChanges(r.node.cfg.Log, at)
+	r.stateLog.logChanges(r.node.cfg.Log, at)
 }
 
 // KeyFacts returns what this node knows of a key under limits. It fails when ctx ends or the node does not run.
 func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (k facts.Key, err error) {
 	k.Node, k.Partition = n.cfg.Name, key.Shard(n.cfg.Ring.Partitions)
-	err = n.runner.ask(ctx, func(now int64) {
+	err = n.runner.do(ctx, func(now int64) {
 		k.Owner = n.runner.handoff.Owns(k.Partition) && n.mayDecide(now)
 		s, has := n.runner.handoff.State(k.Partition)
 		k.Replica, k.Complete = has && !s.Owned, s.Complete && !s.Owned
@@ -129,8 +113,8 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
-	// Owned checks of clients were decided by this node, the owner, Forwarded ones by another node. Served records came from other nodes and were
-	// decided here.
+	// Owned checks of clients were decided by this node, Forwarded ones by another node. Served records of other nodes were decided
+	// here.
 	Owned, Forwarded, Served uint64
 	// NotOwner records came from other nodes for keys that this node does not own; ServedNotReady ones could not be decided just
 	// then. Redirected and NotReady checks of clients got these replies from another node.
@@ -182,7 +166,7 @@ type State struct {
 	// Unreachable is how many members gossip shows that are not heard over the peer port.
 	Unreachable int
 	Partitions  handoff.Stats
-	Clock       ClockStats
+	Clock       member.Clocks
 }
 
 // Now returns the time in ns on this node's clock, which runs on while the process is stopped or the machine sleeps.

@@ -70,7 +70,7 @@ func TestConfirmedInALostTerm(t *testing.T) {
 		if got := a.runner.handoff.Confirmed(p); got < lost.seq || got == math.MaxUint64 {
 			t.Fatalf("change %d is confirmed, want one after %d", got, lost.seq)
 		}
-		if a.confirmed(t.Context(), lost) {
+		if a.awaitConfirmed(t.Context(), lost) {
 			t.Error("the charge of the lost term is confirmed")
 		}
 	})

@@ -10,15 +10,13 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Where the link between two nodes is cut, and a third node hears both, the third one relays: a node that does not hear a
-// key's owner sends the check to another node, which forwards it to the owner. A relayed record is not relayed again, so
-// there is one more hop and no loop.
+// A node that does not hear a key's owner sends the check to a third node, which relays it to the owner: so one failed link
+// between two nodes loses no decision. A relayed record is not relayed again, so there is no loop.
 
-// mostRelay bounds how long a relayed record waits for the owner: others of its stream wait behind it.
-const mostRelay = 500 * time.Millisecond
+// maxRelayWait bounds the wait of a relayed record for the owner: later frames of its stream wait too.
+const maxRelayWait = 500 * time.Millisecond
 
-// relay returns the index of a node that must relay k because its owner is not heard here, or noNode: one that is heard,
-// another one for each try.
+// relay returns a heard node that must relay k because this node does not hear the owner, another one for each try; or noNode.
 func (r *routing) relay(k bucket.Key, try int) int {
 	if r.unheard == nil || !r.unheard[r.partition(k)] {
 		return noNode
@@ -58,7 +56,7 @@ func (n *Node) relayTo(addr string, indexes []int, records []check.Record, repli
 		most = max(most, records[i].For)
 		asked[j].Relay, asked[j].For = false, 0
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(most, mostRelay))
+	ctx, cancel := context.WithTimeout(context.Background(), min(most, maxRelayWait))
 	defer cancel()
 	err := n.cfg.Peers.Call(ctx, addr, asked, answers)
 	n.stats.relayed.Add(uint64(len(indexes)))

@@ -155,7 +155,7 @@ func TestThreeForwards(t *testing.T) {
 				w.agree(2)
 				decided := make(chan check.Answer)
 				go func() { decided <- decide(t.Context(), a, request(a, "b", 1, hourly(10)))[0] }()
-				time.Sleep(firstWait)
+				time.Sleep(firstBackoff)
 				synctest.Wait()
 				path := func(calls []call) (s string) {
 					for _, call := range calls {

@@ -13,15 +13,14 @@ import (
 // noNode is an index into routing.nodes that stands for none.
 const noNode = -1
 
-// routing is all that a check needs to find its owner. One is published at a time; it is immutable but for superseded,
-// which is closed when the next one is published.
+// routing is the routing table: the owner of each partition, as far as this node knows. It is immutable; superseded is closed when
+// the next one is published.
 type routing struct {
 	table *ring.Table // of the members that serve and live
-	seq   uint64      // of the view
 	nodes []node      // the view's members in any state, sorted by name, self among them
 	self  int         // this process's index in nodes
-	// owners gives each partition's owner, an index in nodes: as the machine knows it, or the assigned owner, which will
-	// claim it, or noNode where no member serves.
+	// owners has each partition's owner, an index in nodes: the known one, else the assigned one, which will claim it; or noNode
+	// if no member serves.
 	owners []int32
 	// unheard partitions are owned by a process that this one does not hear. Nil if there are none.
 	unheard []bool
@@ -35,7 +34,7 @@ type node struct {
 	name, boot, addr string
 	zone             string
 	state            member.State
-	lives            bool // it was heard just now, or has only just appeared
+	lives            bool // see runner.lives
 }
 
 func (n node) peer() message.Peer { return message.Peer{Name: n.name, Boot: n.boot} }
@@ -65,7 +64,7 @@ func newRouting(nodes []node, self int, table *ring.Table) *routing {
 	}
 }
 
-// setOwners finds the nodes of the owners. It runs for each of a join's hundreds of moves, so it does not search for the same
+// setOwners sets owners and unheard. It runs for each of the hundreds of handoffs of a join, so it does not search for the same
 // name twice in a row.
 func (r *routing) setOwners(owner func(partition int) message.Peer) {
 	owners := make([]int32, len(r.table.Members()))

@@ -87,7 +87,7 @@ func TestWorkTogether(t *testing.T) {
 		var done [n]atomic.Int64
 		var together atomic.Int64
 		met := make(chan struct{})
-		workTogether(counters, n, func(i int) {
+		parallel(counters, n, func(i int) {
 			done[i].Add(1)
 			if counters > 0 { // all four meet
 				if together.Add(1) == 4 {

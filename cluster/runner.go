@@ -37,10 +37,10 @@ type runner struct {
 	assigner *assigner
 
 	inbox   chan message.Envelope
-	asks    chan func(now int64)
-	kick    chan struct{} // something waits for the next turn
+	calls   chan func(now int64)
+	wake    chan struct{} // a turn is due
 	stored  chan stored   // the end of a write of the voter set
-	flush   atomic.Bool   // a check waits until its charge is confirmed
+	flush   atomic.Bool   // a check waits for the confirmation of its charge
 	dropped atomic.Uint64
 	ended   chan struct{}
 	views   struct {
@@ -50,43 +50,43 @@ type runner struct {
 	}
 
 	// Of the goroutine.
-	seq        uint64           // of the last view taken
-	members    []member.Member  // its members
-	heardOnly  []member.Member  // others that gossip has lost and that are heard
-	known      []node           // both
-	at         int              // this process's index in known
-	first      map[string]int64 // when gossip first showed each boot id
-	leftAt     int64            // when gossip first showed this process as leaving
-	live       *liveMembers     // which of known live; never nil
-	assignment *assignment      // the last one built; never nil
-	addrs      map[message.Peer]string
-	stale      bool   // the published routing is out of date
-	routes     uint64 // of the machine, when it was published
-	set        message.Set
-	voters     int // of the set with which this process last had quorum
-	waits      []*wait
-	moved      bool // changes may have been confirmed
-	resting    bool // this process neither decides nor transfers any more
-	chronicle  chronicle
-	reported   int64 // when the counts were published
-	interval   *interval
-	corrector  *corrector
-	storing    bool  // a write is in progress
-	storeAt    int64 // when the next may begin, after one that failed
+	seq           uint64           // of the last view taken
+	members       []member.Member  // its members
+	heardOnly     []member.Member  // others, which gossip has lost and this process hears
+	known         []node           // members and heardOnly
+	at            int              // this process's index in known
+	firstShown    map[string]int64 // when gossip first showed each boot id
+	leftAt        int64            // when gossip first showed this process as leaving
+	live          *liveMembers     // which of known live; never nil
+	assignment    *assignment      // the last one built; never nil
+	addrs         map[message.Peer]string
+	stale         bool   // the published routing is out of date
+	routes        uint64 // of the machine, when it was published
+	set           message.Set
+	voters        int // of the set with which this process last had quorum
+	waiters       []*waiter
+	moreConfirmed bool // changes may have been confirmed
+	resting       bool // this process neither decides nor transfers any more
+	stateLog      stateLog
+	reported      int64 // when the counts were published
+	interval      *interval
+	corrector     *corrector
+	storing       bool  // a write is in progress
+	storeAt       int64 // when the next may begin, after one that failed
 }
 
-// wait is a caller that waits until ok is true after a turn of the runner, or ctx ends.
-type wait struct {
+// waiter is a caller that waits until ok is true after a turn of the runner, or ctx ends.
+type waiter struct {
 	ctx  context.Context
 	ok   func(now int64) bool
 	done chan struct{}
 }
 
-// ask makes the runner call f, and waits for it.
-func (r *runner) ask(ctx context.Context, f func(now int64)) error {
+// do makes the runner call f, and waits until it returns.
+func (r *runner) do(ctx context.Context, f func(now int64)) error {
 	done := make(chan struct{})
 	select {
-	case r.asks <- func(now int64) { f(now); close(done) }:
+	case r.calls <- func(now int64) { f(now); close(done) }:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-r.ended:
@@ -98,8 +98,8 @@ func (r *runner) ask(ctx context.Context, f func(now int64)) error {
 
 // await waits until ok, which the runner calls, is true after a turn.
 func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
-	w := &wait{ctx, ok, make(chan struct{})}
-	if err := r.ask(ctx, func(int64) { r.waits = append(r.waits, w) }); err != nil {
+	w := &waiter{ctx, ok, make(chan struct{})}
+	if err := r.do(ctx, func(int64) { r.waiters = append(r.waiters, w) }); err != nil {
 		return err
 	}
 	select {
@@ -135,13 +135,13 @@ func (r *runner) run(ctx context.Context) {
 			active = false // unless stepAll says otherwise
 		case s := <-r.stored:
 			r.takeStored(s)
-		case f := <-r.asks:
+		case f := <-r.calls:
 			r.takeView() // the caller may have set it just before
 			f(r.node.cfg.Clock())
 		case <-r.node.table.Activated():
 			r.interval.activate(r.node.cfg.Clock()) // changes go out with the next tick
 			continue
-		case <-r.kick:
+		case <-r.wake:
 		case <-due.C:
 			active = false
 		case <-r.views.wake:
@@ -150,10 +150,10 @@ func (r *runner) run(ctx context.Context) {
 			r.takeAssignment(p)
 		case <-r.interval.tick.C:
 			active = false
-			r.moved = true // a replica may have been dropped
+			r.moreConfirmed = true // a replica may have been dropped
 		}
 		r.turn()
-		if active || len(r.waits) > 0 {
+		if active || len(r.waiters) > 0 {
 			r.interval.activate(r.node.cfg.Clock())
 		}
 		r.interval.turned(r.node.cfg.Clock(), r.quorum.Due())
@@ -163,8 +163,7 @@ func (r *runner) run(ctx context.Context) {
 	}
 }
 
-// stepAll gives e and the messages queued behind it to both machines, each with the current time: the process may have been
-// stopped between any two.
+// stepAll gives e and queued messages to both machines, each with the current time: the process may be stopped between two.
 func (r *runner) stepAll(e message.Envelope) {
 	began := r.node.cfg.Clock()
 	for n := 1; ; n++ {
@@ -172,7 +171,7 @@ func (r *runner) stepAll(e message.Envelope) {
 		switch e.Body.(type) {
 		case *message.Heartbeat, *message.Ack, *message.OwnedPartitions:
 		case *message.Receipt:
-			r.moved = true
+			r.moreConfirmed = true
 			r.interval.activate(now)
 		default:
 			r.interval.activate(now)
@@ -192,11 +191,11 @@ func (r *runner) stepAll(e message.Envelope) {
 	}
 }
 
-// turn ticks both machines, publishes the results, and sends their messages. Publishing comes first: what this process
-// promises to others must hold by then.
+// turn ticks both machines, publishes the results, and then sends their messages: a promise in a message must hold when it is
+// sent.
 func (r *runner) turn() {
 	now := r.node.cfg.Clock()
-	r.watch(now)
+	r.checkLiveness(now)
 	r.quorum.Tick(now)
 	r.corrector.compare(r, now)
 	if r.flush.Swap(false) {
@@ -210,11 +209,11 @@ func (r *runner) turn() {
 	r.post(r.quorum.Take())
 	r.post(r.handoff.Take())
 	r.sendInvalidations()
-	if r.moved {
-		r.moved = false
-		r.node.confirms.ring()
+	if r.moreConfirmed {
+		r.moreConfirmed = false
+		r.node.confirms.notify()
 	}
-	r.serveWaits(now)
+	r.serveWaiters(now)
 	if now >= r.reported+int64(5*period) {
 		r.reported = now
 		r.report(now)
@@ -222,14 +221,14 @@ func (r *runner) turn() {
 }
 
 const (
-	// processorsEach is how many processors a goroutine of workTogether needs: checks need the others.
+	// processorsEach is the number of processors per goroutine of parallel: checks need the others.
 	processorsEach = 2
-	// countersAlone is how many counters one goroutine imports in about the time in which another would begin.
+	// countersAlone is the number of counters that one goroutine imports in about the time in which another would begin.
 	countersAlone = 512
 )
 
-// workTogether implements handoff.Config.Share.
-func workTogether(counters, n int, work func(i int)) {
+// parallel implements handoff.Config.Share.
+func parallel(counters, n int, work func(i int)) {
 	var next atomic.Int64
 	run := func() {
 		for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
@@ -253,10 +252,10 @@ func (r *runner) post(list []message.Envelope) {
 	}
 }
 
-// serveWaits ends the waits that are over. Their callers find current counts.
-func (r *runner) serveWaits(now int64) {
-	var over []*wait
-	r.waits = slices.DeleteFunc(r.waits, func(w *wait) bool {
+// serveWaiters ends the waits that are over. Their callers find current counts.
+func (r *runner) serveWaiters(now int64) {
+	var over []*waiter
+	r.waiters = slices.DeleteFunc(r.waiters, func(w *waiter) bool {
 		ended := w.ctx.Err() != nil
 		if !ended && w.ok(now) {
 			ended, over = true, append(over, w)
@@ -290,7 +289,6 @@ type interval struct {
 // newInterval returns an active interval. The caller must stop its tick.
 func newInterval(now int64) *interval { return &interval{tick: time.NewTicker(period), activated: now} }
 
-// activate notes activity.
 func (c *interval) activate(now int64) {
 	c.activated = now
 	if c.idle {
@@ -307,8 +305,7 @@ func (c *interval) turned(now, due int64) {
 	}
 }
 
-// task is work that comes up now and then: it is done every period while there is some, and sleeps otherwise, so that an idle
-// node sleeps.
+// task is periodic work that pauses while there is nothing to do, so that an idle node sleeps.
 type task struct {
 	calls  chan struct{}
 	period time.Duration
@@ -316,11 +313,11 @@ type task struct {
 
 func newTask(period time.Duration) *task { return &task{make(chan struct{}, 1), period} }
 
-// call reports that there is work. Safe for concurrent use.
+// call starts the work, if it pauses. Safe for concurrent use.
 func (t *task) call() { signal(t.calls) }
 
-// run calls work every period from a call on, as long as work reports that there is more, until ctx ends. A call during the work
-// is not missed.
+// run calls work every period after a call, until work reports that there is no more. It returns when ctx ends. A call during the
+// work is not missed.
 func (t *task) run(ctx context.Context, work func() (more bool)) {
 	for {
 		select {

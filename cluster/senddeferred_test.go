@@ -78,7 +78,7 @@ func TestDeferredWhole(t *testing.T) {
 		a.sendDeferred(t.Context(), 10)
 		w.decides(away)
 		decideAll(t.Context(), a, denied, r)
-		a.returning.Wait()
+		a.background.Wait()
 		w.decides(nil)
 		a.sendDeferred(t.Context(), 10)
 		if n := spent(w.nodes["b"], r); n != 1 {

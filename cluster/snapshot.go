@@ -18,10 +18,10 @@ const (
 	// imageBytes and imageLimits end an image of a snapshot.
 	imageBytes  = 256 << 10
 	imageLimits = 512
-	// exported is how many counters are exported at a time. A sliding log may have close to a MiB, and an image takes 16.
-	exported = 8
-	// tries is how often a partition is read whose state changes meanwhile.
-	tries = 3
+	// exportedAtOnce is the number of counters per export. A sliding log may have close to a MiB, and an image takes 16.
+	exportedAtOnce = 8
+	// maxReads bounds the reads of a partition whose state changes during each.
+	maxReads = 3
 )
 
 // Snapshot writes the voter set and every partition of which this node has all counters, owned or as a replica, to the writer
@@ -48,7 +48,7 @@ func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot
 func (n *Node) createSnapshot(
 	ctx context.Context, create func(message.Set) (*snapshot.Writer, error),
 ) (w *snapshot.Writer, set message.Set, err error) {
-	if err = n.runner.ask(ctx, func(int64) { set = n.runner.quorum.Set() }); err == nil {
+	if err = n.runner.do(ctx, func(int64) { set = n.runner.quorum.Set() }); err == nil {
 		w, err = create(set)
 	}
 	return w, set, err
@@ -85,7 +85,7 @@ func (n *Node) SaveDeferred(ctx context.Context, create func(message.Set) (*snap
 // state returns what this node has of partition p, if anything.
 func (n *Node) state(ctx context.Context, p int) (s handoff.State, ok bool, err error) {
 	r := n.runner
-	err = r.ask(ctx, func(int64) { s, ok = r.handoff.State(p) })
+	err = r.do(ctx, func(int64) { s, ok = r.handoff.State(p) })
 	return s, ok, err
 }
 
@@ -102,7 +102,7 @@ type copier struct {
 // partition writes what this node has of p. An initial sync that begins meanwhile would leave out counters, so nothing is
 // written before the state is seen to be the same.
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
-	for range tries {
+	for range maxReads {
 		before, ok, err := c.state(ctx, p)
 		if err != nil || !ok || !before.Complete || !before.Owned && !c.replicas {
 			return err
@@ -136,7 +136,7 @@ func (c *copier) read(now int64, p int) {
 		im := &c.images[k]
 		*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
 		for len(rest) > 0 && len(im.Data) < imageBytes && len(im.Limits) < imageLimits {
-			n := min(exported, len(rest))
+			n := min(exportedAtOnce, len(rest))
 			c.table.Export(now, p, rest[:n], im)
 			rest = rest[n:]
 		}
@@ -264,8 +264,8 @@ func (rec *Recorded) restore(m *handoff.Machine) {
 	}
 }
 
-// storeAgain is the wait after a failed write of the voter set.
-const storeAgain = time.Second
+// storeRetry is the wait after a failed write of the voter set.
+const storeRetry = time.Second
 
 // stored is a write of the voter set that has ended.
 type stored struct {
@@ -299,6 +299,6 @@ func (r *runner) takeStored(s stored) {
 		r.node.cfg.Log.Error("the voter set cannot be written: this node has no quorum until it can", "error", s.err)
 	}
 	r.node.stats.storesFailed.Add(1)
-	r.storeAt = now + int64(storeAgain)
+	r.storeAt = now + int64(storeRetry)
 	r.quorum.StoreFailed(now)
 }

@@ -123,7 +123,6 @@ func pose(n *Node, v member.View) {
 		panic(p.err)
 	}
 	before, after := n.routing.Load(), newRouting(nodes, self, p.table)
-	after.seq = v.Seq
 	after.setOwners(func(int) message.Peer { return message.Peer{} })
 	for i := range after.owners {
 		had, has := int(before.owners[i]) == before.self, int(after.owners[i]) == after.self

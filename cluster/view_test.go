@@ -22,7 +22,7 @@ func TestPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := &assignment{table: none, without: none}
+	last := &assignment{table: none, withoutSelf: none}
 	sceneOf := func(dead string, v member.View) *liveMembers {
 		nodes, self := nodesOf(v, message.Peer{Name: "b", Boot: bootOf("b")})
 		for i := range nodes {
@@ -53,21 +53,21 @@ func TestPlace(t *testing.T) {
 		for _, m := range p.view.Members {
 			members = append(members, m.Name)
 		}
-		if !slices.Equal(members, x.members) || p.built != x.built {
-			t.Errorf("%s: members %v, built=%v", x.name, members, p.built)
+		if !slices.Equal(members, x.members) || p.changed != x.built {
+			t.Errorf("%s: members %v, built=%v", x.name, members, p.changed)
 		}
 		if got := strings.Join(p.table.Members(), ""); got != x.serving {
 			t.Errorf("%s: the ring is of %s, want %s", x.name, got, x.serving)
 		}
-		if got := strings.Join(p.without.Members(), ""); got != x.without {
+		if got := strings.Join(p.withoutSelf.Members(), ""); got != x.without {
 			t.Errorf("%s: the ring of copies is of %s, want %s", x.name, got, x.without)
 		}
 		for i := range p.view.Owner {
 			if got := nameAt(p.view.Members, p.view.Owner[i]); got != p.table.Owner(i) {
 				t.Errorf("%s: partition %d is for %q, want %q", x.name, i, got, p.table.Owner(i))
 			}
-			if got := nameAt(p.view.Members, p.view.Replica[i]); got != p.without.Owner(i) || got == "b" {
-				t.Errorf("%s: partition %d has its copy at %q, want %q", x.name, i, got, p.without.Owner(i))
+			if got := nameAt(p.view.Members, p.view.Replica[i]); got != p.withoutSelf.Owner(i) || got == "b" {
+				t.Errorf("%s: partition %d has its copy at %q, want %q", x.name, i, got, p.withoutSelf.Owner(i))
 			}
 		}
 		last = p

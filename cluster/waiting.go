@@ -11,7 +11,7 @@ import (
 // Waits says in plain words what this node waits for before it can have quorum and claim partitions, one item each; none if it
 // can. fails returns why the last message to the peer port at an address did not arrive, "" if it did or that is not known.
 func (n *Node) Waits(ctx context.Context, fails func(addr string) string) (waits []string, err error) {
-	err = n.runner.ask(ctx, func(now int64) { waits = n.runner.waitsFor(now, fails) })
+	err = n.runner.do(ctx, func(now int64) { waits = n.runner.waitsFor(now, fails) })
 	return waits, err
 }
 
@@ -19,7 +19,7 @@ func (n *Node) Waits(ctx context.Context, fails func(addr string) string) (waits
 // ports.
 func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (all []string, err error) {
 	r := n.runner
-	err = r.ask(ctx, func(now int64) {
+	err = r.do(ctx, func(now int64) {
 		if all = r.waitsFor(now, fails); len(all) > 0 {
 			return
 		}
@@ -44,7 +44,7 @@ func (r *runner) waitsFor(now int64, fails func(string) string) []string {
 	return nil
 }
 
-// waitsForSet is waitsFor a node that knows no voter set.
+// waitsForSet is waitsFor without a voter set.
 func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []string) {
 	w := r.quorum.Waiting(now)
 	say := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
@@ -86,7 +86,7 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 // unheardVoters says which voters this node does not hear, and why if that is known.
 func (r *runner) unheardVoters(now int64, set message.Set, fails func(string) string) (all []string) {
 	for _, name := range set.Members {
-		at := r.live.of(name)
+		at := r.live.byName(name)
 		switch {
 		case name == r.self.Name:
 		case at == nil:

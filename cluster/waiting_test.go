@@ -119,7 +119,7 @@ func TestBehind(t *testing.T) {
 		time.Sleep(70 * time.Millisecond)
 		synctest.Wait()
 		a.table.Confirm(p, a.cfg.Clock())
-		a.confirms.ring()
+		a.confirms.notify()
 		wantAnswer(t, "behind", <-answer, true, check.Owned, "a")
 		if took := time.Since(start); took != 70*time.Millisecond {
 			t.Errorf("it took %v, want it at once after the confirmation", took)

@@ -204,7 +204,7 @@ func TestWholeShare(t *testing.T) {
 		for range 3 {
 			decideAll(t.Context(), a, denied, r)
 		}
-		a.returning.Wait()
+		a.background.Wait()
 		wantAnswer(t, "the share of 1", decide(t.Context(), a, r)[0], true, check.Share, "a")
 		wantAnswer(t, "after it", decide(t.Context(), a, r)[0], false, check.Share, "a")
 	})

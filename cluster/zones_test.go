@@ -51,7 +51,7 @@ func TestReplicaNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := assign(ring.Config{}, &liveMembers{1, nodes, at}, &assignment{table: none, without: none})
+			p := assign(ring.Config{}, &liveMembers{1, nodes, at}, &assignment{table: none, withoutSelf: none})
 			for part, owner := range p.view.Owner {
 				if owner != self {
 					continue
@@ -67,8 +67,8 @@ func TestReplicaNodes(t *testing.T) {
 				if len(all) != want || slices.Contains(all, self) || want == 2 && all[0] == all[1] {
 					t.Fatalf("%s: the replicas of partition %d, which %s owns, are at %v", c.name, part, name, all)
 				}
-				if first := p.view.Replica[part]; !slices.Contains(c.zones, "a") && nameAt(p.view.Members, first) != p.without.Owner(part) {
-					t.Fatalf("%s: the first replica of partition %d is at n%02d, and %s would take over", c.name, part, first, p.without.Owner(part))
+				if first := p.view.Replica[part]; !slices.Contains(c.zones, "a") && nameAt(p.view.Members, first) != p.withoutSelf.Owner(part) {
+					t.Fatalf("%s: the first replica of partition %d is at n%02d, and %s would take over", c.name, part, first, p.withoutSelf.Owner(part))
 				}
 				zones := map[string]bool{c.zones[self]: true}
 				for _, i := range all {

@@ -26,13 +26,13 @@ const (
 	MaxResponses = 1 << 20
 )
 
-// Check is one descriptor that spends a cost.
+// Check is a request to spend a cost of the limits of one descriptor.
 type Check struct {
 	Domain     string
 	Descriptor []rules.Entry
 	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
 	Cost int64
-	// Verb is any. Reset, which ignores the cost, is for APIs that mix it with checks: see Service.Reset.
+	// Verb is any. Reset ignores the cost.
 	Verb bucket.Verb
 	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives its charges back, rejects Reset
 	// and Drain.
@@ -49,17 +49,17 @@ const keepEntries, keepLimits = 16, 2
 // Batch is a set of checks and their results. Get one with NewBatch, fill it with Add, and give it back with Release.
 type Batch struct {
 	Checks []Check
-	// API is the one that the call came in by.
+	// API is the one that received the call.
 	API API
 	// Traceparent is the caller's, in the form of W3C Trace Context; "" for none.
 	Traceparent string
 	// AllOrNothing: when one check of verb Check is denied or fails, nothing is charged and no check is allowed. Verbs
 	// Charge and Refund, which cannot be denied, are rejected in such a batch.
 	AllOrNothing bool
-	// OneRequest: the checks are the descriptors of one request. A rule that one of them matches replaces others in it:
-	// the checks of those are unmatched.
+	// OneRequest: the checks are the descriptors of one request. A rule that one of them matches can replace other rules: the
+	// checks of replaced rules are unmatched.
 	OneRequest bool
-	// Account is the account of new counters, instead of the domains of their checks. "" for these.
+	// Account is the account of new counters; "" means the domains of their checks.
 	Account string
 	// IdempotencyKey, if not "", names the checks, which are charges and refunds: of the batches of one Caller with it, each is made
 	// once within bucket.OnceFor. It has at most MaxIdempotencyKey bytes of visible ASCII.
@@ -69,15 +69,15 @@ type Batch struct {
 	// Busy: the node is overloaded. Rules are matched, but nothing is decided: a check with a limit gets ErrBusy, others are
 	// unmatched.
 	Busy bool
-	// Results has one result per check after Service.Check or Reset.
+	// Results has one result per check after Service.Check.
 	Results []Result
 
-	// asked are the requests for the Decider; asked.Requests[j] is of Checks[places[j]].
-	asked  check.Batch
-	places []int
-	key    []byte
-	turned []poolCheck
-	named  named
+	// queued has the requests for the Decider; queued.Requests[j] is that of Checks[places[j]].
+	queued     check.Batch
+	places     []int
+	key        []byte
+	poolChecks []poolCheck
+	named      named
 	// replaced are the names of rules that others of the request replace.
 	replaced []string
 }
@@ -97,7 +97,7 @@ type Result struct {
 	Period time.Duration
 	// Shadowed: the rule is in shadow mode, and would have denied.
 	Shadowed bool
-	// Elastic: a pool admitted it after the key's own limits denied it. All other fields are of these limits.
+	// Elastic: a pool admitted it after the key's own limits denied it. All other fields are about these limits.
 	Elastic bool
 	// DeniedFor is how long a denial cache may keep this denial, for the same limits and at least this cost: at most 100 ms.
 	// 0 if it may not.
@@ -111,9 +111,9 @@ type Result struct {
 
 	// unmatched is what the domain says if no rule matches and the check brings no limits, else 0.
 	unmatched rules.Unmatched
-	// asked: the rule's pool was asked. fleeting: its owner has not denied, so no denial cache may keep the denial.
-	asked, fleeting bool
-	// givenBack: it was admitted, and given back with the rest of an all-or-nothing batch.
+	// poolAsked: the rule's pool was asked. uncacheable: no owner of the pool has denied, so the denial must not be cached.
+	poolAsked, uncacheable bool
+	// givenBack: it was admitted, and undone because its all-or-nothing batch failed.
 	givenBack bool
 }
 
@@ -205,7 +205,7 @@ func (r *Result) Response() *rules.Response {
 // DeniedUnmatched reports whether the check was denied because no rule matches it: see rules.UnmatchedDeny.
 func (r *Result) DeniedUnmatched() bool { return r.unmatched == rules.UnmatchedDeny }
 
-// Why says in half a sentence why the check was denied, or what to do.
+// Why is the reason of the denial, or a remedy, for people.
 func (r *Result) Why() string {
 	switch {
 	case r.DeniedUnmatched():
@@ -283,17 +283,17 @@ func resize[T any](list []T, n int) []T { return slices.Grow(list, max(0, n-len(
 // start empties the results and makes room for n.
 func (b *Batch) start(n int) {
 	clear(b.Results)
-	clear(b.asked.Requests)
-	clear(b.asked.Answers)
+	clear(b.queued.Requests)
+	clear(b.queued.Answers)
 	b.Results = resize(b.Results, n)
-	b.asked = check.Batch{Requests: b.asked.Requests[:0], Answers: b.asked.Answers[:0]}
+	b.queued = check.Batch{Requests: b.queued.Requests[:0], Answers: b.queued.Answers[:0]}
 	b.named = named{}
 	clear(b.replaced)
 	b.places, b.replaced = b.places[:0], b.replaced[:0]
 }
 
-// ask queues r as the request of check i.
-func (b *Batch) ask(i int, r check.Request) {
-	b.asked.Requests = append(b.asked.Requests, r)
+// enqueue queues r as the request of check i.
+func (b *Batch) enqueue(i int, r check.Request) {
+	b.queued.Requests = append(b.queued.Requests, r)
 	b.places = append(b.places, i)
 }

@@ -26,7 +26,7 @@ func TestBatchForgets(t *testing.T) {
 	descriptor := b.Checks[2].Descriptor
 	b.forget()
 
-	if len(b.Checks)+len(b.Results)+len(b.asked.Requests)+len(b.asked.Answers)+len(b.places) > 0 || b.AllOrNothing || b.asked.AllOrNothing {
+	if len(b.Checks)+len(b.Results)+len(b.queued.Requests)+len(b.queued.Answers)+len(b.places) > 0 || b.AllOrNothing || b.queued.AllOrNothing {
 		t.Errorf("it is not empty: %+v", b)
 	}
 	if descriptor[0] != (rules.Entry{}) {
@@ -37,7 +37,7 @@ func TestBatchForgets(t *testing.T) {
 			t.Errorf("it holds on to %+v", r)
 		}
 	}
-	for _, a := range b.asked.Answers[:cap(b.asked.Answers)] {
+	for _, a := range b.queued.Answers[:cap(b.queued.Answers)] {
 		if a != (check.Answer{}) {
 			t.Errorf("it holds on to %+v", a)
 		}

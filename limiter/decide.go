@@ -46,15 +46,15 @@ func (l *Limiter) prepare(set *rules.Set, b *Batch) (failed bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
 		r := &b.Results[i]
-		if r.Err = spendError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
+		if r.Err = costError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
 			l.queue(set, b, i)
 		}
 		failed = failed || r.Err != nil || r.DeniedUnmatched() && b.Checks[i].Verb == bucket.Check
 	}
-	b.asked.AllOrNothing = b.AllOrNothing && !failed
+	b.queued.AllOrNothing = b.AllOrNothing && !failed
 	if b.AllOrNothing && failed { // the batch has failed, and its results still show the counters
-		for j := range b.asked.Requests {
-			b.asked.Requests[j].Verb = bucket.Read
+		for j := range b.queued.Requests {
+			b.queued.Requests[j].Verb = bucket.Read
 		}
 	}
 	return failed
@@ -73,7 +73,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	limits := r.Limits
 	if b.Account != "" && limits.Domain() != b.Account {
-		if own, err := l.inline.make(b.Account, limits.List()); err == nil {
+		if own, err := l.inline.intern(b.Account, limits.List()); err == nil {
 			limits = own
 		}
 	}
@@ -92,7 +92,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	if b.IdempotencyKey != "" {
 		q.Once, q.Eventual = l.once(b, i), false
 	}
-	b.ask(i, q)
+	b.enqueue(i, q)
 }
 
 // once returns what names check i of b among those of its counter: a hash of the caller, the idempotency key, and the check's place,
@@ -221,13 +221,13 @@ func (b *Batch) finish(failed bool) {
 			r.givenBack = r.givenBack || r.Allowed
 			r.Allowed, r.Soft, r.Elastic, r.Delay = false, false, false, 0
 		}
-		if !r.Allowed && !b.AllOrNothing && !r.fleeting {
+		if !r.Allowed && !b.AllOrNothing && !r.uncacheable {
 			r.DeniedFor = deniedFor(&b.Checks[i], r)
 		}
 	}
 }
 
-// deniedFor returns how long the denial r of c holds regardless of other checks.
+// deniedFor returns how long denial r of c may be cached.
 func deniedFor(c *Check, r *Result) time.Duration {
 	if r.Source != check.Owned && r.Source != check.Forwarded || r.Rule != nil && r.Rule.NoDenialCache {
 		return 0

@@ -12,60 +12,59 @@ import (
 // that they had admitted in the first.
 const maxRounds = 3
 
-// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and finish.
-func (l *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
-	if len(book.pools) == 0 {
+// decideByPools lets pools decide the checks that their rules' own limits denied. It is called between decide and finish.
+func (l *Limiter) decideByPools(ctx context.Context, active *activeRules, b *Batch) {
+	if len(active.pools) == 0 {
 		return
 	}
-	atomic := b.asked.AllOrNothing && len(b.asked.Requests) > 1
+	atomic := b.queued.AllOrNothing && len(b.queued.Requests) > 1
 	if atomic {
-		l.decideWithPools(ctx, book, b)
-		b.asked.AllOrNothing = false
+		l.decideWithPools(ctx, active, b)
+		b.queued.AllOrNothing = false
 	}
-	// In an all-or-nothing batch reads and shadows are left, whose denials fail no batch; in any other all denials.
-	b.turned = b.turned[:0]
+	// In an all-or-nothing batch only denied reads and shadows are left: they have not failed it.
+	b.poolChecks = b.poolChecks[:0]
 	for j, i := range b.places {
-		verb := b.asked.Requests[j].Verb
-		if b.deniedOwn(j) && !b.Results[i].asked && (!atomic || verb == bucket.Read || b.Results[i].shadow()) {
-			b.turned = append(b.turned, poolCheck{i, verb})
+		verb := b.queued.Requests[j].Verb
+		if b.deniedOwn(j) && !b.Results[i].poolAsked && (!atomic || verb == bucket.Read || b.Results[i].shadow()) {
+			b.poolChecks = append(b.poolChecks, poolCheck{i, verb})
 		}
 	}
-	if len(b.turned) == 0 {
+	if len(b.poolChecks) == 0 {
 		return
 	}
-	clear(b.asked.Requests)
-	clear(b.asked.Answers)
-	b.asked.Requests, b.places = b.asked.Requests[:0], b.places[:0]
-	for _, t := range b.turned {
-		b.ask(t.place, l.poolRequest(book, b, t.place, t.verb))
+	clear(b.queued.Requests)
+	clear(b.queued.Answers)
+	b.queued.Requests, b.places = b.queued.Requests[:0], b.places[:0]
+	for _, t := range b.poolChecks {
+		b.enqueue(t.place, l.poolRequest(active, b, t.place, t.verb))
 	}
-	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
-	l.config.Decider.Decide(ctx, &b.asked)
+	b.queued.Answers = resize(b.queued.Answers, len(b.queued.Requests))
+	l.config.Decider.Decide(ctx, &b.queued)
 	for j, i := range b.places {
-		b.Results[i].grant(&b.asked.Answers[j])
+		b.Results[i].takePool(&b.queued.Answers[j])
 	}
 }
 
-// poolCheck is a check that its rule's pool decides: its place among the checks, or among the requests of an all-or-nothing
-// batch, and the verb.
+// poolCheck is a check that its rule's pool decides. place is its index in the checks; in an all-or-nothing batch, in the
+// requests.
 type poolCheck struct {
 	place int
 	verb  bucket.Verb
 }
 
-// deniedOwn reports whether the limits of request j's rule denied it and the rule has a pool. A pool may not overrule a
-// fallback.
+// deniedOwn reports whether a pool may admit request j: the rule has one, and its own limits denied, not a fallback.
 func (b *Batch) deniedOwn(j int) bool {
 	r := &b.Results[b.places[j]]
 	return !r.Allowed && r.Err == nil && r.Rule != nil && r.Rule.Elastic != nil &&
-		r.Source != check.Closed && !b.asked.Answers[j].GivenBack
+		r.Source != check.Closed && !b.queued.Answers[j].GivenBack
 }
 
 // poolRequest returns the request of check i to its rule's pool, a Check or Read.
-func (l *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb) check.Request {
+func (l *Limiter) poolRequest(active *activeRules, b *Batch, i int, verb bucket.Verb) check.Request {
 	c, rule := &b.Checks[i], b.Results[i].Rule
 	pool := rule.Elastic.Pool
-	step := book.pools[pool].at(l.config.Clock()).step
+	step := active.pools[pool].at(l.config.Clock()).step
 	if rule.Shadow {
 		verb = bucket.Read
 	}
@@ -86,59 +85,59 @@ func (l *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 
 // decideWithPools decides an all-or-nothing batch that failed again, with the pools instead of the limits that denied: so a pool's
 // charge is given back with the rest when another check fails the batch. A batch that fails for another reason too stays.
-func (l *Limiter) decideWithPools(ctx context.Context, book *ruleBook, b *Batch) {
+func (l *Limiter) decideWithPools(ctx context.Context, active *activeRules, b *Batch) {
 	for range maxRounds {
-		if !l.turnToPools(book, b) {
+		if !l.replaceByPools(active, b) {
 			break
 		}
-		clear(b.asked.Answers)
-		l.config.Decider.Decide(ctx, &b.asked)
+		clear(b.queued.Answers)
+		l.config.Decider.Decide(ctx, &b.queued)
 		for j, i := range b.places {
-			r, a := &b.Results[i], &b.asked.Answers[j]
+			r, a := &b.Results[i], &b.queued.Answers[j]
 			switch {
-			case !r.asked:
+			case !r.poolAsked:
 				*r = Result{Rule: r.Rule, Limits: r.Limits}
 				r.take(a)
 			case a.GivenBack:
 				// The pool would admit it, but another check has failed the batch.
 				r.RetryAfter, r.givenBack = a.RetryAfter, true
 			default:
-				r.grant(a)
+				r.takePool(a)
 			}
 		}
 	}
 	b.setRetry()
 }
 
-// turnToPools replaces the requests that failed the batch by those to the pools. It returns false, and changes nothing, if
-// none failed, or one without a pool.
-func (l *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
-	b.turned = b.turned[:0]
+// replaceByPools replaces the requests that failed the batch by requests to their pools. It returns false, and changes nothing, if
+// none failed, or one that no pool can admit.
+func (l *Limiter) replaceByPools(active *activeRules, b *Batch) bool {
+	b.poolChecks = b.poolChecks[:0]
 	for j, i := range b.places {
-		r, q := &b.Results[i], &b.asked.Requests[j]
+		r, q := &b.Results[i], &b.queued.Requests[j]
 		switch {
-		case q.Verb != bucket.Check || r.shadow() && r.Err == nil || b.asked.Answers[j].GivenBack || r.Err == nil && r.Allowed:
-		case r.asked || !b.deniedOwn(j):
+		case q.Verb != bucket.Check || r.shadow() && r.Err == nil || b.queued.Answers[j].GivenBack || r.Err == nil && r.Allowed:
+		case r.poolAsked || !b.deniedOwn(j):
 			return false
 		default:
-			b.turned = append(b.turned, poolCheck{j, q.Verb})
+			b.poolChecks = append(b.poolChecks, poolCheck{j, q.Verb})
 		}
 	}
-	for _, t := range b.turned {
+	for _, t := range b.poolChecks {
 		i := b.places[t.place]
-		b.asked.Requests[t.place] = l.poolRequest(book, b, i, t.verb)
-		b.Results[i].asked = true
+		b.queued.Requests[t.place] = l.poolRequest(active, b, i, t.verb)
+		b.Results[i].poolAsked = true
 	}
-	return len(b.turned) > 0
+	return len(b.poolChecks) > 0
 }
 
-// setRetry gives the admitted checks of a failed batch the retry time of those that failed it: the Decider knew the pools'
-// denials, and not that the own limits may admit earlier.
+// setRetry sets the retry time of the admitted checks of a failed batch to that of the checks that failed it: the Decider only
+// knew when the pools would admit, and the rules' own limits may admit earlier.
 func (b *Batch) setRetry() {
 	retry, failed := bucket.Never, false
 	for j, i := range b.places {
 		r := &b.Results[i]
-		if b.asked.Requests[j].Verb != bucket.Check || b.asked.Answers[j].GivenBack || r.shadow() || r.Err != nil || r.Allowed {
+		if b.queued.Requests[j].Verb != bucket.Check || b.queued.Answers[j].GivenBack || r.shadow() || r.Err != nil || r.Allowed {
 			continue
 		}
 		if !failed || r.RetryAfter > retry {
@@ -149,24 +148,24 @@ func (b *Batch) setRetry() {
 		return
 	}
 	for j, i := range b.places {
-		if b.asked.Answers[j].GivenBack && !b.Results[i].shadow() {
+		if b.queued.Answers[j].GivenBack && !b.Results[i].shadow() {
 			b.Results[i].RetryAfter = retry
 		}
 	}
 }
 
-// grant takes a, the decision of the rule's pool, into r, which the rule's own limits denied. Limit and owner stay those of
+// takePool takes a, the decision of the rule's pool, into r, which the rule's own limits denied. Limit and owner stay those of
 // the key itself.
-func (r *Result) grant(a *check.Answer) {
-	r.asked = true
+func (r *Result) takePool(a *check.Answer) {
+	r.poolAsked = true
 	switch {
 	case a.Err != nil || a.Source == check.Closed:
-		r.fleeting = true // the pool is undecided, so it admits nothing
+		r.uncacheable = true // no decision of the pool: it admits nothing
 	case a.Allowed:
 		r.Allowed, r.Elastic = true, true
 		r.Soft, r.RetryAfter, r.Delay = false, 0, 0
 	default:
-		r.fleeting = a.Source != check.Owned && a.Source != check.Forwarded
+		r.uncacheable = a.Source != check.Owned && a.Source != check.Forwarded
 		r.RetryAfter, r.age = min(r.RetryAfter, a.RetryAfter), max(r.age, a.Age)
 	}
 }

@@ -175,8 +175,8 @@ var (
 		"so they cannot be part of an all-or-nothing call; send them in a call of their own"}
 )
 
-// spendError returns why the verb or the cost of c is invalid, or nil. A reset has no cost.
-func spendError(c *Check, allOrNothing bool) *Error {
+// costError returns why the verb or the cost of c is invalid, or nil. A reset has no cost.
+func costError(c *Check, allOrNothing bool) *Error {
 	switch c.Verb {
 	case bucket.Check, bucket.Read:
 		if c.Drain && allOrNothing {

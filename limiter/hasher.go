@@ -106,16 +106,7 @@ func (h Hasher) AppendShown(dst []byte, set *rules.Set, rule *rules.Rule, domain
 	return hex.AppendEncode(append(dst[:at], redacted...), b[:redactedBytes])
 }
 
-// Shown returns descriptor as people may see it under the rules in force: see Hasher.AppendShown.
-func (l *Limiter) Shown(domain string, descriptor []rules.Entry) []rules.Entry {
-	set := l.Rules()
-	var rule *rules.Rule
-	if set != nil {
-		rule, _ = set.Match(domain, descriptor)
-	}
-	return l.shown(set, rule, domain, descriptor)
-}
-
+// shown returns descriptor as people may see it.
 func (l *Limiter) shown(set *rules.Set, rule *rules.Rule, domain string, descriptor []rules.Entry) []rules.Entry {
 	out := make([]rules.Entry, len(descriptor))
 	var buf []byte

@@ -16,7 +16,7 @@ import (
 type history struct {
 	mu struct {
 		sync.Mutex
-		book   *ruleBook // of tracks
+		active *activeRules // of tracks
 		all    track
 		tracks []*track
 		slot   int64 // the present one, 0 before the first
@@ -31,33 +31,32 @@ type track struct {
 	ring   [facts.Slots]facts.Counts // slot n is at n % facts.Slots
 }
 
-// load returns the counts now.
 func (c *counts) load() facts.Counts {
 	return facts.Counts{Allowed: c.allowed.Load(), Denied: c.denied.Load(), Shadowed: c.shadowed.Load(), Failed: c.errors.Load()}
 }
 
-// turn ends the slots that are over at now.
-func (h *history) turn(now time.Time, book *ruleBook, all *counts) {
+// advance ends the slots that are over at now.
+func (h *history) advance(now time.Time, active *activeRules, all *counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.mu.book != book {
-		h.followLocked(book, all)
+	if h.mu.active != active {
+		h.followLocked(active, all)
 	}
 	slot := now.UnixNano() / int64(facts.SlotTime)
 	if slot == h.mu.slot {
 		return
 	}
 	first := h.mu.slot == 0
-	h.mu.all.turn(h.mu.slot, slot, first)
+	h.mu.all.advance(h.mu.slot, slot, first)
 	for _, t := range h.mu.tracks {
-		t.turn(h.mu.slot, slot, first)
+		t.advance(h.mu.slot, slot, first)
 	}
 	h.mu.slot = slot
 }
 
-// turn ends slot from, which gets the counts, and begins slot to. Those between are unknown and stay empty. After the clock was
+// advance ends slot from, which gets the counts, and begins slot to. Those between are unknown and stay empty. After the clock was
 // set back the history restarts.
-func (t *track) turn(from, to int64, first bool) {
+func (t *track) advance(from, to int64, first bool) {
 	now := t.counts.load()
 	if to < from || to-from >= facts.Slots {
 		t.ring = [facts.Slots]facts.Counts{}
@@ -72,8 +71,8 @@ func (t *track) turn(from, to int64, first bool) {
 	t.last = now
 }
 
-// followLocked takes the rules of book. Those that stay keep their history.
-func (h *history) followLocked(book *ruleBook, all *counts) {
+// followLocked follows the rules of active. Rules that stay keep their history.
+func (h *history) followLocked(active *activeRules, all *counts) {
 	before := make(map[*counts]*track, len(h.mu.tracks))
 	for _, t := range h.mu.tracks {
 		before[t.counts] = t
@@ -81,10 +80,10 @@ func (h *history) followLocked(book *ruleBook, all *counts) {
 	if h.mu.all.counts == nil {
 		h.mu.all.counts, h.mu.all.last = all, all.load()
 	}
-	h.mu.book, h.mu.tracks = book, nil
-	names := slices.SortedFunc(maps.Keys(book.counts.byName), ruleName.compare)
+	h.mu.active, h.mu.tracks = active, nil
+	names := slices.SortedFunc(maps.Keys(active.counts.byName), ruleName.compare)
 	for _, name := range names[:min(len(names), facts.MaxHistories)] {
-		c := book.counts.byName[name]
+		c := active.counts.byName[name]
 		t := before[c]
 		if t == nil {
 			t = &track{name: name, counts: c, last: c.load()}
@@ -126,7 +125,7 @@ func (t *track) slots(last int64) []facts.Counts {
 func (l *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
-		l.history.turn(now, l.rules.Load(), &l.results)
+		l.history.advance(now, l.rules.Load(), &l.results)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -138,14 +137,14 @@ func (l *Limiter) RunHistory(ctx context.Context) error {
 // FactsHere is this node's report of itself, with the history of its rules or without. Name and Boot are empty.
 func (l *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 	o := l.config.Cluster(ctx)
-	book := l.rules.Load()
+	active := l.rules.Load()
 	_, latency := l.apiLatencies()
 	n := facts.Node{
-		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
+		Rules: active.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
 		All: l.results.load(), Latency: facts.Latency(latency),
 	}
-	n.ByRule = make([]facts.Rule, 0, len(book.counts.byName))
-	for name, c := range book.counts.byName {
+	n.ByRule = make([]facts.Rule, 0, len(active.counts.byName))
+	for name, c := range active.counts.byName {
 		n.ByRule = append(n.ByRule, facts.Rule{Domain: name.domain, Name: name.name, Counts: c.load()})
 	}
 	name := func(r *facts.Rule) ruleName { return ruleName{r.Domain, r.Name} }

@@ -13,7 +13,7 @@ func TestHistory(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	turn := func(slots int) {
 		at = at.Add(time.Duration(slots) * facts.SlotTime)
-		s.history.turn(at, s.rules.Load(), &s.results)
+		s.history.advance(at, s.rules.Load(), &s.results)
 	}
 	told := func() (facts.Node, facts.Rule) {
 		n := s.FactsHere(t.Context(), true)

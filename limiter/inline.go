@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// interner returns one validated *bucket.Limits for equal limits of checks of one domain, so that the node compares, accounts
-// for and sends them as it does a rule's. It is bounded: it evicts the least recently used. It keeps none of them alive. It is
-// safe for concurrent use.
+// interner returns the same validated *bucket.Limits for equal limits of checks of one domain, so that the node can compare them
+// by pointer, as it does a rule's. It is a bounded LRU of weak pointers. Safe for concurrent use.
 type interner struct {
 	seed    maphash.Seed
 	entries int                      // that the limits of a check may keep
@@ -43,8 +42,7 @@ var errSetsFull = &Error{
 		"nothing was charged; use fewer different sets, or put the limits into a rule file",
 }
 
-// limits returns the set for list, which it does not keep. The error is errSetsFull or a
-// *bucket.FieldError.
+// limits returns the set for list. The error is errSetsFull or a *bucket.FieldError.
 func (n *interner) limits(domain string, list []bucket.Limit) (*bucket.Limits, error) {
 	if len(list) > bucket.MaxLimits {
 		return bucket.NewLimits(list...)
@@ -52,7 +50,7 @@ func (n *interner) limits(domain string, list []bucket.Limit) (*bucket.Limits, e
 	if n.full != nil && n.full(domain) && n.known(n.sum(domain, list), domain, list) == nil {
 		return nil, errSetsFull
 	}
-	return n.make(domain, list)
+	return n.intern(domain, list)
 }
 
 // sum is equal for equal sets.
@@ -64,8 +62,8 @@ func (n *interner) sum(domain string, list []bucket.Limit) uint64 {
 	return sum
 }
 
-// make is limits without a bound on sets.
-func (n *interner) make(domain string, list []bucket.Limit) (*bucket.Limits, error) {
+// intern is limits without errSetsFull.
+func (n *interner) intern(domain string, list []bucket.Limit) (*bucket.Limits, error) {
 	sum := n.sum(domain, list)
 	if l := n.known(sum, domain, list); l != nil {
 		return l, nil

@@ -15,7 +15,7 @@ import (
 // Inspection is the rule and the counter of a descriptor.
 type Inspection struct {
 	Domain string
-	// Shown is the descriptor as people may see it: see Limiter.Shown.
+	// Shown is the descriptor as people may see it: see Hasher.AppendShown.
 	Shown []rules.Entry
 	// Explanation is how the rules were matched.
 	Explanation rules.Explanation

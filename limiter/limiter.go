@@ -1,7 +1,7 @@
 // Package limiter stands between the APIs and the node: it validates checks, matches rules once, hashes counter keys, calls a
 // check.Decider and returns results, so that a check means the same through every API. It keeps the statistics, and decides
 // how descriptors may be shown: a value gets into a log, a trace or a response about other callers' keys by
-// Hasher.AppendShown or Limiter.Shown only.
+// Hasher.AppendShown only.
 //
 // It also applies shadow mode, and pools beside a rule's own limits. The Decider decides what remains and which node owns the
 // key; status codes and headers are the APIs'. It starts no goroutine; RunHistory is its caller's.
@@ -136,12 +136,12 @@ type Gate interface {
 // rule's counter by naming another algorithm. Checks of one descriptor with different limits share one counter, as before and
 // after a rule's change.
 type Limiter struct {
-	config  Config
-	history history
-	inline  *interner
-	rules   atomic.Pointer[ruleBook]
-	top     *topCount // nil if nothing is counted
-	lines   unmatchedLines
+	config       Config
+	history      history
+	inline       *interner
+	rules        atomic.Pointer[activeRules]
+	top          *topCount // nil if nothing is counted
+	unmatchedLog unmatchedLog
 
 	calls    atomic.Uint64
 	results  counts
@@ -149,8 +149,8 @@ type Limiter struct {
 	latency  [APIs]timing.Histogram
 }
 
-// ruleBook is a set of rules, which may be nil, and its counts.
-type ruleBook struct {
+// activeRules are the rules in force, perhaps none, and their counts.
+type activeRules struct {
 	set         *rules.Set
 	hash        string // RulesHash of set
 	counts      ruleCounts
@@ -175,7 +175,7 @@ func New(c Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Limiter{config: c, inline: inline, lines: newUnmatchedLines(c.Log)}
+	s := &Limiter{config: c, inline: inline, unmatchedLog: newUnmatchedLog(c.Log)}
 	if c.TopKeys != TopOff {
 		s.top = newTopCount()
 	}
@@ -186,11 +186,11 @@ func New(c Config) (*Limiter, error) {
 // SetRules replaces the rules; nil is none. Calls in progress finish by the old ones. A rule or pool that keeps its domain
 // and name keeps its counts in Stats, a pool its reported loads too. One caller at a time.
 func (l *Limiter) SetRules(set *rules.Set) {
-	var before ruleBook
-	if book := l.rules.Load(); book != nil {
-		before = *book
+	var before activeRules
+	if active := l.rules.Load(); active != nil {
+		before = *active
 	}
-	l.rules.Store(&ruleBook{
+	l.rules.Store(&activeRules{
 		set: set, hash: RulesHash(set), counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
 		descriptors: newDescriptorCounts(set), pools: newPools(set, before.pools),
 	})
@@ -212,31 +212,31 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 		return l.reject(e)
 	}
 	if b.Busy {
-		return l.turnAway(b)
+		return l.rejectBusy(b)
 	}
 	if g := l.config.Gate; g != nil {
 		if !g.Enter(len(b.Checks)) {
-			return l.turnAway(b)
+			return l.rejectBusy(b)
 		}
 		defer g.Leave(len(b.Checks))
 	}
 	began := l.config.Clock()
-	book := l.rules.Load()
+	active := l.rules.Load()
 	b.start(len(b.Checks))
-	span := l.begin(b)
-	failed := l.prepare(book.set, b)
+	span := l.startSpan(b)
+	failed := l.prepare(active.set, b)
 	l.decide(ctx, b)
-	l.askPools(ctx, book, b)
+	l.decideByPools(ctx, active, b)
 	b.finish(failed)
 	now := l.config.Clock()
-	l.count(now, book, b)
-	l.observe(now, book.set, b)
+	l.count(now, active, b)
+	l.observe(now, active.set, b)
 	api := b.API
 	if int(api) >= APIs {
 		api = OtherAPI
 	}
 	l.latency[api].Observe(now - began)
-	b.end(span)
+	b.endSpan(span)
 	return b.overload()
 }
 
@@ -246,9 +246,9 @@ func (l *Limiter) reject(e *Error) error {
 	return e
 }
 
-// turnAway rejects a batch for overload. Checks of one request get the rules that apply to them, since a proxy may pass a
-// request by their fallback.
-func (l *Limiter) turnAway(b *Batch) error {
+// rejectBusy rejects a batch because of overload. Checks of one request are matched all the same: a proxy may apply their rules'
+// fallback.
+func (l *Limiter) rejectBusy(b *Batch) error {
 	set := l.rules.Load().set
 	b.start(len(b.Checks))
 	if b.OneRequest {
@@ -272,14 +272,14 @@ func (l *Limiter) turnAway(b *Batch) error {
 	return b.overload()
 }
 
-// decide has the Decider decide the queued requests, and takes the results.
+// decide calls the Decider with the queued requests, and takes its answers.
 func (l *Limiter) decide(ctx context.Context, b *Batch) {
-	if len(b.asked.Requests) == 0 {
+	if len(b.queued.Requests) == 0 {
 		return
 	}
-	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
-	l.config.Decider.Decide(ctx, &b.asked)
+	b.queued.Answers = resize(b.queued.Answers, len(b.queued.Requests))
+	l.config.Decider.Decide(ctx, &b.queued)
 	for j, i := range b.places {
-		b.Results[i].take(&b.asked.Answers[j])
+		b.Results[i].take(&b.queued.Answers[j])
 	}
 }

@@ -130,26 +130,11 @@ type VoterSet struct {
 	Members []string `json:"members"`
 }
 
-// Standing is one process as this node sees it.
-type Standing struct {
-	// Boot is empty for a voter that is not in gossip.
-	Name, Boot string
-	// Alive: heard from just now. Silent is the time since; negative if it is not known.
-	Alive  bool
-	Silent time.Duration
-	// Owned is the number of partitions that it owns, as far as is known.
-	Owned int
-	// Ahead is how far its clock is ahead; nil if it is not known.
-	Ahead *time.Duration
-}
-
-// Clocks are the voters' clocks.
-type Clocks struct {
-	// Known: those of a majority are known. Agree: those of a majority agree.
-	Known, Agree bool
-	// Correction is how far the node aligns windows ahead of its own clock.
-	Correction time.Duration
-}
+// Standing and Clocks are what the node knows of processes and clocks.
+type (
+	Standing = member.Standing
+	Clocks   = member.Clocks
+)
 
 // PartitionCounts are numbers of partitions of a node, as of now. Their JSON form is that of the HTTP API.
 type PartitionCounts struct {

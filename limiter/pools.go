@@ -20,9 +20,9 @@ const maxReporters = 256
 type poolState struct {
 	admitted, denied atomic.Uint64
 
-	// now is the load until the next report expires. A check that finds it out of date computes it again.
-	now atomic.Pointer[poolStep]
-	mu  struct {
+	// current is the load until the next report expires. A check that finds it out of date computes it again.
+	current atomic.Pointer[poolStep]
+	mu      struct {
 		sync.Mutex
 		pool    *rules.Pool
 		reports []loadReport
@@ -39,7 +39,7 @@ type poolStep struct {
 // loadReport is the newest report of one reporter, and when this node received it.
 type loadReport struct {
 	LoadReport
-	heard time.Duration
+	received time.Duration
 }
 
 // newPools returns the states of set's pools, which may be nil, going on from those before.
@@ -59,7 +59,7 @@ func newPools(set *rules.Set, before map[*rules.Pool]*poolState) map[*rules.Pool
 		}
 		s.mu.Lock()
 		s.mu.pool = p
-		s.now.Store(nil)
+		s.current.Store(nil)
 		s.mu.Unlock()
 		out[p] = s
 	}
@@ -67,7 +67,7 @@ func newPools(set *rules.Set, before map[*rules.Pool]*poolState) map[*rules.Pool
 }
 
 // pool returns the pool of that name, nil if there is none.
-func (b *ruleBook) pool(domain, name string) *rules.Pool {
+func (b *activeRules) pool(domain, name string) *rules.Pool {
 	if b.set == nil {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (b *ruleBook) pool(domain, name string) *rules.Pool {
 
 // at returns the load that counts at now.
 func (s *poolState) at(now time.Duration) *poolStep {
-	if p := s.now.Load(); p != nil && now < p.until {
+	if p := s.current.Load(); p != nil && now < p.until {
 		return p
 	}
 	s.mu.Lock()
@@ -89,17 +89,17 @@ func (s *poolState) computeLocked(now time.Duration) *poolStep {
 	pool := s.mu.pool
 	p := &poolStep{until: math.MaxInt64}
 	if pool.FollowsLoad {
-		s.mu.reports = slices.DeleteFunc(s.mu.reports, func(r loadReport) bool { return now-r.heard >= pool.Expires })
+		s.mu.reports = slices.DeleteFunc(s.mu.reports, func(r loadReport) bool { return now-r.received >= pool.Expires })
 		p.load = pool.Unreported
 		for i, r := range s.mu.reports {
 			if i == 0 || r.Load > p.load {
 				p.load = r.Load
 			}
-			p.until = min(p.until, r.heard+pool.Expires)
+			p.until = min(p.until, r.received+pool.Expires)
 		}
 		p.step = rules.StepOf(p.load)
 	}
-	s.now.Store(p)
+	s.current.Store(p)
 	return p
 }
 
@@ -131,7 +131,7 @@ type PoolStats struct {
 }
 
 // poolStats returns the counts of all pools, sorted.
-func (b *ruleBook) poolStats(now time.Duration) []PoolStats {
+func (b *activeRules) poolStats(now time.Duration) []PoolStats {
 	out := make([]PoolStats, 0, len(b.pools))
 	for p, s := range b.pools {
 		st := PoolStats{Domain: p.Domain, Name: p.Name, Admitted: s.admitted.Load(), Denied: s.denied.Load(), Load: s.at(now).load}
@@ -172,8 +172,8 @@ func (l *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 	if !(r.Load >= 0 && r.Load <= 1) { // a NaN is neither
 		return PoolLoad{}, &Error{Code: Invalid, Field: "load", Message: fmt.Sprintf("%v; want 0 to 1", r.Load)}
 	}
-	book := l.rules.Load()
-	pool := book.pool(r.Domain, r.Pool)
+	active := l.rules.Load()
+	pool := active.pool(r.Domain, r.Pool)
 	switch {
 	case pool == nil:
 		return PoolLoad{}, &Error{Code: NotFound, Field: "pool", Message: fmt.Sprintf("the domain %q has no pool %q", r.Domain, r.Pool)}
@@ -185,15 +185,15 @@ func (l *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 	if l.config.SpreadLoad != nil {
 		l.config.SpreadLoad(r)
 	}
-	return PoolLoad{Load: book.pools[pool].at(l.config.Clock()).load, Expires: pool.Expires}, nil
+	return PoolLoad{Load: active.pools[pool].at(l.config.Clock()).load, Expires: pool.Expires}, nil
 }
 
 // TakeLoad takes a report from another node. It ignores invalid reports, and those of unknown pools.
 func (l *Limiter) TakeLoad(r LoadReport) {
-	book := l.rules.Load()
-	pool := book.pool(r.Domain, r.Pool)
+	active := l.rules.Load()
+	pool := active.pool(r.Domain, r.Pool)
 	if pool == nil || !pool.FollowsLoad || !(r.Load >= 0 && r.Load <= 1) || len(r.Reporter) > MaxText {
 		return
 	}
-	book.pools[pool].report(r, l.config.Clock())
+	active.pools[pool].report(r, l.config.Clock())
 }

@@ -13,7 +13,7 @@ import (
 
 // Stats are counts since the Limiter was made, of checks of every verb.
 type Stats struct {
-	// Calls are calls of Check and Reset, rejected ones too.
+	// Calls are calls of Check, rejected ones too.
 	Calls uint64
 	// Every check is counted once: as Allowed (without Shadowed ones), Denied, Shadowed, or in Errors by code.
 	Allowed, Denied, Shadowed uint64
@@ -104,24 +104,24 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 
 // Stats returns the counts since the Limiter was made.
 func (l *Limiter) Stats() Stats {
-	book, all := l.rules.Load(), l.results.load()
+	active, all := l.rules.Load(), l.results.load()
 	st := Stats{
 		Calls: l.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
-		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(book.unmatched)),
-		Rules: statsOf(book.counts.byName), Descriptors: book.descriptors.snapshot(), Pools: book.poolStats(l.config.Clock()),
+		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(active.unmatched)),
+		Rules: statsOf(active.counts.byName), Descriptors: active.descriptors.snapshot(), Pools: active.poolStats(l.config.Clock()),
 	}
 	st.APIs, st.Latency = l.apiLatencies()
 	for _, c := range checkCodes {
 		st.Errors[c] = l.failures[c].Load()
 	}
-	for domain, n := range book.unmatched {
+	for domain, n := range active.unmatched {
 		st.Unmatched[domain] = n.Load()
 	}
 	return st
 }
 
 // count adds a batch that was decided at now to the statistics.
-func (l *Limiter) count(now time.Duration, book *ruleBook, b *Batch) {
+func (l *Limiter) count(now time.Duration, active *activeRules, b *Batch) {
 	var all, one sums
 	var rule *rules.Rule
 	for i := range b.Results {
@@ -132,22 +132,22 @@ func (l *Limiter) count(now time.Duration, book *ruleBook, b *Batch) {
 		}
 		if r.unmatched > rules.UnmatchedAllow {
 			domain := b.Checks[i].Domain
-			if book.unmatched[domain] == nil {
+			if active.unmatched[domain] == nil {
 				domain = UnknownDomains
 			}
-			book.unmatched[domain].Add(1)
-			l.lines.log(now, domain, &b.Checks[i], r.unmatched)
+			active.unmatched[domain].Add(1)
+			l.unmatchedLog.log(now, domain, &b.Checks[i], r.unmatched)
 		}
 		if r.Rule != rule {
 			if rule != nil {
-				book.counts.byRule[rule].add(one)
+				active.counts.byRule[rule].add(one)
 			}
 			rule, one = r.Rule, sums{}
 		}
 		one.add(r)
-		book.descriptors.add(book.set, l.config.Hasher, b, i)
-		if r.asked {
-			pool := book.pools[r.Rule.Elastic.Pool]
+		active.descriptors.add(active.set, l.config.Hasher, b, i)
+		if r.poolAsked {
+			pool := active.pools[r.Rule.Elastic.Pool]
 			if r.Elastic {
 				pool.admitted.Add(1)
 			} else {
@@ -156,7 +156,7 @@ func (l *Limiter) count(now time.Duration, book *ruleBook, b *Batch) {
 		}
 	}
 	if rule != nil {
-		book.counts.byRule[rule].add(one)
+		active.counts.byRule[rule].add(one)
 	}
 	l.results.add(all)
 }
@@ -272,7 +272,7 @@ func newUnmatched(set *rules.Set, before map[string]*atomic.Uint64) map[string]*
 	return counts
 }
 
-// API is the one that a call came in by.
+// API is the one that received a call.
 type API uint8
 
 // The APIs. OtherAPI is the zero value, and APIs their number.

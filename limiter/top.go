@@ -175,9 +175,9 @@ const (
 	// A window has three to four slots of topPlaces keys.
 	topSlot   = 20 * time.Second
 	topPlaces = 2048
-	// Above busy checks in a second one in sparse is counted, with that weight.
-	busy   = 1000
-	sparse = 16
+	// Above sampleAbove checks in a second, one in sampleOneIn is counted, with that weight.
+	sampleAbove = 1000
+	sampleOneIn = 16
 )
 
 // topCount counts the heaviest keys of this node's APIs. Under load most checks cost one random number, and no lock or counter
@@ -187,7 +187,7 @@ type topCount struct {
 	// random is uniform over uint32.
 	random func() uint32
 
-	every   atomic.Uint32 // one in so many is counted: 1 or sparse
+	every   atomic.Uint32 // one in so many is counted: 1 or sampleOneIn
 	second  atomic.Int64
 	counted atomic.Int64 // in this second
 }
@@ -216,7 +216,7 @@ func (l *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unmatched {
 			continue
 		}
-		t.pace(now, every)
+		t.adjustSampling(now, every)
 		b.named = named{c, r.Rule, set, l.config.Hasher}
 		key := l.counterKey(b, c, r.Rule)
 		t.frequent.Add(now, key, uint64(every), &b.named)
@@ -226,18 +226,18 @@ func (l *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	}
 }
 
-// pace sets the sampling: of all checks after a second with few, of one in sparse as soon as a second has many.
-func (t *topCount) pace(now time.Duration, every uint32) {
+// adjustSampling begins to sample as soon as a second has more than sampleAbove checks, and ends it after a second with fewer.
+func (t *topCount) adjustSampling(now time.Duration, every uint32) {
 	second := int64(now / time.Second)
 	if last := t.second.Load(); last != second && t.second.CompareAndSwap(last, second) {
 		next := uint32(1)
-		if n := t.counted.Swap(0) * int64(every); n > busy && second-last == 1 {
-			next = sparse
+		if n := t.counted.Swap(0) * int64(every); n > sampleAbove && second-last == 1 {
+			next = sampleOneIn
 		}
 		t.every.Store(next)
 	}
-	if t.counted.Add(1) > busy && every == 1 {
-		t.every.Store(sparse)
+	if t.counted.Add(1) > sampleAbove && every == 1 {
+		t.every.Store(sampleOneIn)
 	}
 }
 

@@ -109,7 +109,7 @@ func TestTopSamples(t *testing.T) {
 	if got < hot*9/10 || got > hot*11/10 {
 		t.Errorf("%d checks are told as %d", hot, got)
 	}
-	if every := s.top.every.Load(); every != sparse {
+	if every := s.top.every.Load(); every != sampleOneIn {
 		t.Errorf("one in %d is counted while there are many", every)
 	}
 	for range 100 { // few again: one of the first of them shows it

@@ -2,18 +2,18 @@ package limiter
 
 import "github.com/sluice-project/sluice/internal/tracing"
 
-// begin begins the span of a call; most have none.
-func (l *Limiter) begin(b *Batch) *tracing.Span {
+// startSpan begins the span of a call; most have none.
+func (l *Limiter) startSpan(b *Batch) *tracing.Span {
 	if l.config.Tracer == nil {
 		return nil
 	}
 	span := l.config.Tracer.Call("sluice.check", b.Traceparent)
-	b.asked.Trace = span.Trace()
+	b.queued.Trace = span.Trace()
 	return span
 }
 
-// end ends the span of a decided call. It has no values of descriptors.
-func (b *Batch) end(span *tracing.Span) {
+// endSpan ends the span of a decided call. It has no values of descriptors.
+func (b *Batch) endSpan(span *tracing.Span) {
 	if span == nil {
 		return
 	}

@@ -130,7 +130,7 @@ func TestUnmatchedLines(t *testing.T) {
 		t.Errorf("a line has %d bytes", log.Len())
 	}
 	b := batch(t, entry("nobody", "a"))
-	if n := testing.AllocsPerRun(100, func() { s.lines.log(now, "shop", &b.Checks[0], rules.UnmatchedWarn) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.unmatchedLog.log(now, "shop", &b.Checks[0], rules.UnmatchedWarn) }); n != 0 {
 		t.Errorf("%v allocations between lines", n)
 	}
 }

@@ -93,9 +93,6 @@ func (e *AuthorizeEntry) Of(source string) string {
 	return e.Value
 }
 
-// Bounded reports whether the entry can only have values that stand in the file, however long the source is.
-func (e *AuthorizeEntry) Bounded() bool { return e.From == FromFile || len(e.patterns) > 0 }
-
 // Trusts reports whether addr is a trusted proxy's address. An IPv4 address mapped into IPv6 is that IPv4 address, and
 // the zone of an IPv6 address does not count.
 func (a *Authorize) Trusts(addr netip.Addr) bool {

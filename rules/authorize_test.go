@@ -68,24 +68,20 @@ func TestAuthorizeAsRead(t *testing.T) {
 
 func TestAuthorizeEntryOf(t *testing.T) {
 	for _, c := range []struct {
-		entry   string
-		bounded bool
-		of      map[string]string // what the source has: the value
+		entry string
+		of    map[string]string // what the source has: the value
 	}{
-		{"key: a, value: x", true, map[string]string{"": "x"}},
-		{"key: a, from: path", false, map[string]string{"": "", "/x": "/x"}},
-		{"key: a, from: header, name: N, default: none", false, map[string]string{"": "none", "x": "x"}},
-		{"key: a, from: path, patterns: [/login, /api/*, '*.png', /a*b*c]", true, map[string]string{
+		{"key: a, value: x", map[string]string{"": "x"}},
+		{"key: a, from: path", map[string]string{"": "", "/x": "/x"}},
+		{"key: a, from: header, name: N, default: none", map[string]string{"": "none", "x": "x"}},
+		{"key: a, from: path, patterns: [/login, /api/*, '*.png', /a*b*c]", map[string]string{
 			"": "", "/login": "/login", "/login/": "", "/api/": "/api/*", "/api/x.png": "/api/*", "/x.png": "*.png", "/api": "",
 			"/abc": "/a*b*c", "/a-b-c": "/a*b*c", "/ac": "", "/API/": "",
 		}},
-		{"key: a, from: method, patterns: [GET, HEAD], default: write", true, map[string]string{"GET": "GET", "POST": "write", "": "write"}},
-		{"key: a, from: path, patterns: ['*']", true, map[string]string{"/": "*", "": ""}},
+		{"key: a, from: method, patterns: [GET, HEAD], default: write", map[string]string{"GET": "GET", "POST": "write", "": "write"}},
+		{"key: a, from: path, patterns: ['*']", map[string]string{"/": "*", "": ""}},
 	} {
 		e := mustParse(t, entry(c.entry)).Authorize("d").Descriptors[0][0]
-		if e.Bounded() != c.bounded {
-			t.Errorf("%s: bounded %v", c.entry, e.Bounded())
-		}
 		for source, want := range c.of {
 			if got := e.Of(source); got != want {
 				t.Errorf("%s: %q is %q, want %q", c.entry, source, got, want)

@@ -7,17 +7,11 @@ package rules
 
 import (
 	"cmp"
-	_ "embed"
 	"maps"
 	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
 )
-
-// Schema is the JSON Schema (draft 2020-12) of rule files.
-//
-//go:embed schema.json
-var Schema string
 
 // Entry is one (key, value) of a descriptor.
 type Entry struct{ Key, Value string }

@@ -26,8 +26,8 @@ type channel struct {
 	changed []*target
 	active  []*target // being synced
 	waiting []*target // waiting for initial sync, next owners first
-	// unfit: its targets were abandoned because it stalls or leaves.
-	unfit bool
+	// unavailable: its targets were abandoned because it stalls or leaves.
+	unavailable bool
 	// notServing is when the peer last reported that it takes no partitions.
 	notServing int64
 
@@ -97,8 +97,8 @@ func (m *Machine) abandonAll(ch *channel) {
 			m.abandon(t)
 		}
 	}
-	if m.pace.last == ch {
-		m.pace.transferBatch = nil // its receipt may never arrive
+	if m.throttle.last == ch {
+		m.throttle.inFlight = nil // its receipt may never arrive
 	}
 	for _, f := range ch.inFlight {
 		closes := false
@@ -125,16 +125,16 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 			ch.notServing = m.now
 		}
 		ch.rtt.Add(m.now, m.now-f.first)
-		if f == m.pace.transferBatch {
-			m.pace.transferBatch, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
+		if f == m.throttle.inFlight {
+			m.throttle.inFlight, m.throttle.pauseUntil = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), maxPause)
 		}
-		m.takeResults(ch, f, r)
+		m.takeResults(f, r)
 		return
 	}
 }
 
 // takeResults reports the result of each part to its target.
-func (m *Machine) takeResults(ch *channel, f *transferBatch, r *message.Receipt) {
+func (m *Machine) takeResults(f *transferBatch, r *message.Receipt) {
 	var rejected map[int]message.Rejection
 	if len(r.Rejected) > 0 {
 		rejected = make(map[int]message.Rejection, len(r.Rejected))
@@ -147,7 +147,7 @@ func (m *Machine) takeResults(ch *channel, f *transferBatch, r *message.Receipt)
 		if t == nil {
 			continue
 		}
-		t.under--
+		t.inFlight--
 		if t.gone {
 			continue
 		}
@@ -159,26 +159,26 @@ func (m *Machine) takeResults(ch *channel, f *transferBatch, r *message.Receipt)
 	}
 }
 
-// pace throttles initial syncs, which are not urgent and may have millions of counters, in favour of checks. A process has
-// one batch with initial-sync counters in flight at a time, over all peers; the longer its receipt took, the longer the
-// pause. State that a claim fetches is not throttled.
-type pace struct {
-	// transferBatch is the one in flight. last is the channel of it or of its predecessor.
-	transferBatch *transferBatch
-	last          *channel
-	rest          int64 // no new one before this time
-	hurry         bool
+// throttle limits initial syncs in favour of checks: they are not urgent and may have millions of counters. A process has one
+// batch with initial-sync counters in flight at a time, over all peers; the longer its receipt took, the longer the pause. State
+// that a claim fetches is not limited.
+type throttle struct {
+	// inFlight is the one in flight. last is the channel of it or of its predecessor.
+	inFlight   *transferBatch
+	last       *channel
+	pauseUntil int64 // no new one before this time
+	hurry      bool
 }
 
-// longestRest is the longest pause (ns) between two batches.
-const longestRest = int64(200e6)
+// maxPause is the longest pause (ns) between two batches.
+const maxPause = int64(200e6)
 
-// may reports whether a batch may contain initial-sync counters now.
-func (p *pace) may(now int64) bool { return p.hurry || p.transferBatch == nil && now >= p.rest }
+// allows reports whether a batch may contain initial-sync counters now.
+func (p *throttle) allows(now int64) bool { return p.hurry || p.inFlight == nil && now >= p.pauseUntil }
 
 // inTurn calls f for all channels, round-robin from the one after the last paced batch.
 func (m *Machine) inTurn(f func(ch *channel)) {
-	from := slices.Index(m.channels, m.pace.last) + 1
+	from := slices.Index(m.channels, m.throttle.last) + 1
 	for _, ch := range m.channels[from:] {
 		f(ch)
 	}
@@ -188,42 +188,42 @@ func (m *Machine) inTurn(f func(ch *channel)) {
 }
 
 // Hurry removes the pauses between initial syncs: this process wants to leave.
-func (m *Machine) Hurry() { m.pace.hurry = true }
+func (m *Machine) Hurry() { m.throttle.hurry = true }
 
 // Due returns when the pause of initial syncs ends, math.MaxInt64 without a pause. Call Tick then.
 func (m *Machine) Due() int64 {
-	if m.pace.transferBatch == nil && m.pace.rest > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
-		return m.pace.rest
+	if m.throttle.inFlight == nil && m.throttle.pauseUntil > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
+		return m.throttle.pauseUntil
 	}
 	return math.MaxInt64
 }
 
-func (ch *channel) fillable() bool { return !ch.unfit && len(ch.active)+len(ch.waiting) > 0 }
+func (ch *channel) fillable() bool { return !ch.unavailable && len(ch.active)+len(ch.waiting) > 0 }
 
-// Config's constants fit networks that answer within milliseconds. Some grow with the shortest recent round-trip time,
-// which depends on the distance of a peer and not on its load; see docs/protocol.md.
+// The constants fit networks that answer within milliseconds. Some timeouts grow with the shortest recent round-trip time, which
+// depends on the distance of a peer and not on its load; see docs/protocol.md.
 
 // resendAfter is the wait for a receipt. It stays below stallAfter, because receipts of resent batches are late by this
 // time: without a bound the round-trip time would grow by half with each resend.
 func (m *Machine) resendAfter(ch *channel) int64 {
-	return min(int64(m.c.Resend)+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
+	return min(resendTimeout+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
 }
 
 // answerAfter is the wait for any other response of peer.
 func (m *Machine) answerAfter(peer message.Peer) int64 {
-	return int64(m.c.Resend) + 3*m.c.Quorum.RTT(peer)/2
+	return resendTimeout + 3*m.c.Quorum.RTT(peer)/2
 }
 
-// answersAfter is the wait for responses of all members.
-func (m *Machine) answersAfter() (longest int64) {
-	longest = int64(m.c.Resend)
-	m.others(func(p message.Peer) { longest = max(longest, m.answerAfter(p)) })
+// longestAnswerAfter is the wait for responses of all members.
+func (m *Machine) longestAnswerAfter() (longest int64) {
+	longest = resendTimeout
+	m.forOthers(func(p message.Peer) { longest = max(longest, m.answerAfter(p)) })
 	return longest
 }
 
 // stallAfter is how long peer may confirm nothing: at least its ackTTL, which is long on networks that lose packets.
 func (m *Machine) stallAfter(peer message.Peer) int64 {
-	return max(int64(m.c.Stall), m.c.Quorum.AckTTL(peer))
+	return max(stallTimeout, m.c.Quorum.AckTTL(peer))
 }
 
 // trustFor is how recently an owner must have been heard for a claim of its partition to be rejected.
@@ -231,9 +231,9 @@ func (m *Machine) trustFor(owner message.Peer) int64 { return m.c.Quorum.AckTTL(
 
 // Parameters of gateOf.
 const (
-	far      = int64(25 * time.Millisecond)
+	farRTT   = int64(25 * time.Millisecond)
 	gateStep = int64(10 * time.Millisecond)
-	gateMost = int64(time.Second)
+	maxRTT   = int64(time.Second)
 )
 
 // gateOf returns how long a change of p may be unconfirmed: Config.Gate, plus two round trips to the nearest complete
@@ -241,7 +241,7 @@ const (
 // of at most 1 s. A check rejected by the gate is retried one round trip later, so the gate must not close while replicas
 // confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
-	nearest, second, n := gateMost, gateMost, 0
+	nearest, second, n := maxRTT, maxRTT, 0
 	for _, t := range p.ownership.targets {
 		if t.stage == complete {
 			n++
@@ -252,7 +252,7 @@ func (m *Machine) gateOf(p *partition) time.Duration {
 	if n >= 2 && m.c.Replicas == 2 {
 		nearest = second
 	}
-	if nearest < far {
+	if nearest < farRTT {
 		return m.c.Gate
 	}
 	return m.c.Gate + time.Duration((2*nearest+gateStep/2)/gateStep*gateStep)
@@ -264,8 +264,8 @@ const (
 	maxWindow = 64
 )
 
-// full reports whether the next batch must wait for a receipt.
-func (m *Machine) full(ch *channel) bool {
+// windowFull reports whether the next batch must wait for a receipt.
+func (m *Machine) windowFull(ch *channel) bool {
 	if len(ch.inFlight) == 0 {
 		return false
 	}

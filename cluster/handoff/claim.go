@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -39,7 +40,7 @@ type claim struct {
 	tries     int
 	// maybeOwned are epochs that granters have granted to other processes before; see partition.maybeOwned.
 	maybeOwned []message.Epoch
-	incoming   *arrival // the state being fetched, if it is kept beside the shard
+	fetched    *fetchedState // the state being fetched, if it is kept beside the shard
 }
 
 // maxTries is the number of unanswered fetches after which the claim starts again, since the offered state may be lost.
@@ -61,9 +62,9 @@ type offer struct {
 	mark message.Mark
 }
 
-// claimDue claims partitions that have no live owner and belong here, and continues claims. slow: search for lost
+// continueClaims claims partitions that have no live owner and belong here, and continues claims. slow: search for lost
 // partitions too.
-func (m *Machine) claimDue(slow bool) {
+func (m *Machine) continueClaims(slow bool) {
 	if slow && m.mayClaim() {
 		m.claimLost()
 	}
@@ -73,7 +74,7 @@ func (m *Machine) claimDue(slow bool) {
 			p := &m.parts[i]
 			if c := p.claim; c == nil || c.request != req {
 				return true
-			} else if c.stage <= requesting && !m.lost(p) {
+			} else if c.stage <= requesting && !m.ownerless(p) {
 				p.claim = nil // its owner is back
 				return true
 			}
@@ -86,9 +87,9 @@ func (m *Machine) claimDue(slow bool) {
 		m.claimProbed(req)
 		m.grantSelf(req)
 		for _, i := range req.parts {
-			m.advance(&m.parts[i])
+			m.advanceClaim(&m.parts[i])
 		}
-		if m.now-req.sent >= m.answersAfter() {
+		if m.now-req.sent >= m.longestAnswerAfter() {
 			m.sendClaims(req)
 		}
 	}
@@ -106,7 +107,7 @@ func (m *Machine) claimLost() {
 	var req *claimRequest
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
+		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.ownerless(p) ||
 			p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer) {
 			continue
 		}
@@ -243,8 +244,8 @@ func (req *claimRequest) noteAcked(granter, boot string, until int64) {
 	req.acked[i].until = max(req.acked[i].until, until)
 }
 
-// advance continues p's claim as far as possible.
-func (m *Machine) advance(p *partition) {
+// advanceClaim continues p's claim as far as possible.
+func (m *Machine) advanceClaim(p *partition) {
 	c := p.claim
 	if c == nil {
 		return
@@ -255,7 +256,7 @@ func (m *Machine) advance(p *partition) {
 	if c.stage == waitingOut {
 		c.waitUntil = min(c.waitUntil, m.safeFrom(c))
 	}
-	if c.stage == waitingOut && m.now >= c.waitUntil && m.hasQuorum() && !m.awaits(p, c) {
+	if c.stage == waitingOut && m.now >= c.waitUntil && m.hasQuorum() && !m.awaitsFormerOwner(p, c) {
 		c.stage, c.fetchedAt = fetching, never
 		slices.SortStableFunc(c.states, m.better)
 	}
@@ -267,7 +268,7 @@ func (m *Machine) advance(p *partition) {
 		return
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
-		m.win(p, p.completeness())
+		m.completeClaim(p, p.completeness())
 	} else if c.fetchedAt == never || m.now-c.fetchedAt >= 5*m.answerAfter(c.states[0].peer) {
 		if c.fetchedAt, c.tries = m.now, c.tries+1; c.tries > maxTries {
 			p.claim = nil
@@ -284,7 +285,7 @@ func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
 		return false
 	}
 	for _, p := range m.view.Members {
-		if p != m.c.Self && !slices.Contains(c.granted, p) && m.concerned(p) {
+		if p != m.c.Self && !slices.Contains(c.granted, p) && m.mayKnowPartitions(p) {
 			return false
 		}
 	}
@@ -298,9 +299,9 @@ func (m *Machine) hasAllGrants(c *claim, ownVote int) bool {
 	return true
 }
 
-// awaits reports whether c waits for a process that is back and may have owned p unnoticed. sendLateClaims asks it.
-func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
-	if m.now < c.waitUntil+2*m.answersAfter() {
+// awaitsFormerOwner reports whether c waits for a process that is back and may have owned p unnoticed (see sendLateClaims).
+func (m *Machine) awaitsFormerOwner(p *partition, c *claim) (yes bool) {
+	if m.now < c.waitUntil+2*m.longestAnswerAfter() {
 		m.claimRecipients(func(q message.Peer) {
 			yes = yes || slices.ContainsFunc(c.maybeOwned, func(e message.Epoch) bool { return e.Boot == q.Boot && p.lastOwned.Less(e) && !c.grantedBy(e.Boot) })
 		})
@@ -325,8 +326,8 @@ func (m *Machine) votes(c *claim) (n int) {
 	return n
 }
 
-// concerned reports whether p may know partitions of this cluster ID: it is a voter, or has shown that it knows the set.
-func (m *Machine) concerned(p message.Peer) bool {
+// mayKnowPartitions reports whether p may know partitions of this cluster ID: it is a voter, or has shown that it knows the set.
+func (m *Machine) mayKnowPartitions(p message.Peer) bool {
 	return m.c.Quorum.Set().Has(p.Name) || m.c.Quorum.Shares(p)
 }
 
@@ -347,32 +348,23 @@ func (m *Machine) safeFrom(c *claim) int64 {
 // better orders offers: complete before partial, then by mark, then first the process that made the decisions of that mark,
 // which also has unreplicated changes, then this process.
 func (m *Machine) better(a, b offer) int {
-	if a.has != b.has {
-		return int(b.has) - int(a.has)
-	}
-	if c := b.mark.Compare(a.mark); c != 0 {
-		return c
-	}
-	if decided := a.peer.Boot == a.mark.Epoch.Boot; decided != (b.peer.Boot == b.mark.Epoch.Boot) {
-		if decided {
-			return -1
+	rank := func(o offer) (n int) {
+		if o.peer.Boot == o.mark.Epoch.Boot {
+			n = 2
 		}
-		return 1
+		if o.peer == m.c.Self {
+			n++
+		}
+		return n
 	}
-	switch m.c.Self {
-	case a.peer:
-		return -1
-	case b.peer:
-		return 1
-	}
-	return comparePeers(a.peer, b.peer)
+	return cmp.Or(cmp.Compare(b.has, a.has), b.mark.Compare(a.mark), cmp.Compare(rank(b), rank(a)), a.peer.Compare(b.peer))
 }
 
-// win makes this process owner of the claimed p. has is the completeness of the best state found.
-func (m *Machine) win(p *partition, has message.Completeness) {
+// completeClaim makes this process owner of the claimed p. has is the completeness of the best state found.
+func (m *Machine) completeClaim(p *partition, has message.Completeness) {
 	c := p.claim
 	start := message.Mark{}
-	p.state.loss = m.missing(p, c, has)
+	p.state.loss = m.lossAfter(p, c, has)
 	switch has {
 	case message.None:
 		m.stats.WithoutState++
@@ -383,5 +375,5 @@ func (m *Machine) win(p *partition, has message.Completeness) {
 		start = p.state.mark
 	}
 	m.stats.Takeovers++
-	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
+	m.becomeOwner(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
 }

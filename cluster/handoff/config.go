@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -8,6 +9,21 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Intervals and timeouts (ns). Some grow with the round-trip time, see channel.go.
+const (
+	// flushInterval is the minimum interval between two searches for changes.
+	flushInterval = int64(20 * time.Millisecond)
+	// stallTimeout is how long a replica node may confirm nothing.
+	stallTimeout = int64(500 * time.Millisecond)
+	// resendTimeout is the wait for a response.
+	resendTimeout = int64(100 * time.Millisecond)
+	// fullListInterval is the interval between full lists of owned partitions.
+	fullListInterval = int64(time.Second)
+	// gatherTimeout is how long a process that is Recorded or has restored a partition waits for all voters before it claims
+	// with a majority.
+	gatherTimeout = int64(10 * time.Second)
 )
 
 // Config configures a Machine. Zero durations mean their defaults.
@@ -24,20 +40,9 @@ type Config struct {
 	// Gate is the age of the oldest unconfirmed change at which the owner stops deciding, plus the round-trip time to a
 	// distant replica. 0 means 50 ms.
 	Gate time.Duration
-	// Flush is the minimum interval between two searches for changes. 0 means 20 ms.
-	Flush time.Duration
-	// Stall is how long a replica node may confirm nothing. 0 means 500 ms.
-	Stall time.Duration
-	// Resend is the wait for a response. 0 means 100 ms.
-	Resend time.Duration
-	// Digest is the interval between full lists of owned partitions. 0 means 1 s.
-	Digest time.Duration
 	// Recorded: the process keeps snapshots, so other voters may have later ones, even if it found no usable snapshot
 	// itself.
 	Recorded bool
-	// Gather is how long a process that is Recorded or has restored a partition waits for all voters before it claims with
-	// a majority. 0 means 10 s.
-	Gather time.Duration
 	// InitialSyncs is the number of partitions synced to one node at a time. 0 means 16.
 	InitialSyncs int
 	// Chunk is the number of counters in a transfer batch. 0 means 4096.
@@ -71,54 +76,28 @@ func (c Config) Validate() error {
 		return fmt.Errorf("handoff: InitialSyncs: %d; want a number of partitions, or 0 for the default", c.InitialSyncs)
 	case c.Rest < 0:
 		return fmt.Errorf("handoff: Rest: %d; want a number of times, or 0 for the default", c.Rest)
+	case c.Gate < 0:
+		return fmt.Errorf("handoff: Gate: %v; want a positive duration, or 0 for the default", c.Gate)
+	case c.LostHold < 0:
+		return fmt.Errorf("handoff: LostHold: %v; want a positive duration, or 0 for the default", c.LostHold)
 	case c.Chunk < 0:
 		return fmt.Errorf("handoff: Chunk: %d; want a number of counters, or 0 for the default", c.Chunk)
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"Gate", c.Gate}, {"Flush", c.Flush}, {"Stall", c.Stall},
-		{"Resend", c.Resend}, {"Digest", c.Digest}, {"Gather", c.Gather}, {"LostHold", c.LostHold},
-	} {
-		if f.d < 0 {
-			return fmt.Errorf("handoff: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
-		}
 	}
 	return nil
 }
 
 func (c Config) withDefaults() Config {
-	for _, f := range []struct {
-		d       *time.Duration
-		instead time.Duration
-	}{
-		{&c.Gate, 50 * time.Millisecond}, {&c.Flush, 20 * time.Millisecond},
-		{&c.Stall, 500 * time.Millisecond}, {&c.Resend, 100 * time.Millisecond}, {&c.Digest, time.Second},
-		{&c.Gather, 10 * time.Second},
-	} {
-		if *f.d == 0 {
-			*f.d = f.instead
-		}
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.InitialSyncs == 0 {
-		c.InitialSyncs = 16
-	}
-	if c.Chunk == 0 {
-		c.Chunk = 4096
-	}
+	c.Gate = cmp.Or(c.Gate, 50*time.Millisecond)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.InitialSyncs = cmp.Or(c.InitialSyncs, 16)
+	c.Chunk = cmp.Or(c.Chunk, 4096)
+	c.Rest = cmp.Or(c.Rest, 9)
 	if c.Share == nil {
 		c.Share = func(_, n int, work func(i int)) {
 			for i := range n {
 				work(i)
 			}
 		}
-	}
-	if c.Rest == 0 {
-		c.Rest = 9
 	}
 	return c
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// arrival is a state that a claim fetches, kept beside the shard until complete, because the shard's own state is valuable:
+// fetchedState is a state that a claim fetches, kept beside the shard until complete, because the shard's own state is valuable:
 // it may be divergent and unique, or complete and the best there is if the fetch fails.
-type arrival struct {
+type fetchedState struct {
 	state
 	portions []portion
 }
@@ -37,7 +37,7 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 		}
 	}
 	t := m.addTarget(p, from, message.Answer)
-	t.first() // checks wait for it
+	t.moveToFront() // checks wait for it
 	t.gen = b.Gen
 	p.state.answers = append(p.state.answers, t)
 }
@@ -50,52 +50,52 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 		return false
 	}
 	if part.Begin {
-		m.expect(from, p, part)
+		m.beginFetch(from, p, part)
 	}
 	s := &p.state
-	if c.incoming != nil {
-		s = &c.incoming.state
+	if c.fetched != nil {
+		s = &c.fetched.state
 	}
 	if p.isOwned() || !s.continues(from, part) {
 		return false
 	}
 	c.fetchedAt, c.tries = m.now, 0
 	taken := false
-	if c.incoming == nil {
-		taken = m.put(p, part, b, data)
+	if c.fetched == nil {
+		taken = m.importPortion(p, part, b, data)
 	} else {
-		taken = m.putAside(p, part, b, data)
+		taken = m.addFetched(p, part, b, data)
 	}
 	switch {
 	case !taken:
-		c.states, c.incoming = c.states[1:], nil // the offered state is unusable
+		c.states, c.fetched = c.states[1:], nil // the offered state is unusable
 	case part.End:
-		m.win(p, c.states[0].has)
+		m.completeClaim(p, c.states[0].has)
 	}
 	return taken
 }
 
-// expect prepares p for the parts of a fetched state.
-func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
+// beginFetch prepares p for the parts of a fetched state.
+func (m *Machine) beginFetch(from message.Peer, p *partition, part *message.Part) {
 	s := state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
 		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
 	}
-	p.claim.incoming = nil
+	p.claim.fetched = nil
 	if p.completeness() == message.Complete {
-		p.claim.incoming = &arrival{state: s}
+		p.claim.fetched = &fetchedState{state: s}
 		return
 	}
-	m.forget(p)
+	m.dropState(p)
 	p.enter(syncing)
 	p.state = s
 }
 
-// putAside keeps a portion until the last one has arrived. Then they replace the shard's state, or are merged into it if it
+// addFetched keeps a portion until the last one has arrived. Then they replace the shard's state, or are merged into it if it
 // is divergent.
-func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
-	a := p.claim.incoming
-	a.sum = add(a.sum, data)
+func (m *Machine) addFetched(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
+	a := p.claim.fetched
+	a.sum = addChecksum(a.sum, data)
 	a.portions = append(a.portions, portion{m.now - b.Age, &b.Image, data, part.Counters})
 	if !part.End {
 		return true
@@ -106,19 +106,19 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 	}
 	join := p.phase == divergent && guard.On(guard.DivergentMerge)
 	if !join {
-		m.forget(p)
+		m.dropState(p)
 	}
 	for _, x := range a.portions {
 		if m.c.Table.Import(x.at, p.number, x.image, x.data, x.counters, join) != nil {
 			m.stats.Damaged++
 			if !join {
-				m.forget(p)
+				m.dropState(p)
 			}
 			return false
 		}
 	}
 	p.state.release()
-	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.last) {
+	if own := &p.state; join && !own.closeAbandoned && !own.mark.Epoch.Less(a.loss.last) {
 		a.loss = own.loss // the divergent copy has what the fetched state lacks
 	}
 	if !join {

@@ -22,8 +22,8 @@ func TestRunsAreForgotten(t *testing.T) {
 	}
 	// One that is silent may come back.
 	s.SetView(100, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Replica: []int{1}})
-	if len(s.heard) != 1 || len(s.pendingGrantsSent) != 1 || len(s.channels) > 2 {
-		t.Errorf("remembers %d lists, pending grants for %d and %d channels", len(s.heard), len(s.pendingGrantsSent), len(s.channels))
+	if len(s.announced) != 1 || len(s.pendingGrantsSent) != 1 || len(s.channels) > 2 {
+		t.Errorf("remembers %d lists, pending grants for %d and %d channels", len(s.announced), len(s.pendingGrantsSent), len(s.channels))
 	}
 }
 

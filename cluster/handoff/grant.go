@@ -7,13 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// takeClaim answers a claim or probe. A grant is a promise: processes that have not seen it get no acknowledgement from
-// here any more.
 func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
-	if b.Probe {
-		m.send(from, m.answerProbe(from, b))
-		return
-	}
 	m.send(from, m.answerClaim(from, b))
 }
 
@@ -36,37 +30,21 @@ func (m *Machine) takeGrant(from message.Peer, p *partition, part *message.Claim
 	}
 }
 
-// answerProbe answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
-// and depose a live owner; probes avoid that.
-func (m *Machine) answerProbe(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
-	g := &message.ClaimResponse{
-		ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version,
-	}
-	for _, c := range b.Parts {
-		if c.Partition < 0 || c.Partition >= len(m.parts) {
-			continue
-		}
-		p := &m.parts[c.Partition]
-		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
-		g.Parts = append(g.Parts, message.ClaimResponsePart{
-			Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner,
-			OK: m.mayGrant(p, claimer, epoch),
-		})
-	}
-	return g
-}
-
-// answerClaim answers a claim of this process or another one, and promises what it grants.
+// answerClaim answers a claim or probe of this process or another one, and promises what it grants to a claim: processes that
+// have not seen the grant get no acknowledgement from here any more. It promises nothing to a probe: if one process rejected a
+// claim, the promises of the others would remain and depose a live owner.
 func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.ClaimResponse {
-	g := &message.ClaimResponse{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
+	g := &message.ClaimResponse{ID: b.ID, Probe: b.Probe, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
 	for _, c := range b.Parts {
 		if c.Partition < 0 || c.Partition >= len(m.parts) {
 			continue
 		}
 		p := &m.parts[c.Partition]
 		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
-		part := message.ClaimResponsePart{Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner}
-		if part.OK = m.mayGrant(p, claimer, epoch); part.OK {
+		part := message.ClaimResponsePart{
+			Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner, OK: m.mayGrant(p, claimer, epoch),
+		}
+		if part.OK && !b.Probe {
 			m.learn(p, epoch, claimer)
 			if p.isOwned() {
 				m.stepDown(p, epoch.Gen) // reached only if the epoch is not checked
@@ -82,7 +60,9 @@ func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.C
 		}
 		g.Parts = append(g.Parts, part)
 	}
-	g.Acked = m.c.Quorum.Acked(m.now, m.nextGrantsSeq())
+	if !b.Probe {
+		g.Acked = m.c.Quorum.Acked(m.now, m.nextGrantsSeq())
+	}
 	return g
 }
 
@@ -111,7 +91,7 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
 		p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer):
 		return false
-	case m.present(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
+	case m.recentlyConfirmed(p) && k.status != ownerReleased && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
 		// The owner seems to be alive; perhaps only the claimer does not hear it.
 		heard := m.c.Quorum.Heard(k.owner)
 		return heard == never || m.now-heard > m.trustFor(k.owner)
@@ -119,11 +99,11 @@ func (m *Machine) mayGrantNew(p *partition, claimer message.Peer, epoch message.
 	return true
 }
 
-// present reports whether p's ownership was confirmed recently: by the owner itself, or by processes that know it or have
+// recentlyConfirmed reports whether p's ownership was confirmed recently: by the owner itself, or by processes that know it or have
 // granted its claim.
-func (m *Machine) present(p *partition) bool {
+func (m *Machine) recentlyConfirmed(p *partition) bool {
 	k := &p.known
-	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
+	return k.status == ownerAnnounced || p.promised != k.epoch && m.now-k.since <= 2*fullListInterval+3*m.c.Quorum.RTT(k.owner)
 }
 
 // sentPendingGrants is the last message of pending grants to a peer.
@@ -144,8 +124,8 @@ func (m *Machine) nextGrantsSeq() uint64 {
 	return m.grantsSeq
 }
 
-// publish gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
-func (m *Machine) publish() {
+// publishGrants gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
+func (m *Machine) publishGrants() {
 	if !m.unpublished {
 		return
 	}

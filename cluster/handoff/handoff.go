@@ -13,11 +13,11 @@ func (k *packing) closes() {
 		t := ch.closes[0]
 		ch.closes = ch.closes[1:]
 		p := t.part
-		if p.ownership.previousOwner == ch.peer && m.now-p.ownership.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
-			p.ownership.later = true // offered again when the time has passed
+		if p.ownership.previousOwner == ch.peer && m.now-p.ownership.since < fullListInterval || m.now < ch.notServing+fullListInterval {
+			p.ownership.closeLater = true // offered again when the time has passed
 			continue
 		}
-		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > maxCloseChanges {
+		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.inFlight > 0 || len(t.pending) > maxCloseChanges {
 			continue
 		}
 		if guard.On(guard.Freeze) {
@@ -31,7 +31,7 @@ func (k *packing) closes() {
 			// The changes since the last drain do not fit into one message: send them as changes first, and the close
 			// later.
 			part.Epoch, part.Start, part.Seq = h.epoch, h.start, t.packed
-			k.put(t, part)
+			k.addPart(t, part)
 			if guard.On(guard.Freeze) {
 				m.c.Table.Open(p.number, seq)
 			}
@@ -45,7 +45,7 @@ func (k *packing) closes() {
 		m.routes++
 
 		part.Kind, part.Epoch, part.Start, part.Seq, part.Next = message.Close, h.epoch, h.start, h.seq, h.next
-		k.put(t, part)
+		k.addPart(t, part)
 		m.announce(p)
 	}
 }
@@ -66,8 +66,8 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 			m.dropAt(x) // with two, dropLeftover drops theirs when the next owner has enough replicas
 		}
 	}
-	m.keep(p, replica)
-	p.state.mark, p.state.start, p.state.from, p.state.passed = mark, before, t.ch.peer, false
+	m.sealAs(p, replica)
+	p.state.mark, p.state.start, p.state.from, p.state.closeAbandoned = mark, before, t.ch.peer, false
 	p.noteOwned(next)
 	if p.known.epoch == next {
 		p.known.status, p.known.start = ownerAnnounced, before
@@ -78,12 +78,12 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 // after a lapse). The owner counts it as a replica too. start is the beginning of the owner's epoch.
 func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 	s, k := &p.state, &p.known
-	if p.phase != replica && p.phase != divergent || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
+	if p.phase != replica && p.phase != divergent || !s.closeAbandoned || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
 		return
 	}
 	s.release()
 	p.enter(replica)
-	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.owner, false
+	s.mark.Epoch, s.start, s.from, s.closeAbandoned = k.epoch, start, k.owner, false
 }
 
 // handoffRejected takes p back, unless another process owns it at a higher epoch.
@@ -98,26 +98,15 @@ func (m *Machine) handoffRejected(p *partition, t *target, x message.Rejection) 
 		return // a higher epoch is known; p is no longer owned here
 	}
 	m.stats.HandoffsRejected++
-	others := make([]*target, 0, len(h.targets))
 	for _, o := range h.targets {
-		if o == t {
-			o.gone = true
-		} else {
-			others = append(others, o)
-		}
+		o.gone = true // they follow the epoch that ended, and are synced again
 	}
-	epoch := message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}
 	m.c.Table.Record(p.number, 0, 0)
-	// The other targets follow the epoch that ended; they are synced again.
-	for _, o := range others {
-		o.gone = true
-	}
-	m.open(p, epoch, message.Mark{Epoch: h.epoch, Seq: h.seq})
+	m.becomeOwner(p, message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}, message.Mark{Epoch: h.epoch, Seq: h.seq})
 	m.skipForAWhile(p, t.ch.peer)
 	m.plan(p)
 }
 
-// noteFreezeEnd records the duration of a freeze.
 func (m *Machine) noteFreezeEnd(p *partition) {
 	d := m.now - p.ownership.frozen
 	m.stats.Freezes++
@@ -141,7 +130,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		p.rejected = max(p.rejected, part.Next.Gen)
 		if !p.isOwned() && s.sum != part.Sum {
 			m.stats.Damaged++
-			m.forget(p) // it is not a valid replica
+			m.dropState(p) // it is not a valid replica
 		}
 		return false
 	}
@@ -153,7 +142,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
 		drained: part.Seq, packed: part.Seq, acked: part.Seq,
 	}
-	m.open(p, part.Next, start, previousOwner)
+	m.becomeOwner(p, part.Next, start, previousOwner)
 	p.ownership.previousOwner, p.ownership.since = from, m.now
 	return true
 }

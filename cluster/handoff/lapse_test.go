@@ -91,7 +91,7 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		s.pass(2600 * time.Millisecond)
 		s.heard = []message.Peer{{Name: carol.Name, Boot: carol.Boot + "2"}, bob}
 		s.pass(40 * time.Millisecond)
-		if s.parts[0].isOwned() || !s.parts[0].state.passed {
+		if s.parts[0].isOwned() || !s.parts[0].state.closeAbandoned {
 			t.Fatalf("no lapse: %+v", s.parts[0].state)
 		}
 		next, start := message.Epoch{Gen: owned + 1, Boot: bob.Boot}, message.Mark{Epoch: message.Epoch{Gen: owned, Boot: alice.Boot}, Seq: 4}
@@ -184,7 +184,7 @@ func TestContestedEpoch(t *testing.T) {
 		{"an earlier claim", owned, "0", true},
 	} {
 		s := newScript(t)
-		s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{Epoch: before})
+		s.becomeOwner(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{Epoch: before})
 		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: c.gen, Claimer: message.Peer{Name: "dave", Boot: c.boot}}}})
 		if s.Owns(0) != c.stays {
 			t.Errorf("%s: that alice decides is %v, want %v", c.name, s.Owns(0), c.stays)

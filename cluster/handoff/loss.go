@@ -59,7 +59,6 @@ func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
 	return epoch.Boot == m.c.Self.Boot && epoch != p.ownEpoch && p.ownEpochBefore.Less(epoch)
 }
 
-// encodeLoss returns l in its message form.
 func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
@@ -80,10 +79,10 @@ func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 	return l
 }
 
-// missing returns what p's shard lacks once c is won. The state must be complete and of the highest epoch at which a
+// lossAfter returns what p's shard lacks once c is won. The state must be complete and of the highest epoch at which a
 // process announced ownership or may have owned the partition unnoticed; unknown consumption must not count as zero. A
 // partition that was never owned lacks nothing.
-func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss {
+func (m *Machine) lossAfter(p *partition, c *claim, has message.Completeness) loss {
 	lastOwned, s := p.lastOwned, &p.state
 	complete := func() bool {
 		return lastOwned == (message.Epoch{}) || has == message.Complete && !s.mark.Epoch.Less(lastOwned)
@@ -142,8 +141,8 @@ func (m *Machine) reduceLoss(p *partition, rest loss) {
 	m.announce(p)
 }
 
-// tendLosses ends expired losses and applies rule changes.
-func (m *Machine) tendLosses() {
+// updateLosses ends expired losses and applies rule changes.
+func (m *Machine) updateLosses() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.phase != owning || p.ownership.loss == (loss{}) {
@@ -161,7 +160,7 @@ func (m *Machine) tendLosses() {
 // other members of the view are requested to do the same.
 func (m *Machine) AcceptLoss(now int64) (n int) {
 	m.now = now
-	m.others(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
+	m.forOthers(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
 	return m.acceptLoss()
 }
 
@@ -187,7 +186,7 @@ func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss
 			lastCertain = p.ownedBefore
 		}
 		ch.drops = append(ch.drops, message.Part{
-			Partition: p.number, Kind: message.Merge, Epoch: l.Last, Begin: true, End: true, Sum: add(0, nil),
+			Partition: p.number, Kind: message.Merge, Epoch: l.Last, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: lastCertain, LastCertain: lastCertain, Age: l.Age},
 		})
 		return
@@ -224,7 +223,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if at < 0 { // its first part went to an earlier term
 		return true
 	}
-	h.merging[at].sum = add(h.merging[at].sum, portion)
+	h.merging[at].sum = addChecksum(h.merging[at].sum, portion)
 	if !part.End {
 		return true
 	}

@@ -255,7 +255,7 @@ func TestLossTravels(t *testing.T) {
 	lost := message.Loss{Last: message.Epoch{Gen: 1, Boot: "x"}, Age: int64(time.Minute)}
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	counters := newTable(t)
-	initialSync := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
+	initialSync := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: addChecksum(0, nil)}
 	s.from(bob, initialSync, counters)
 	got := s.parts[0].state
 	if s.parts[0].phase != replica || got.loss.last != lost.Last || s.now-got.loss.since != lost.Age {
@@ -275,7 +275,7 @@ func TestLossTravels(t *testing.T) {
 		t.Errorf("when it has ended: %+v", l)
 	}
 	tells(lost)
-	shut := message.Part{Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
+	shut := message.Part{Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: addChecksum(addChecksum(0, nil), nil)}
 	s.from(bob, shut, counters)
 	if !s.Owns(0) || !s.lacks() {
 		t.Errorf("handed off: %+v", s.parts[0])
@@ -355,7 +355,7 @@ func TestNeverOwned(t *testing.T) {
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
 		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		// alice's own state is later than sure.
@@ -373,15 +373,15 @@ func TestHandedOverWithALoss(t *testing.T) {
 		s := newScript(t)
 		lost := message.Loss{Last: daves, Complete: has, Age: 5}
 		epoch := message.Epoch{Gen: 3 << message.Handoffs, Boot: bob.Boot}
-		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}, newTable(t))
+		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: addChecksum(0, nil)}, newTable(t))
 		s.from(bob, message.Part{
-			Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
+			Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: addChecksum(addChecksum(0, nil), nil),
 		}, newTable(t))
 		if !s.Owns(0) || !s.lacks() {
 			t.Fatalf("handed off: %+v", s.parts[0])
 		}
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == (has == carols) {
 			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
@@ -407,7 +407,7 @@ func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		s := takesOver(t, absent, state{}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
-		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
+		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil)}
 		if !whole {
 			divergent.Loss = message.Loss{Last: carols, Age: 5}
 		}
@@ -416,7 +416,7 @@ func TestDivergentComesFirst(t *testing.T) {
 			t.Fatal("nothing is lost, and dave may have owned the partition")
 		}
 		s.from(bob, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == whole {
@@ -442,7 +442,7 @@ func TestNeverOwnedBefore(t *testing.T) {
 		s.owns(4 << message.Handoffs)
 		s.setLoss(&s.parts[0], loss{last: carols, since: 1})
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
 		}, newTable(t))
 		if s.lacks() != c.want {
@@ -480,7 +480,7 @@ func TestSameLossIsNotTold(t *testing.T) {
 		s.Tick(s.now)
 		s.Take()
 		s.from(dave, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Last: c.of, LastCertain: c.of, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: c.of, LastCertain: c.of, Age: 5},
 		}, newTable(t))
 		s.Tick(s.now)
 		s.sent = s.Take()

@@ -3,7 +3,6 @@ package handoff
 import (
 	"math"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -25,10 +24,10 @@ type View struct {
 
 // Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and LocalTerm.
 type Machine struct {
-	c     Config
-	born  int64
-	now   int64
-	parts []partition
+	c       Config
+	started int64
+	now     int64
+	parts   []partition
 	// confirmed and localTerms are the results of Confirmed and LocalTerm.
 	confirmed, localTerms []atomic.Uint64
 
@@ -36,26 +35,26 @@ type Machine struct {
 	living map[message.Peer]bool // of view.Members
 	// replan: targets may have changed. flush: search for changes at the next tick.
 	replan, flush bool
-	// orphans: partitions may be orphaned. renewed is quorum.Machine.Renewed at their last check.
-	orphans   bool
-	renewed   int64
-	flushed   int64 // last search for changes
-	ticked    int64 // last Tick
-	patrolled int64 // last slow round
+	// mayBeOrphaned: partitions may be orphaned. renewed is quorum.Machine.Renewed at their last check.
+	mayBeOrphaned bool
+	renewed       int64
+	flushed       int64 // last search for changes
+	ticked        int64 // last Tick
+	slowChecked   int64 // last slow round
 
 	channels     []*channel // sorted by peer
-	pace         pace
+	throttle     throttle
 	initialSyncs uint64                 // number of the last initial sync
 	keys         []key                  // buffer of drain
 	wanted       []message.Peer         // buffer of plan
-	blank        *message.TransferBatch // the next batch
+	nextBatch    *message.TransferBatch // the next batch
 
 	// Announcements of owned partitions, own and others'.
-	ownedSeq  uint64
-	changed   []int // partitions to announce
-	digested  int64
-	listeners map[message.Peer]bool // have got a full list
-	heard     map[message.Peer]*list
+	ownedSeq    uint64
+	changed     []int // partitions to announce
+	digested    int64
+	gotFullList map[message.Peer]bool // those that have got a full list
+	announced   map[message.Peer]*announcements
 
 	// Claims and grants.
 	claims            uint64 // number of the last claim
@@ -66,7 +65,7 @@ type Machine struct {
 	restored          bool // other processes may have later snapshots; wait for them
 	clusterID         string
 	lapses            uint64 // of the quorum, at the last check
-	several           bool   // there are other voters
+	otherVoters       bool   // the voter set has some
 
 	imports []importing // of different partitions
 
@@ -78,11 +77,11 @@ type Machine struct {
 // New returns a machine that owns nothing; it seals all shards of the table. c must be valid.
 func New(c Config, now int64) *Machine {
 	m := &Machine{
-		c: c.withDefaults(), born: now, now: now,
+		c: c.withDefaults(), started: now, now: now,
 		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), localTerms: make([]atomic.Uint64, c.Partitions),
-		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
-		heard: map[message.Peer]*list{}, pendingGrantsSent: map[message.Peer]sentPendingGrants{},
-		restored: c.Recorded, blank: new(message.TransferBatch),
+		living: map[message.Peer]bool{}, gotFullList: map[message.Peer]bool{},
+		announced: map[message.Peer]*announcements{}, pendingGrantsSent: map[message.Peer]sentPendingGrants{},
+		restored: c.Recorded, nextBatch: new(message.TransferBatch),
 	}
 	for i := range m.parts {
 		m.parts[i].number = i
@@ -104,9 +103,9 @@ func (m *Machine) SetView(now int64, v View) {
 	for _, p := range v.Members {
 		m.living[p] = true
 	}
-	for p := range m.listeners {
+	for p := range m.gotFullList {
 		if !m.living[p] {
-			delete(m.listeners, p)
+			delete(m.gotFullList, p)
 		}
 	}
 	for _, ch := range m.channels {
@@ -116,7 +115,7 @@ func (m *Machine) SetView(now int64, v View) {
 	}
 	m.forgetGone()
 	m.replan = true
-	m.patrolled = now - patrol // claim lost partitions at the next tick
+	m.slowChecked = now - slowInterval // claim lost partitions at the next tick
 	m.routes++
 }
 
@@ -146,11 +145,11 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 	case *message.Receipt:
 		m.takeReceipt(e.From, b)
 	}
-	m.publish() // before the next acknowledgement
+	m.publishGrants() // before the next acknowledgement
 }
 
-// patrol is the interval (ns) of checks for slow changes.
-const patrol = int64(100e6)
+// slowInterval is the interval (ns) of checks for slow changes.
+const slowInterval = int64(100e6)
 
 // Tick runs everything that is due at now. Call it after every step and view, every 20 ms while work is pending, otherwise
 // every 100 ms.
@@ -161,7 +160,7 @@ func (m *Machine) Tick(now int64) {
 		return
 	}
 	m.lapse()
-	if m.ticked != 0 && now-m.ticked > 3*patrol {
+	if m.ticked != 0 && now-m.ticked > 3*slowInterval {
 		// This process was suspended: receipts may be waiting, so no peer counts as stalled.
 		for _, ch := range m.channels {
 			ch.progress = now
@@ -169,10 +168,10 @@ func (m *Machine) Tick(now int64) {
 	}
 	m.ticked = now
 	m.countVoters()
-	slow := now-m.patrolled >= patrol
+	slow := now-m.slowChecked >= slowInterval
 	if slow {
-		m.patrolled = now
-		m.lookAround()
+		m.slowChecked = now
+		m.slowChecks()
 	}
 	if m.replan {
 		m.replan = false
@@ -180,13 +179,13 @@ func (m *Machine) Tick(now int64) {
 			m.plan(&m.parts[i])
 		}
 	}
-	if m.flush || now-m.flushed >= int64(m.c.Flush) {
+	if m.flush || now-m.flushed >= flushInterval {
 		m.flush, m.flushed = false, now
 		m.drainAll()
 	}
 	m.recheckOrphans()
-	m.claimDue(slow)
-	m.publish()
+	m.continueClaims(slow)
+	m.publishGrants()
 	m.sendPendingGrants()
 	m.inTurn(func(ch *channel) {
 		m.resend(ch)
@@ -221,7 +220,7 @@ func (m *Machine) joinClusterID() {
 		p := &m.parts[i]
 		if p.isOwned() {
 			m.localTerms[i].Add(1)
-			m.keep(p, divergent)
+			m.sealAs(p, divergent)
 		}
 		p.known, p.claim, p.rejected, p.promised, p.grantsSeq = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
@@ -232,18 +231,18 @@ func (m *Machine) joinClusterID() {
 		m.abandonAll(ch)
 	}
 	m.claimRequests = nil
-	clear(m.heard)
-	clear(m.listeners)
+	clear(m.announced)
+	clear(m.gotFullList)
 	m.routes++
 }
 
-// lookAround handles changes that come without a message.
-func (m *Machine) lookAround() {
-	m.tendLosses()
+// slowChecks handles changes that come without a message.
+func (m *Machine) slowChecks() {
+	m.updateLosses()
 	for _, ch := range m.channels {
 		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave || !m.reachable(ch.peer)
-		if unfit != ch.unfit {
-			ch.unfit = unfit
+		if unfit != ch.unavailable {
+			ch.unavailable = unfit
 			m.replan = true
 			if unfit {
 				m.abandonAll(ch)
@@ -257,10 +256,10 @@ func (m *Machine) lookAround() {
 			h.skipped = message.Peer{}
 			m.replan = true
 		}
-		if h.later && m.now-h.since >= int64(m.c.Digest) {
-			h.later = false
+		if h.closeLater && m.now-h.since >= fullListInterval {
+			h.closeLater = false
 			for _, t := range h.targets {
-				m.offer(t)
+				m.queueClose(t)
 			}
 		}
 		m.mergeDivergent(p)
@@ -268,13 +267,12 @@ func (m *Machine) lookAround() {
 	}
 }
 
-// send appends a message to the outbox.
 func (m *Machine) send(to message.Peer, b message.Body) {
 	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.clusterID, Body: b})
 }
 
-// others calls f with every live member but this process.
-func (m *Machine) others(f func(message.Peer)) {
+// forOthers calls f with every live member but this process.
+func (m *Machine) forOthers(f func(message.Peer)) {
 	for _, p := range m.view.Members {
 		if p != m.c.Self {
 			f(p)
@@ -297,8 +295,8 @@ func (m *Machine) reachable(p message.Peer) bool {
 		!slices.ContainsFunc(m.view.Members, func(q message.Peer) bool { return q.Name == p.Name })
 }
 
-// unseen calls f with every voter that is heard but not in the view.
-func (m *Machine) unseen(f func(message.Peer)) {
+// forUnseen calls f with every voter that is heard but not in the view.
+func (m *Machine) forUnseen(f func(message.Peer)) {
 	for _, p := range m.c.Quorum.Living(m.now) {
 		if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
 			f(p)
@@ -309,20 +307,19 @@ func (m *Machine) unseen(f func(message.Peer)) {
 // claimRecipients calls f with all processes that get a claim: the other members, and processes that are heard but not in
 // the view and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
 func (m *Machine) claimRecipients(f func(message.Peer)) {
-	m.others(f)
-	m.unseen(f)
+	m.forOthers(f)
+	m.forUnseen(f)
 	for _, p := range m.c.Quorum.Outvoted(m.now) {
-		if m.concerned(p) && !m.lives(p) {
+		if m.mayKnowPartitions(p) && !m.lives(p) {
 			f(p)
 		}
 	}
 }
 
-// hasQuorum reports whether this process has quorum.
 func (m *Machine) hasQuorum() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
-// at returns member i of the view, or the zero Peer.
-func (m *Machine) at(i int) message.Peer {
+// memberAt returns member i of the view, or the zero Peer.
+func (m *Machine) memberAt(i int) message.Peer {
 	if i < 0 {
 		return message.Peer{}
 	}
@@ -334,19 +331,12 @@ func (m *Machine) owner(p *partition) message.Peer {
 	if m.view.Owner == nil {
 		return message.Peer{}
 	}
-	return m.at(m.view.Owner[p.number])
-}
-
-func comparePeers(a, b message.Peer) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Boot, b.Boot)
+	return m.memberAt(m.view.Owner[p.number])
 }
 
 // channel returns the channel to p, creating it if necessary.
 func (m *Machine) channel(p message.Peer) *channel {
-	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return comparePeers(ch.peer, p) })
+	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return ch.peer.Compare(p) })
 	if !ok {
 		m.channels = slices.Insert(m.channels, i, &channel{peer: p, notServing: never})
 	}

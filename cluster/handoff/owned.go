@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// list is the state of another process's announced partitions.
-type list struct {
+// announcements is the state of another process's announced partitions.
+type announcements struct {
 	seq  uint64
 	full bool // a full list has arrived
 }
@@ -22,14 +22,14 @@ func (m *Machine) announce(p *partition) {
 
 // sendOwned sends changes to all members, and full lists periodically and to new members.
 func (m *Machine) sendOwned() {
-	due := m.now-m.digested >= int64(m.c.Digest)
+	due := m.now-m.digested >= fullListInterval
 	if due {
 		m.digested = m.now
 	}
 	var full, some *message.OwnedPartitions
-	m.others(func(to message.Peer) {
-		if due || !m.listeners[to] {
-			m.listeners[to] = true
+	m.forOthers(func(to message.Peer) {
+		if due || !m.gotFullList[to] {
+			m.gotFullList[to] = true
 			if full == nil {
 				full = m.ownedPartitions(true, nil)
 			}
@@ -79,10 +79,10 @@ func (m *Machine) ownedPartitions(full bool, of []int) *message.OwnedPartitions 
 
 // receiveOwned learns which partitions from owns.
 func (m *Machine) receiveOwned(from message.Peer, b *message.OwnedPartitions) {
-	known := m.heard[from]
+	known := m.announced[from]
 	if known == nil {
-		known = new(list)
-		m.heard[from] = known
+		known = new(announcements)
+		m.announced[from] = known
 	}
 	if b.Seq <= known.seq {
 		return // overtaken by a later list
@@ -97,7 +97,7 @@ func (m *Machine) receiveOwned(from message.Peer, b *message.OwnedPartitions) {
 		has[h.Partition] = true
 		epoch := message.Epoch{Gen: h.Gen, Boot: from.Boot}
 		if m.learn(p, epoch, from) {
-			m.listed(p, from, h)
+			m.noteAnnounced(p, from, h)
 			continue
 		}
 		if epoch.Sane() {
@@ -120,13 +120,13 @@ func (m *Machine) receiveOwned(from message.Peer, b *message.OwnedPartitions) {
 	if !known.full {
 		// It may have been unable to read this process's list when that arrived.
 		known.full = true
-		delete(m.listeners, from)
+		delete(m.gotFullList, from)
 	}
 	m.c.Quorum.Introduced(from)
 }
 
-// listed notes that from itself announces p at the known epoch.
-func (m *Machine) listed(p *partition, from message.Peer, h message.OwnedPartition) {
+// noteAnnounced notes that from itself announces p at the known epoch.
+func (m *Machine) noteAnnounced(p *partition, from message.Peer, h message.OwnedPartition) {
 	k := &p.known
 	if k.owner != from || k.epoch.Gen != h.Gen {
 		return
@@ -143,7 +143,7 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.OwnedPartiti
 		m.handoffAccepted(p, p.ownership.nextOwner)
 	}
 	m.handoffAcceptedLate(p, h.Start)
-	if p.phase == divergent && p.within(h.Start) {
+	if p.phase == divergent && p.containedIn(h.Start) {
 		p.enter(replica)
 	}
 	m.offerLostState(p, from, h.Loss)
@@ -155,9 +155,9 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.OwnedPartiti
 // heardAllOwned reports whether every live member has sent its full list.
 func (m *Machine) heardAllOwned() bool {
 	ok := true
-	m.others(func(p message.Peer) {
-		l := m.heard[p]
-		ok = ok && (l != nil && l.full || !m.concerned(p))
+	m.forOthers(func(p message.Peer) {
+		l := m.announced[p]
+		ok = ok && (l != nil && l.full || !m.mayKnowPartitions(p))
 	})
 	return ok
 }

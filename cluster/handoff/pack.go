@@ -26,20 +26,20 @@ var (
 
 // packing is a transfer batch under construction.
 type packing struct {
-	m       *Machine
-	ch      *channel
-	body    *message.TransferBatch
-	targets []*target
-	paced   bool // has counters of initial syncs
+	m         *Machine
+	ch        *channel
+	body      *message.TransferBatch
+	targets   []*target
+	throttled bool // has counters of initial syncs
 }
 
 // pump packs and sends what is due for ch's peer while the window allows.
 func (m *Machine) pump(ch *channel) {
-	if ch.unfit || !m.reachable(ch.peer) {
+	if ch.unavailable || !m.reachable(ch.peer) {
 		return
 	}
-	for !m.full(ch) {
-		k := packing{m: m, ch: ch, body: m.blank}
+	for !m.windowFull(ch) {
+		k := packing{m: m, ch: ch, body: m.nextBatch}
 		k.drops()
 		k.closes()
 		k.changes()
@@ -47,11 +47,11 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
-		m.blank = newBatch(len(k.body.Parts), len(k.body.Image.Data))
+		m.nextBatch = newBatch(len(k.body.Parts), len(k.body.Image.Data))
 		f := &transferBatch{body: k.body, targets: k.targets}
 		m.dispatch(ch, f)
-		if k.paced {
-			m.pace.last, m.pace.transferBatch = ch, f
+		if k.throttled {
+			m.throttle.last, m.throttle.inFlight = ch, f
 		}
 	}
 }
@@ -84,29 +84,29 @@ func (k *packing) export(t *target, keys []key, n int, room bucket.ImageBounds) 
 	from := len(im.Data)
 	n, large := k.m.c.Table.ExportSome(k.m.now, t.part.number, keys[:n], im, room)
 	k.m.stats.TooLarge += uint64(large)
-	t.sum = add(t.sum, im.Data[from:])
+	t.sum = addChecksum(t.sum, im.Data[from:])
 	return message.Part{
 		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.encodeLoss(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
 	}, keys[n:]
 }
 
-// put adds a part for t, whose counters were just exported, to the batch.
-func (k *packing) put(t *target, part message.Part) {
+// addPart adds a part for t, whose counters were just exported, to the batch.
+func (k *packing) addPart(t *target, part message.Part) {
 	if part.End || part.Kind == message.Close {
 		part.Sum = t.sum
 	}
 	if !t.begun {
 		t.begun, part.Begin = true, true
 	}
-	t.under++
+	t.inFlight++
 	k.body.Parts = append(k.body.Parts, part)
 	k.targets = append(k.targets, t)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// add extends the checksum of an initial sync by a portion; the number of portions counts too.
-func add(sum uint64, portion []byte) uint64 {
+// addChecksum extends the checksum of an initial sync by a portion; the number of portions counts too.
+func addChecksum(sum uint64, portion []byte) uint64 {
 	return (sum>>32+1)<<32 | uint64(crc32.Update(uint32(sum), castagnoli, portion))
 }
 
@@ -142,19 +142,19 @@ func (k *packing) change(t *target, n int, room bucket.ImageBounds) {
 	}
 	t.pending = left
 	part.Epoch, part.Start, part.Seq = t.part.ownership.epoch, t.part.ownership.start, t.packed
-	k.put(t, part)
+	k.addPart(t, part)
 }
 
 // initialSyncs packs counters of active targets, and activates waiting ones up to the limit.
 func (k *packing) initialSyncs() {
 	ch, m := k.ch, k.m
-	mayInitialSync := m.pace.may(m.now)
+	mayInitialSync := m.throttle.allows(m.now)
 	for k.room() > 0 {
 		for len(ch.waiting) > 0 && (len(ch.active) < m.c.InitialSyncs || ch.waiting[0].kind != message.InitialSync) {
 			t := ch.waiting[0]
 			ch.waiting = ch.waiting[1:]
 			if !t.gone {
-				m.start(t)
+				m.startPacking(t)
 				ch.active = append(ch.active, t)
 			}
 		}
@@ -164,16 +164,16 @@ func (k *packing) initialSyncs() {
 			return
 		}
 		t := ch.active[at]
-		k.paced = k.paced || t.kind == message.InitialSync
+		k.throttled = k.throttled || t.kind == message.InitialSync
 		part, left := k.export(t, t.keys, min(len(t.keys), k.room()), batchBounds)
 		t.keys = left
 		k.portion(t, &part)
 		part.End = len(left) == 0
-		k.put(t, part)
+		k.addPart(t, part)
 		if part.End {
 			t.stage = ending
 			ch.active = slices.Delete(ch.active, at, at+1)
-			m.queue(t)
+			m.queueChanges(t)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (k *packing) portion(t *target, part *message.Part) {
 	case message.InitialSync:
 		part.Epoch, part.Start = p.ownership.epoch, p.ownership.start
 	case message.Merge:
-		if !p.state.passed {
+		if !p.state.closeAbandoned {
 			part.Epoch = p.state.mark.Epoch
 		}
 	case message.Answer:

@@ -127,7 +127,7 @@ func TestResentCountersAge(t *testing.T) {
 	to := newScript(t)
 	to.now += int64(time.Hour) / 2 // her clock shows another time
 	part := message.Part{Kind: message.InitialSync, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, InitialSync: 1, Begin: true, End: true,
-		Counters: again.Image.Counters, Bytes: len(again.Image.Data), Sum: add(0, again.Image.Data)}
+		Counters: again.Image.Counters, Bytes: len(again.Image.Data), Sum: addChecksum(0, again.Image.Data)}
 	to.tells(bob, &message.TransferBatch{N: 1, Age: again.Age, Parts: []message.Part{part}, Image: again.Image})
 	want := time.Hour - time.Duration(again.Age)
 	if got := to.table.Do(to.now, counter).RetryAfter; got > want || got < want-20*time.Millisecond {

@@ -63,8 +63,8 @@ const (
 // state describes the partition's shard while this process is not the owner.
 type state struct {
 	mark, start message.Mark
-	// passed: a close was in flight when it was given up, so another process may continue from it.
-	passed bool
+	// closeAbandoned: a close was in flight when it was given up, so another process may continue from it.
+	closeAbandoned bool
 	// loss is what the state lacks.
 	loss loss
 	// from and initialSync identify the sync that the copy comes from, sum its checksum so far.
@@ -98,7 +98,7 @@ type ownership struct {
 	// two have different views.
 	previousOwner message.Peer
 	since         int64
-	later         bool
+	closeLater    bool
 	// skipped has rejected a part and is skipped until skippedUntil.
 	skipped      message.Peer
 	skippedUntil int64
@@ -131,9 +131,9 @@ func (s *state) release() {
 	s.merging, s.answers = nil, nil
 }
 
-// within reports whether the history of an owner whose epoch began with start contains p's state, so that forgetting p
+// containedIn reports whether the history of an owner whose epoch began with start contains p's state, so that forgetting p
 // loses nothing.
-func (p *partition) within(start message.Mark) bool {
+func (p *partition) containedIn(start message.Mark) bool {
 	s := &p.state
 	if p.foreign() {
 		return false
@@ -153,10 +153,10 @@ func (m *Machine) markOf(p *partition) message.Mark {
 	return message.Mark{Epoch: p.ownership.epoch, Seq: m.drain(p)}
 }
 
-// open makes this process owner of p at epoch, continuing from start.
-func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
+// becomeOwner makes this process owner of p at epoch, continuing from start.
+func (m *Machine) becomeOwner(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
-	replicated := p.ownership.replicated || p.claim != nil && m.several
+	replicated := p.ownership.replicated || p.claim != nil && m.otherVoters
 	var former []message.Peer
 	if p.claim != nil {
 		for _, x := range p.claim.states {
@@ -181,8 +181,8 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	m.announce(p)
 }
 
-// keep seals p, owned here so far, and keeps its state as replica or divergent copy, which a claim may find.
-func (m *Machine) keep(p *partition, as phase) {
+// sealAs ends the ownership of p: it seals the shard and keeps its state as a replica or divergent copy, which a claim may find.
+func (m *Machine) sealAs(p *partition, as phase) {
 	m.c.Table.Seal(p.number)
 	mark := m.markOf(p)
 	for _, t := range p.ownership.targets {
@@ -190,7 +190,7 @@ func (m *Machine) keep(p *partition, as phase) {
 	}
 	m.c.Table.Record(p.number, 0, 0)
 	p.state = state{
-		mark: mark, start: p.ownership.start, passed: p.phase == inHandoff, loss: p.ownership.loss,
+		mark: mark, start: p.ownership.start, closeAbandoned: p.phase == inHandoff, loss: p.ownership.loss,
 	}
 	p.enter(as)
 	p.ownership = ownership{}
@@ -206,11 +206,10 @@ func (m *Machine) stepDown(p *partition, gen uint64) {
 	}
 	m.stats.SteppedDown++
 	m.localTerms[p.number].Add(1) // wakes waiters for changes that cannot be confirmed any more
-	m.keep(p, as)
+	m.sealAs(p, as)
 }
 
-// forget drops p's counters.
-func (m *Machine) forget(p *partition) {
+func (m *Machine) dropState(p *partition) {
 	p.state.release()
 	if m.c.Dropping != nil {
 		m.c.Dropping(p.number)
@@ -276,10 +275,10 @@ func (p *partition) contested(epoch message.Epoch) bool {
 	return other(p.ownership.epoch) || other(p.ownership.start.Epoch) && epoch.Claims() == p.ownership.epoch.Claims()
 }
 
-// lost reports whether p has no live owner, as far as known.
-func (m *Machine) lost(p *partition) bool {
+// ownerless reports whether p has no live owner, as far as known.
+func (m *Machine) ownerless(p *partition) bool {
 	k := &p.known
-	if k.status == ownerGranted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
+	if k.status == ownerGranted && m.now-k.since > 2*fullListInterval+3*m.c.Quorum.RTT(k.owner) {
 		return true // granted without result
 	}
 	return k.status == ownerReleased || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
@@ -288,7 +287,7 @@ func (m *Machine) lost(p *partition) bool {
 // stranded reports whether the owner waits forever for a next owner that is lost, because it never takes a partition back
 // by itself. A next owner may also be new and not in this view yet, hence the delay.
 func (m *Machine) stranded(k *knowledge) bool {
-	return k.status == ownerAnnounced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.nextOwnerSince > int64(m.c.Digest)
+	return k.status == ownerAnnounced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.nextOwnerSince > fullListInterval
 }
 
 // forgetGone removes state about boots whose name has a newer live boot. They never come back, and over the years there are
@@ -302,7 +301,7 @@ func (m *Machine) forgetGone() {
 		boot, lives := latest[p.Name]
 		return lives && boot != p.Boot && !m.c.Quorum.Listens(m.now, p) // gossip may still show the previous boot
 	}
-	maps.DeleteFunc(m.heard, func(p message.Peer, _ *list) bool { return gone(p) })
+	maps.DeleteFunc(m.announced, func(p message.Peer, _ *announcements) bool { return gone(p) })
 	maps.DeleteFunc(m.pendingGrantsSent, func(p message.Peer, _ sentPendingGrants) bool { return gone(p) })
 	m.channels = slices.DeleteFunc(m.channels, func(ch *channel) bool { return gone(ch.peer) })
 }
@@ -321,11 +320,11 @@ func (m *Machine) lapse() {
 		p.claim = nil
 		if p.isOwned() {
 			m.localTerms[i].Add(1) // wakes waiters for changes that cannot be confirmed any more
-			m.keep(p, divergent)
+			m.sealAs(p, divergent)
 		}
 	}
 	m.claimRequests = nil
-	m.digested, m.patrolled = m.now-int64(m.c.Digest), m.now-patrol // announce that it owns nothing, then claim
+	m.digested, m.slowChecked = m.now-fullListInterval, m.now-slowInterval // announce that it owns nothing, then claim
 }
 
 // dropLeftover forgets a state that is neither updated nor ever ordered to be dropped: a replica of a former owner, once
@@ -339,9 +338,9 @@ func (m *Machine) dropLeftover(p *partition) {
 	settled := k.status == ownerAnnounced && k.nextOwner == (message.Peer{}) && m.lives(k.owner)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
-		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)
+		replicated = len(m.view.Members) >= 3 && m.now-k.since >= gatherTimeout
 	}
 	if settled && replicated && s.mark.Epoch.Less(k.epoch) {
-		m.forget(p)
+		m.dropState(p)
 	}
 }

@@ -153,12 +153,12 @@ func (m *Machine) RestoreLost(p int, of message.Epoch, since int64) {
 }
 
 // gathered reports whether the wait for processes with later snapshots is over: all voters have been present at once, or
-// Gather has passed.
+// gatherTimeout has passed.
 func (m *Machine) gathered() bool {
 	if !m.restored {
 		return true
 	}
-	if m.now-m.born >= int64(m.c.Gather) {
+	if m.now-m.started >= gatherTimeout {
 		m.restored = false
 		return true
 	}

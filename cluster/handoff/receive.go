@@ -90,7 +90,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 	case message.InitialSync:
 		return m.takeInitialSync(from, p, part) // importAll follows
 	case message.Close:
-		if m.follows(from, p, part) && m.put(p, part, b, portion) {
+		if m.follows(from, p, part) && m.importPortion(p, part, b, portion) {
 			return m.takeClose(from, p, part)
 		}
 		p.rejected = max(p.rejected, part.Next.Gen)
@@ -105,7 +105,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 		s := &p.state
 		meant := s.from == from && s.initialSync == part.InitialSync && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
 		if (p.phase == syncing || p.phase == replica) && meant && p.claim == nil {
-			m.forget(p)
+			m.dropState(p)
 		}
 	}
 	return true
@@ -119,10 +119,10 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 	if !part.Begin {
 		return m.follows(from, p, part)
 	}
-	if p.phase == divergent && guard.On(guard.DivergentMerge) && !p.within(part.Start) {
+	if p.phase == divergent && guard.On(guard.DivergentMerge) && !p.containedIn(part.Start) {
 		return false // its state must be merged at the owner first
 	}
-	m.forget(p)
+	m.dropState(p)
 	p.enter(syncing)
 	p.state = state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
@@ -134,7 +134,7 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 // learnFrom notes that the sender of part owns p. It reports whether this process can then have a replica.
 func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part) bool {
 	if m.learn(p, part.Epoch, from) {
-		m.listed(p, from, message.OwnedPartition{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
+		m.noteAnnounced(p, from, message.OwnedPartition{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
 	}
 	return !p.isOwned()
 }
@@ -149,8 +149,7 @@ func (s *state) continues(from message.Peer, part *message.Part) bool {
 	return s.from == from && s.initialSync == part.InitialSync && s.mark.Epoch == part.Epoch
 }
 
-// put imports a portion of an initial sync.
-func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
+func (m *Machine) importPortion(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	return m.imported(p, part, portion, err)
 }
@@ -159,13 +158,13 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 // or has a wrong checksum.
 func (m *Machine) imported(p *partition, part *message.Part, portion []byte, err error) bool {
 	s := &p.state
-	s.sum = add(s.sum, portion)
+	s.sum = addChecksum(s.sum, portion)
 	if err == nil && part.End && guard.On(guard.Checksum) && s.sum != part.Sum {
 		err = fmt.Errorf("partition %d: the checksum of its initial sync is %x, want %x", p.number, s.sum, part.Sum)
 	}
 	if err != nil {
 		m.stats.Damaged++
-		m.forget(p)
+		m.dropState(p)
 		return false
 	}
 	s.mark.Seq = part.Seq
@@ -179,10 +178,10 @@ func (m *Machine) imported(p *partition, part *message.Part, portion []byte, err
 func (m *Machine) mergeDivergent(p *partition) {
 	s, k := &p.state, &p.known
 	if p.phase != divergent || s.merging != nil || p.claim != nil ||
-		k.status != ownerAnnounced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.owner) {
+		k.status != ownerAnnounced || k.nextOwner != (message.Peer{}) || !m.canReceive(p, k.owner) {
 		return
 	}
-	if p.within(k.start) || !guard.On(guard.DivergentMerge) {
+	if p.containedIn(k.start) || !guard.On(guard.DivergentMerge) {
 		p.enter(replica)
 		return
 	}
@@ -198,7 +197,7 @@ func (m *Machine) markForeign(p *partition) {
 	case p.phase == absent || !guard.On(guard.OneSet):
 		return
 	case p.phase == syncing:
-		m.forget(p)
+		m.dropState(p)
 		return
 	}
 	s.release()

@@ -35,13 +35,13 @@ func takesAfterRejection(t *testing.T, higher uint64) bool {
 		return end.Sum
 	}
 	sum := initialSync(1)
-	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 1, Next: next, Sum: add(sum, nil) + 1}, bobs)
+	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 1, Next: next, Sum: addChecksum(sum, nil) + 1}, bobs)
 	if s.Owns(0) {
 		t.Fatal("a close with a wrong checksum was accepted")
 	}
 	sum = initialSync(2)
 	next.Gen += higher
-	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 2, Next: next, Sum: add(sum, nil)}, bobs)
+	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 2, Next: next, Sum: addChecksum(sum, nil)}, bobs)
 	if s.Owns(0) && spent(t, s.table, 1) != 3 {
 		t.Errorf("alice owns it with %d spent, want 3", spent(t, s.table, 1))
 	}

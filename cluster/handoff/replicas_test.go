@@ -191,7 +191,7 @@ func TestLossAfterLateReceipts(t *testing.T) {
 	s.pass(100 * time.Millisecond) // the change is sent, and lost
 	s.takers = []message.Peer{bob}
 	s.pass(time.Second)
-	if n := s.Stats(); ch.unfit || len(ch.inFlight) > 0 || n.Unprotected != 0 {
-		t.Errorf("bob is let go: %v, %d transfer batches have no receipt, which is waited for for %v", ch.unfit, len(ch.inFlight), time.Duration(s.resendAfter(ch)))
+	if n := s.Stats(); ch.unavailable || len(ch.inFlight) > 0 || n.Unprotected != 0 {
+		t.Errorf("bob is let go: %v, %d transfer batches have no receipt, which is waited for for %v", ch.unavailable, len(ch.inFlight), time.Duration(s.resendAfter(ch)))
 	}
 }

@@ -36,7 +36,7 @@ func (m *Machine) drain(p *partition) uint64 {
 		t.repeats = t.repeats || len(t.pending) > 0
 		t.pending = append(t.pending, keys...)
 		t.drained = seq
-		m.queue(t)
+		m.queueChanges(t)
 	}
 	return seq
 }
@@ -91,15 +91,15 @@ func (m *Machine) replicatedUpTo(h *ownership) (seq uint64, any bool) {
 // awaitsReplica reports whether changes of p by sync rules stay unconfirmed while no complete replica has them: where there
 // are other voters, once p has had a replica or was taken over. Before that, as when a second node joins, waiting for the
 // initial sync would only delay checks.
-func (m *Machine) awaitsReplica(p *partition) bool { return m.several && p.ownership.replicated }
+func (m *Machine) awaitsReplica(p *partition) bool { return m.otherVoters && p.ownership.replicated }
 
 // countVoters updates all owned partitions when other voters appear or disappear.
 func (m *Machine) countVoters() {
 	several := len(m.c.Quorum.Set().Members) > 1
-	if several == m.several {
+	if several == m.otherVoters {
 		return
 	}
-	m.several = several
+	m.otherVoters = several
 	for i := range m.parts {
 		if p := &m.parts[i]; p.phase == owning {
 			m.confirm(p)
@@ -133,7 +133,7 @@ func (m *Machine) orphaned(p *partition) bool {
 	h := &p.ownership
 	if h.gate != 0 && h.orphaned == 0 {
 		h.orphaned = m.now
-		m.orphans = true
+		m.mayBeOrphaned = true
 	}
 	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
@@ -141,14 +141,14 @@ func (m *Machine) orphaned(p *partition) bool {
 // recheckOrphans checks orphaned partitions again after quorum has been renewed.
 func (m *Machine) recheckOrphans() {
 	renewed := m.c.Quorum.Renewed()
-	if !m.orphans || renewed == m.renewed {
+	if !m.mayBeOrphaned || renewed == m.renewed {
 		return
 	}
-	m.renewed, m.orphans = renewed, false
+	m.renewed, m.mayBeOrphaned = renewed, false
 	for i := range m.parts {
 		if p := &m.parts[i]; p.phase == owning && p.ownership.orphaned != 0 {
 			m.confirm(p)
-			m.orphans = m.orphans || p.ownership.orphaned != 0
+			m.mayBeOrphaned = m.mayBeOrphaned || p.ownership.orphaned != 0
 		}
 	}
 }
@@ -185,17 +185,15 @@ func (m *Machine) plan(p *partition) {
 	}
 	h := &p.ownership
 	for i := len(h.targets) - 1; i >= 0; i-- {
-		if t := h.targets[i]; !m.fit(p, t.ch.peer) {
+		if t := h.targets[i]; !m.canReceive(p, t.ch.peer) {
 			m.abandon(t)
 		}
 	}
 	want := m.owner(p)
-	handsOff := want != m.c.Self && m.fit(p, want)
-	var wanted []message.Peer
-	if m.wanted = m.wanted[:0]; handsOff {
-		wanted = append(m.wanted, want)
-	} else {
-		wanted = m.replicas(p, m.wanted)
+	handsOff := want != m.c.Self && m.canReceive(p, want)
+	wanted := append(m.wanted[:0], want)
+	if !handsOff {
+		wanted = m.replicas(p, wanted[:0])
 	}
 	if m.wanted = wanted; len(wanted) == 0 {
 		return
@@ -263,12 +261,12 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool
 	}
 }
 
-// fit reports whether peer can get p's counters.
-func (m *Machine) fit(p *partition, peer message.Peer) bool {
+// canReceive reports whether peer can get p's counters.
+func (m *Machine) canReceive(p *partition, peer message.Peer) bool {
 	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.ownership.skipped || !m.reachable(peer) {
 		return false
 	}
-	return !m.channel(peer).unfit
+	return !m.channel(peer).unavailable
 }
 
 // replicas appends the nodes that should have replicas of p: first those of the view, then other members, then voters that
@@ -276,11 +274,11 @@ func (m *Machine) fit(p *partition, peer message.Peer) bool {
 // serving node, because a leaving one waits until its replicas are not needed.
 func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	add := func(peer message.Peer, serves bool) {
-		if len(list) < m.c.Replicas && m.fit(p, peer) && (len(list) == 0 || serves && list[0] != peer) {
+		if len(list) < m.c.Replicas && m.canReceive(p, peer) && (len(list) == 0 || serves && list[0] != peer) {
 			list = append(list, peer)
 		}
 	}
-	at := func(i int) { add(m.at(i), i >= 0 && i < len(m.view.Serves) && m.view.Serves[i]) }
+	at := func(i int) { add(m.memberAt(i), i >= 0 && i < len(m.view.Serves) && m.view.Serves[i]) }
 	at(m.view.Replica[p.number])
 	if m.view.Second != nil {
 		at(m.view.Second[p.number])
@@ -290,7 +288,7 @@ func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 		at((p.number + i) % n)
 	}
 	if len(list) < m.c.Replicas {
-		m.unseen(func(peer message.Peer) { add(peer, true) })
+		m.forUnseen(func(peer message.Peer) { add(peer, true) })
 	}
 	return list
 }

@@ -72,7 +72,7 @@ func closes(p message.Part) bool { return p.Kind == message.Close }
 
 // owns makes alice the owner of the partition, with what is in her table.
 func (s *script) owns(gen uint64) {
-	s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{})
+	s.becomeOwner(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{})
 }
 
 // partsTo returns the kinds of the parts that were sent to a peer since the last look.

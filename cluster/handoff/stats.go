@@ -107,7 +107,7 @@ func (m *Machine) OnlyHere() int {
 	for i := range m.parts {
 		p := &m.parts[i]
 		claimed := p.phase != absent && p.known.status == ownerGranted
-		nextOwner := p.known.nextOwner == m.c.Self && !m.lost(p)
+		nextOwner := p.known.nextOwner == m.c.Self && !m.ownerless(p)
 		if p.phase >= divergent || claimed || nextOwner {
 			n++
 		}
@@ -125,7 +125,7 @@ func (m *Machine) Needed() int {
 			able[p] = true
 		}
 	}
-	m.unseen(func(p message.Peer) { able[p] = true })
+	m.forUnseen(func(p message.Peer) { able[p] = true })
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]
@@ -133,7 +133,7 @@ func (m *Machine) Needed() int {
 			continue
 		}
 		k, others := &p.known, len(able)
-		lost := m.lost(p)
+		lost := m.ownerless(p)
 		if able[k.owner] && !lost {
 			others--
 		}

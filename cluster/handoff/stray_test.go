@@ -123,7 +123,7 @@ func TestStrayClose(t *testing.T) {
 		part.Begin, part.End, part.Sum = false, c.ends, s.sum(theirs, 1)
 		s.from(bob, part, theirs)
 		s.from(bob, message.Part{
-			Kind: message.Close, Epoch: epoch, InitialSync: c.initialSync, Sum: add(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
+			Kind: message.Close, Epoch: epoch, InitialSync: c.initialSync, Sum: addChecksum(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
 		}, theirs)
 		if s.Owns(0) != c.takes {
 			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Owns(0), c.takes)

@@ -43,7 +43,7 @@ type target struct {
 	drained uint64
 	// packed and acked are the change numbers last packed and last confirmed.
 	packed, acked uint64
-	under         int // parts in flight
+	inFlight      int // parts in flight
 	sum           uint64
 	// ended: the end of a Merge was confirmed. gone: abandoned.
 	ended, gone bool
@@ -58,8 +58,7 @@ func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) 
 	return t
 }
 
-// first moves t to the front of the waiting targets.
-func (t *target) first() {
+func (t *target) moveToFront() {
 	if i := slices.Index(t.ch.waiting, t); i > 0 {
 		t.ch.waiting = slices.Insert(slices.Delete(t.ch.waiting, i, i+1), 0, t)
 	}
@@ -83,8 +82,8 @@ func (m *Machine) abandon(t *target) {
 	}
 }
 
-// start starts packing t's counters. The journal must be on before the keys are listed, so that no change is missed.
-func (m *Machine) start(t *target) {
+// startPacking starts packing t's counters. The journal must be on before the keys are listed, so that no change is missed.
+func (m *Machine) startPacking(t *target) {
 	t.stage = sending
 	p := t.part
 	if p.phase == owning {
@@ -107,28 +106,28 @@ func (m *Machine) start(t *target) {
 func (m *Machine) makeNextOwner(t *target) {
 	t.nextOwner = true
 	if t.stage == waiting {
-		t.first()
+		t.moveToFront()
 		return
 	}
 	m.journal(t.part)
 	m.drain(t.part)
 	t.repeats = len(t.pending) > 0
 	t.pending = m.c.Table.Keys(t.part.number, t.pending)
-	m.queue(t)
-	m.offer(t)
+	m.queueChanges(t)
+	m.queueClose(t)
 }
 
-// queue adds t to its channel's list of changes.
-func (m *Machine) queue(t *target) {
+// queueChanges adds t to its channel's list of changes.
+func (m *Machine) queueChanges(t *target) {
 	if !t.queued && len(t.pending) > 0 {
 		t.queued = true
 		t.ch.changed = append(t.ch.changed, t)
 	}
 }
 
-// offer queues t for a close if it is the next owner and has all known changes.
-func (m *Machine) offer(t *target) {
-	if t.nextOwner && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.closes, t) {
+// queueClose queues t for a close if it is the next owner and has all known changes.
+func (m *Machine) queueClose(t *target) {
+	if t.nextOwner && t.stage == complete && t.inFlight == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.closes, t) {
 		t.ch.closes = append(t.ch.closes, t)
 	}
 }
@@ -142,9 +141,9 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 		return
 	case message.Merge:
 		// Receipts may arrive in another order than the parts were sent.
-		if t.ended = t.ended || part.End; t.ended && t.under == 0 {
+		if t.ended = t.ended || part.End; t.ended && t.inFlight == 0 {
 			m.stats.Merged++ // the owner has all of it
-			m.forget(p)
+			m.dropState(p)
 			m.routes++
 		}
 		return
@@ -158,7 +157,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	}
 	if t.stage == complete {
 		m.confirm(p)
-		m.offer(t)
+		m.queueClose(t)
 		m.replan = m.replan || p.ownership.surplus
 	}
 }
@@ -179,5 +178,5 @@ func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejectio
 
 // skipForAWhile skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
 func (m *Machine) skipForAWhile(p *partition, peer message.Peer) {
-	p.ownership.skipped, p.ownership.skippedUntil = peer, m.now+5*int64(m.c.Resend)
+	p.ownership.skipped, p.ownership.skippedUntil = peer, m.now+5*resendTimeout
 }

@@ -8,11 +8,11 @@ import (
 
 // acceptor is the Paxos acceptor state of this process for one version of the voter set.
 type acceptor struct {
-	id       string
-	version  uint64
-	promised message.Ballot
-	accepted message.Set
-	under    message.Ballot
+	id             string
+	version        uint64
+	promised       message.Ballot
+	accepted       message.Set
+	acceptedBallot message.Ballot
 }
 
 func (a *acceptor) promise(b message.Ballot) bool {
@@ -27,12 +27,12 @@ func (a *acceptor) accept(s message.Set, b message.Ballot) bool {
 	if !a.promise(b) {
 		return false
 	}
-	a.accepted, a.under = s, b
+	a.accepted, a.acceptedBallot = s, b
 	return true
 }
 
-// instance returns the acceptor of the next version.
-func (m *Machine) instance() *acceptor {
+// nextAcceptor returns the acceptor of the next version.
+func (m *Machine) nextAcceptor() *acceptor {
 	if a := &m.acceptor; a.id != m.set.ID || a.version != m.set.Version+1 {
 		*a = acceptor{id: m.set.ID, version: m.set.Version + 1}
 	}
@@ -47,9 +47,9 @@ func (m *Machine) prepare(now int64, from *peer, b *message.Prepare) {
 		return
 	}
 	m.round = max(m.round, b.Ballot.Round)
-	a := m.instance()
+	a := m.nextAcceptor()
 	ok := a.promise(b.Ballot) && m.votes(now)
-	m.send(from.Peer, &message.Promise{Version: b.Version, Ballot: a.promised, OK: ok, Accepted: a.accepted, Under: a.under})
+	m.send(from.Peer, &message.Promise{Version: b.Version, Ballot: a.promised, OK: ok, Accepted: a.accepted, Under: a.acceptedBallot})
 }
 
 func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
@@ -61,8 +61,8 @@ func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
 		return
 	}
 	m.round = max(m.round, b.Ballot.Round)
-	a := m.instance()
-	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.mayAcceptNext(now) && from.seen >= m.awaited
+	a := m.nextAcceptor()
+	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.mayAcceptNext(now) && from.grantsSeen >= m.awaited
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
 }
 
@@ -73,7 +73,7 @@ func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool 
 		return false
 	}
 	if version <= m.set.Version {
-		m.beat(now, from)
+		m.sendHeartbeat(now, from)
 	}
 	return version == m.set.Version+1
 }
@@ -88,16 +88,16 @@ func (m *Machine) votes(now int64) bool {
 // acknowledgement from here has shown that it knows the current version. Then, once the next version is agreed, no process
 // that knows only an older version has quorum, because the majorities of adjacent versions intersect.
 func (m *Machine) mayAcceptNext(now int64) bool {
-	for _, g := range m.given {
-		if g.until >= now && g.shown < m.set.Version {
+	for _, g := range m.acksGiven {
+		if g.until >= now && g.versionShown < m.set.Version {
 			return false
 		}
 	}
 	return true
 }
 
-// unwritten is how long a set that was requested from the disk stays requested without another message about it.
-const unwritten = time.Second
+// writeRequestTTL is how long a set that was requested from the disk stays requested without another message about it.
+const writeRequestTTL = time.Second
 
 // onDisk reports whether the disk has r, and requests the write if not. The caller is run again by the next heartbeat,
 // resend or Stored.
@@ -125,7 +125,7 @@ func (m *Machine) Stored(now int64, r message.Record) {
 	if p := m.proposal; p != nil && p.accepting && len(p.votes) >= m.set.Majority() {
 		m.installSet(now, p.set)
 	}
-	m.adoptByHand(now)
+	m.adoptOperatorSet(now)
 	m.found(now)
 	m.countQuorum(now)
 }
@@ -140,7 +140,7 @@ func (m *Machine) StoreFailed(now int64) {
 // forgetUnwanted restores the set in force as the record to write when the requested set is no longer mentioned by any
 // peer.
 func (m *Machine) forgetUnwanted(now int64) {
-	if !m.record.Set.Equal(m.set) && m.byHand.Zero() && m.founder == nil && now-m.asked > int64(unwritten) {
+	if !m.record.Set.Equal(m.set) && m.operatorSet.Zero() && m.founder == nil && now-m.asked > int64(writeRequestTTL) {
 		m.wantSet(now, m.set)
 	}
 }

@@ -16,17 +16,17 @@ import (
 // clockMemory is half of the window (ns) of a minimum.
 const clockMemory = int64(5e9)
 
-// least is a minimum over a sliding window of 5 to 10 s.
-type least struct {
+// windowMin is a minimum over a sliding window of 5 to 10 s.
+type windowMin struct {
 	began        int64 // when the newer half began, or never
 	newer, older int64
 }
 
-func newLeast() least { return least{began: never, newer: math.MaxInt64, older: math.MaxInt64} }
+func newMin() windowMin { return windowMin{began: never, newer: math.MaxInt64, older: math.MaxInt64} }
 
-func (l *least) add(now, v int64) {
+func (l *windowMin) add(now, v int64) {
 	if l.began == never || now-l.began >= 2*clockMemory {
-		*l = least{began: now, newer: v, older: math.MaxInt64}
+		*l = windowMin{began: now, newer: v, older: math.MaxInt64}
 		return
 	}
 	if now-l.began >= clockMemory {
@@ -37,7 +37,7 @@ func (l *least) add(now, v int64) {
 }
 
 // value returns the minimum, math.MaxInt64 without a sample.
-func (l *least) value(now int64) int64 {
+func (l *windowMin) value(now int64) int64 {
 	if l.began == never || now-l.began >= 2*clockMemory {
 		return math.MaxInt64
 	}
@@ -102,11 +102,11 @@ func (m *Machine) Clocks(now, tolerance int64) Clocks {
 			readings = append(readings, ahead)
 		}
 	}
-	return compare(readings, m.set.Majority(), tolerance)
+	return compareClocks(readings, m.set.Majority(), tolerance)
 }
 
-// compare sorts readings, which are offsets from this process's clock, and finds the largest group within tolerance.
-func compare(readings []int64, majority int, tolerance int64) (c Clocks) {
+// compareClocks sorts readings, which are offsets from this process's clock, and finds the largest group within tolerance.
+func compareClocks(readings []int64, majority int, tolerance int64) (c Clocks) {
 	if c.Known = len(readings) > 0 && len(readings) >= majority; !c.Known {
 		return c
 	}
@@ -221,7 +221,7 @@ const ackTTLTimeouts = 3
 func (m *Machine) ackTTL(now int64) int64 {
 	slowest := int64(0)
 	for _, p := range m.peers {
-		if m.set.Has(p.Name) && m.speaks(now, p) {
+		if m.set.Has(p.Name) && m.heardRecently(now, p) {
 			slowest = max(slowest, p.rtt.Timeout())
 		}
 	}
@@ -233,7 +233,7 @@ func (c Config) limitAckTTL(d int64) int64 { return min(max(d, int64(c.Timeout))
 
 // longestAckTTL is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
 func (c Config) longestAckTTL() int64 {
-	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
+	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(grace)*10/11-int64(time.Millisecond)))
 }
 
 // expiry is how long after an acknowledgement with this life it may still count, measured here. A tenth is added for clocks
@@ -243,8 +243,8 @@ func expiry(ttl int64) int64 { return ttl + ttl/10 }
 // LongestExpiry is the longest time (ns) that an acknowledgement may count.
 func (m *Machine) LongestExpiry() int64 { return expiry(m.c.longestAckTTL()) }
 
-// slowest is the longest Least among the voters.
-func (m *Machine) slowest() (rtt int64) {
+// longestRTT is the longest Least among the voters.
+func (m *Machine) longestRTT() (rtt int64) {
 	for _, p := range m.peers {
 		if m.set.Has(p.Name) {
 			rtt = max(rtt, p.rtt.Least())
@@ -254,7 +254,7 @@ func (m *Machine) slowest() (rtt int64) {
 }
 
 // silence is the time without a message after which p counts as lost: until then its acknowledgements may give it quorum.
-func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(m.c.Heartbeat) }
+func (m *Machine) silence(p *peer) int64 { return p.ackTTL + int64(Heartbeat) }
 
 // nthNewest sorts times and returns the n-th newest, or never if there are fewer.
 func nthNewest(times []int64, n int) int64 {

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -22,8 +23,18 @@ import (
 // and up to 1.2 s with idle nodes and messages that are lost and resent (100 ms each). Where voters respond slowly, the
 // acknowledgements count for up to three times Timeout (see ackTTL), and the takeover is as much later.
 const (
-	DefaultHeartbeat = 100 * time.Millisecond
-	DefaultTimeout   = 600 * time.Millisecond
+	// Heartbeat is the time between two heartbeats to one peer.
+	Heartbeat = 100 * time.Millisecond
+	// DefaultTimeout is the default of Config.Timeout.
+	DefaultTimeout = 600 * time.Millisecond
+)
+
+const (
+	// grace is how long a process restarted within a voter set makes no promises. It is more than 1.1 × Config.Timeout.
+	grace = 2 * time.Second
+	// foundAfter is how long a process without a voter set waits for the members of its view to report whether they know one.
+	// With Expect 1 it waits as long as they are in the view.
+	foundAfter = 5 * time.Second
 )
 
 // Config configures a Machine. Zero durations mean their defaults.
@@ -37,20 +48,12 @@ type Config struct {
 	// Expect is the number of processes that found a voter set together, this one included; all must have the same number.
 	// It must be more than half of the processes that ever start without a set. 0: this process only joins a set.
 	Expect int
-	// Heartbeat is the time between two heartbeats to one peer. 0 means DefaultHeartbeat.
-	Heartbeat time.Duration
 	// Timeout is the minimum time for which an acknowledged heartbeat counts towards quorum, from its sending (F in
 	// docs/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a
 	// silence of this time plus Heartbeat. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Grace is how long a process restarted within a voter set makes no promises. It must be more than 1.1 × Timeout. 0
-	// means 2 s.
-	Grace time.Duration
 	// ForgetAfter is the silence after which a member is removed from the voter set. 0 means 10 min.
 	ForgetAfter time.Duration
-	// FoundAfter is how long a process without a voter set waits for the members of its view to report whether they know
-	// one. With Expect 1 it waits as long as they are in the view. 0 means 5 s.
-	FoundAfter time.Duration
 }
 
 // Validate reports the first invalid field.
@@ -65,44 +68,18 @@ func (c Config) Validate() error {
 	case c.Expect < 0:
 		return fmt.Errorf("quorum: Expect: %d; want a number of processes, or 0 to found no set", c.Expect)
 	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"Heartbeat", c.Heartbeat},
-		{"Timeout", c.Timeout},
-		{"Grace", c.Grace},
-		{"ForgetAfter", c.ForgetAfter},
-		{"FoundAfter", c.FoundAfter},
-	} {
-		if f.d < 0 {
-			return fmt.Errorf("quorum: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
-		}
-	}
 	c = c.withDefaults()
 	switch {
-	case c.Timeout <= c.Heartbeat:
-		return fmt.Errorf("quorum: Timeout: %v; want more than Heartbeat, which is %v", c.Timeout, c.Heartbeat)
-	case int64(c.Grace) <= expiry(int64(c.Timeout)):
-		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Timeout, which is %v", c.Grace, time.Duration(expiry(int64(c.Timeout))))
+	case c.ForgetAfter < 0:
+		return fmt.Errorf("quorum: ForgetAfter: %v; want a positive duration, or 0 for the default", c.ForgetAfter)
+	case c.Timeout <= Heartbeat || expiry(int64(c.Timeout)) >= int64(grace):
+		return fmt.Errorf("quorum: Timeout: %v; want more than %v, and 1.1 times it less than %v", c.Timeout, Heartbeat, grace)
 	}
 	return nil
 }
 
 func (c Config) withDefaults() Config {
-	for _, f := range []struct {
-		d     *time.Duration
-		value time.Duration
-	}{
-		{&c.Heartbeat, DefaultHeartbeat},
-		{&c.Timeout, DefaultTimeout},
-		{&c.Grace, 2 * time.Second},
-		{&c.ForgetAfter, 10 * time.Minute},
-		{&c.FoundAfter, 5 * time.Second},
-	} {
-		if *f.d == 0 {
-			*f.d = f.value
-		}
-	}
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.ForgetAfter = cmp.Or(c.ForgetAfter, 10*time.Minute)
 	return c
 }

@@ -19,8 +19,9 @@ func TestValidate(t *testing.T) {
 		{func(c *quorum.Config) { c.Record.Set = set(1) }, "quorum: Record.Set: {ID:m Version:1 Members:[]}; want an ID and sorted names, each once, or no set"},
 		{func(c *quorum.Config) { c.Record.Set = set(1, "b", "a") }, "quorum: Record.Set: {ID:m Version:1 Members:[b a]}; want an ID and sorted names, each once, or no set"},
 		{func(c *quorum.Config) { c.ForgetAfter = -1 }, "quorum: ForgetAfter: -1ns; want a positive duration, or 0 for the default"},
-		{func(c *quorum.Config) { c.Heartbeat = time.Second }, "quorum: Timeout: 600ms; want more than Heartbeat, which is 1s"},
-		{func(c *quorum.Config) { c.Timeout = 2 * time.Second }, "quorum: Grace: 2s; want more than 1.1 × Timeout, which is 2.2s"},
+		{func(c *quorum.Config) { c.Timeout = -1 }, "quorum: Timeout: -1ns; want more than 100ms, and 1.1 times it less than 2s"},
+		{func(c *quorum.Config) { c.Timeout = 100 * time.Millisecond }, "quorum: Timeout: 100ms; want more than 100ms, and 1.1 times it less than 2s"},
+		{func(c *quorum.Config) { c.Timeout = 2 * time.Second }, "quorum: Timeout: 2s; want more than 100ms, and 1.1 times it less than 2s"},
 	} {
 		config := quorum.Config{Self: x}
 		c.change(&config)

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// attempt is how long a founder waits for acceptances before it gives up its round; declining is how long a process
-	// that did not accept is chosen last.
-	attempt   = time.Second
-	declining = 3 * time.Second
-	// pause separates two rounds of a founder, so that the others learn that the first is over.
-	pause = 300 * time.Millisecond
-	// turn is how much later each process starts founding than the one with the next lower name.
-	turn = time.Second
-	// gone is the silence after which a founder counts as lost.
-	gone = 3 * time.Second
+	// foundingTimeout is how long a founder waits for acceptances before it gives up its round; declinedFor is how long a
+	// process that did not accept is chosen last.
+	foundingTimeout = time.Second
+	declinedFor     = 3 * time.Second
+	// foundingPause separates two rounds of a founder, so that the others learn that the first has ended.
+	foundingPause = 300 * time.Millisecond
+	// foundingStagger is the delay of a process's founding after that of the process with the next lower name.
+	foundingStagger = time.Second
+	// founderLostAfter is the silence after which a founder counts as lost.
+	founderLostAfter = 3 * time.Second
 	// maxVoid bounds the foundings that a process remembers to have rejected for good.
 	maxVoid = 8
 )
@@ -62,35 +62,35 @@ func (m *Machine) found(now int64) {
 		return
 	}
 	if m.founder != nil {
-		m.pursueFounding(now)
+		m.continueFounding(now)
 		return
 	}
-	m.review(now)
+	m.reviewFounding(now)
 	candidates := m.candidates(now)
-	if !m.founds() || !m.record.Founding.Zero() || len(candidates) < m.c.Expect || m.isMissed(now) || len(m.unheard(now)) > 0 {
-		m.enoughSince = never
+	if !m.founds() || !m.record.Founding.Zero() || len(candidates) < m.c.Expect || m.earlierBootKnown(now) || len(m.unheard(now)) > 0 {
+		m.enoughFoundersSince = never
 		return
 	}
-	if m.enoughSince == never {
-		m.enoughSince = now
+	if m.enoughFoundersSince == never {
+		m.enoughFoundersSince = now
 	}
 	rank := slices.Index(candidates, m.c.Self)
-	if now-m.enoughSince >= int64(rank)*int64(turn) && now >= m.nextRound {
+	if now-m.enoughFoundersSince >= int64(rank)*int64(foundingStagger) && now >= m.nextRound {
 		m.beginFounding(now, slices.Delete(candidates, rank, rank+1))
 	}
 }
 
-// notForThisRun notes a heartbeat from a process with a voter set to an earlier boot of this one: that process has not yet
+// noteEarlierBoot notes a heartbeat from a process with a voter set to an earlier boot of this one: that process has not yet
 // learned of the restart by gossip. It may be the first message that a restarted node receives.
-func (m *Machine) notForThisRun(now int64, e message.Envelope) {
+func (m *Machine) noteEarlierBoot(now int64, e message.Envelope) {
 	h, ok := e.Body.(*message.Heartbeat)
 	if ok && e.To.Name == m.c.Self.Name && e.From.Name != m.c.Self.Name && !h.Set.Zero() {
-		m.missedAt = now
+		m.earlierBootAt = now
 	}
 }
 
-// isMissed reports whether an earlier boot of this process was addressed recently.
-func (m *Machine) isMissed(now int64) bool { return m.missedAt > now-int64(memory) }
+// earlierBootKnown reports whether an earlier boot of this process was addressed recently.
+func (m *Machine) earlierBootKnown(now int64) bool { return m.earlierBootAt > now-int64(peerMemory) }
 
 // candidates returns the processes that can found a set, sorted by name and including this one: those heard recently that
 // know no set and have the same Expect. It returns none if a heard process knows a set, since this one should join it.
@@ -98,7 +98,7 @@ func (m *Machine) candidates(now int64) []message.Peer {
 	all := []message.Peer{m.c.Self}
 	for _, p := range m.peers {
 		switch {
-		case p.sent == never || !m.speaks(now, p):
+		case p.sent == never || !m.heardRecently(now, p):
 		case !p.setless:
 			return nil
 		case p.expect == m.c.Expect:
@@ -113,7 +113,7 @@ func (m *Machine) candidates(now int64) []message.Peer {
 // because this process may be the isolated one. With Expect 1 no other acceptance is needed, so it waits as long as they
 // are in the view.
 func (m *Machine) unheard(now int64) (peers []message.Peer) {
-	waited := now-m.mayFound >= int64(m.c.FoundAfter)
+	waited := now-m.mayFound >= int64(foundAfter)
 	for _, p := range m.peers {
 		if p.sent == never && (!waited || p.inView && m.c.Expect == 1) {
 			peers = append(peers, p.Peer)
@@ -125,7 +125,7 @@ func (m *Machine) unheard(now int64) (peers []message.Peer) {
 // beginFounding starts a round with the first Expect-1 of others.
 func (m *Machine) beginFounding(now int64, others []message.Peer) {
 	late := func(p message.Peer) int {
-		if i, ok := m.find(p); ok && m.peers[i].declined > now-int64(declining) {
+		if i, ok := m.find(p); ok && m.peers[i].declined > now-int64(declinedFor) {
 			return 1
 		}
 		return 0
@@ -140,17 +140,17 @@ func (m *Machine) beginFounding(now int64, others []message.Peer) {
 	m.founder = &founder{
 		set: message.Set{ID: m.freshID(), Version: 1, Members: names}, peers: others, began: now, sent: never,
 	}
-	m.pursueFounding(now)
+	m.continueFounding(now)
 }
 
-// pursueFounding requests the missing acceptances, adopts the set when all have arrived, and gives up after attempt.
-func (m *Machine) pursueFounding(now int64) {
+// continueFounding requests the missing acceptances, adopts the set when all have arrived, and gives up after foundingTimeout.
+func (m *Machine) continueFounding(now int64) {
 	f := m.founder
 	if len(f.accepted) == len(f.peers) {
 		m.installSet(now, f.set)
 		return
 	}
-	if now-f.began >= int64(attempt) {
+	if now-f.began >= int64(foundingTimeout) {
 		m.abandonRound(now)
 		return
 	}
@@ -158,12 +158,12 @@ func (m *Machine) pursueFounding(now int64) {
 		return
 	}
 	f.sent = now
-	for _, p := range f.lacking() {
+	for _, p := range f.missing() {
 		m.send(p, &message.Accept{Set: f.set, Ballot: m.foundingBallot()})
 	}
 }
 
-func (f *founder) lacking() []message.Peer {
+func (f *founder) missing() []message.Peer {
 	return slices.DeleteFunc(slices.Clone(f.peers), func(p message.Peer) bool { return slices.Contains(f.accepted, p) })
 }
 
@@ -173,15 +173,15 @@ func (m *Machine) foundingBallot() message.Ballot {
 
 // abandonRound ends this process's round; its set will not come into force. Heartbeats announce that.
 func (m *Machine) abandonRound(now int64) {
-	for _, p := range m.founder.lacking() {
+	for _, p := range m.founder.missing() {
 		if i, ok := m.find(p); ok {
 			m.peers[i].declined = now
 		}
 	}
-	m.founder, m.pulse = nil, nil
+	m.founder, m.lastHeartbeat = nil, nil
 	m.foundingRound++
-	m.nextRound, m.enoughSince = now+int64(pause), never // now the founder with the lower name goes first
-	m.beatAll(now)
+	m.nextRound, m.enoughFoundersSince = now+int64(foundingPause), never // now the founder with the lower name goes first
+	m.sendHeartbeats(now)
 }
 
 // foundingAccepted handles a response to this process's own proposal.
@@ -245,13 +245,13 @@ func (m *Machine) Forget(now int64, name string) error {
 		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
 	case !m.set.Has(name):
 		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
-	case p != nil && m.speaks(now, p):
+	case p != nil && m.heardRecently(now, p):
 		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
 	case len(m.set.Members) == 1:
 		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
 	}
-	m.byHand = without(m.set, name)
-	m.adoptByHand(now)
+	m.operatorSet = withoutMember(m.set, name)
+	m.adoptOperatorSet(now)
 	return nil
 }
 
@@ -265,23 +265,23 @@ func (m *Machine) Bootstrap(now int64) error {
 		m.founded++
 	}
 	m.founder = nil
-	m.byHand = message.Set{ID: m.freshID(), Version: 1, Members: []string{m.c.Self.Name}}
-	m.adoptByHand(now)
+	m.operatorSet = message.Set{ID: m.freshID(), Version: 1, Members: []string{m.c.Self.Name}}
+	m.adoptOperatorSet(now)
 	return nil
 }
 
-// adoptByHand adopts the set made by Forget or Bootstrap once it is on disk.
-func (m *Machine) adoptByHand(now int64) {
-	s := m.byHand
+// adoptOperatorSet adopts the set made by Forget or Bootstrap once it is on disk.
+func (m *Machine) adoptOperatorSet(now int64) {
+	s := m.operatorSet
 	if s.Zero() {
 		return
 	}
 	if s.ID == m.set.ID && s.Version <= m.set.Version {
-		m.byHand = message.Set{} // superseded by another version
+		m.operatorSet = message.Set{} // superseded by another version
 		return
 	}
 	if m.installSet(now, s) {
-		m.byHand = message.Set{}
+		m.operatorSet = message.Set{}
 	}
 }
 
@@ -301,11 +301,11 @@ func (m *Machine) recover(now int64) {
 	if !r.needed {
 		return
 	}
-	if now >= r.until || m.allTold() {
+	if now >= r.until || m.allReported() {
 		r.needed = false
 		return
 	}
-	if r.asked > now-int64(resend)-3*m.slowest()/2 {
+	if r.asked > now-int64(resend)-3*m.longestRTT()/2 {
 		return
 	}
 	r.asked = now
@@ -323,16 +323,16 @@ func (m *Machine) takePromise(now int64, from *peer, b *message.Promise) {
 	if !m.recovery.needed {
 		return
 	}
-	a := m.instance()
+	a := m.nextAcceptor()
 	a.promise(b.Ballot)
-	if follows(m.set, b.Accepted) && a.under.Compare(b.Under) < 0 {
-		a.accepted, a.under = b.Accepted, b.Under
+	if follows(m.set, b.Accepted) && a.acceptedBallot.Compare(b.Under) < 0 {
+		a.accepted, a.acceptedBallot = b.Accepted, b.Under
 	}
 	from.reportedVersion = b.Version
 	m.recover(now)
 }
 
-func (m *Machine) allTold() bool {
+func (m *Machine) allReported() bool {
 	for _, name := range m.set.Members {
 		if name == m.c.Self.Name {
 			continue
@@ -369,10 +369,10 @@ type Expecting struct {
 
 // Waiting returns what this process waits for while it knows no set.
 func (m *Machine) Waiting(now int64) Waiting {
-	w := Waiting{May: m.founds(), Expect: m.c.Expect, Missed: m.isMissed(now), Accepted: m.record.Founding, Have: []string{m.c.Self.Name}}
+	w := Waiting{May: m.founds(), Expect: m.c.Expect, Missed: m.earlierBootKnown(now), Accepted: m.record.Founding, Have: []string{m.c.Self.Name}}
 	for _, p := range m.peers {
 		switch {
-		case p.sent == never || !m.speaks(now, p):
+		case p.sent == never || !m.heardRecently(now, p):
 			if p.inView {
 				w.Silent = append(w.Silent, p.Peer)
 			}

@@ -16,35 +16,35 @@ func (m *Machine) Wish(now int64, w message.Wish) {
 		return
 	}
 	m.wish = w
-	m.beatAll(now)
+	m.sendHeartbeats(now)
 }
 
-func (m *Machine) beatAll(now int64) {
+func (m *Machine) sendHeartbeats(now int64) {
 	for _, p := range m.peers {
-		if m.wanted(p) {
-			m.beat(now, p)
+		if m.getsHeartbeats(p) {
+			m.sendHeartbeat(now, p)
 		}
 	}
 }
 
-// beatTogether sends the heartbeats that are due and those that will be soon, because one burst costs both sides less than
-// separate messages. A receiver whose own heartbeats are nearly due does the same, so all members come to beat at the same
+// sendDueHeartbeats sends the heartbeats that are due and those that will be soon, because one burst costs both sides less than
+// separate messages. A receiver whose own heartbeats are nearly due does the same, so all members come to send at the same
 // time and sleep in between (Mirollo and Strogatz, Synchronization of pulse-coupled biological oscillators, 1990).
-func (m *Machine) beatTogether(now int64) {
+func (m *Machine) sendDueHeartbeats(now int64) {
 	for _, p := range m.peers {
-		if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
-			m.beat(now, p)
+		if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(Heartbeat)/2 {
+			m.sendHeartbeat(now, p)
 		}
 	}
 }
 
-func (m *Machine) beat(now int64, p *peer) {
-	p.beaten = now
-	h := m.pulse
-	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
+func (m *Machine) sendHeartbeat(now int64, p *peer) {
+	p.heartbeatSent = now
+	h := m.lastHeartbeat
+	if h == nil || h.Sent != now || h.Seen != p.grantsTaken || h.Wish != m.wish || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
-			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), AckTTL: m.ackTTL(now),
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.grantsTaken, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), AckTTL: m.ackTTL(now),
 			NoQuorum: m.LacksQuorum(now),
 		}
 		if m.set.Zero() {
@@ -53,7 +53,7 @@ func (m *Machine) beat(now int64, p *peer) {
 				h.Expect = m.c.Expect
 			}
 		}
-		m.pulse = h
+		m.lastHeartbeat = h
 	}
 	m.send(p.Peer, h)
 	m.out[len(m.out)-1].Copy = m.unanswered(now, p)
@@ -66,7 +66,7 @@ const copyAfter = 3
 // unanswered reports whether p has answered no heartbeat for a while: the connections may be in retransmission backoff,
 // which doubles with every loss.
 func (m *Machine) unanswered(now int64, p *peer) bool {
-	return p.answered != never && p.answered < now-copyAfter*int64(m.c.Heartbeat)-p.rtt.Least()
+	return p.answeredSent != never && p.answeredSent < now-copyAfter*int64(Heartbeat)-p.rtt.Least()
 }
 
 // LacksQuorum reports whether this process knows a voter set and has had no quorum for 100 ms, in any version of it: a new
@@ -80,31 +80,31 @@ func (m *Machine) Rest() { m.resting = true }
 
 // isolated reports whether this voter hears no other voter, or can take no new state because its disk fails or it rests.
 func (m *Machine) isolated(now int64) bool {
-	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(m.c.Heartbeat))
+	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-m.ackTTL(now)-int64(Heartbeat))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, knows{h.Set, h.GrantsSeq, h.Unconfirmed, !h.NoQuorum})
+	m.learn(now, p, peerState{h.Set, h.GrantsSeq, h.Unconfirmed, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		if lacks := h.NoQuorum && h.Set.ID == m.set.ID; !lacks || !p.noQuorum {
 			p.lacking = now
 		}
-		p.sent, p.setless, p.clusterID, p.wish, p.seen, p.isolated, p.ackTTL = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.limitAckTTL(h.AckTTL)
+		p.sent, p.setless, p.clusterID, p.wish, p.grantsSeen, p.isolated, p.ackTTL = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.limitAckTTL(h.AckTTL)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
-		m.give(now, p.Boot, m.c.limitAckTTL(h.AckTTL))
+		m.noteAckGiven(now, p.Boot, m.c.limitAckTTL(h.AckTTL))
 	}
 	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, AckTTL: h.AckTTL}
 	m.send(p.Peer, a)
 	e := &m.out[len(m.out)-1]
 	e.Copy = m.unanswered(now, p)
-	e.Patient = !e.Copy && m.wanted(p) && renews(p.acked, a)
+	e.Patient = !e.Copy && m.getsHeartbeats(p) && renews(p.acked, a)
 	p.acked = a
-	if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
-		m.beatTogether(now)
+	if m.getsHeartbeats(p) && p.heartbeatSent <= now-int64(Heartbeat)/2 {
+		m.sendDueHeartbeats(now)
 	}
 }
 
@@ -124,54 +124,54 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent <= now {
 		p.readThere(now, a.Sent, a.Got)
 	}
-	m.learn(now, p, knows{a.Set, a.GrantsSeq, a.Unconfirmed, p.clusterID == a.Set.ID && !p.noQuorum})
+	m.learn(now, p, peerState{a.Set, a.GrantsSeq, a.Unconfirmed, p.clusterID == a.Set.ID && !p.noQuorum})
 	if a.Sent > now {
 		return
 	}
-	p.answered = max(p.answered, a.Sent)
+	p.answeredSent = max(p.answeredSent, a.Sent)
 	p.rtt.Add(now, now-a.Sent)
-	if !a.OK || a.Sent <= p.reading || a.Sent < m.clusterIDSince {
+	if !a.OK || a.Sent <= p.ackedSent || a.Sent < m.clusterIDSince {
 		return
 	}
-	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.limitAckTTL(a.AckTTL))
+	p.ackedSent, p.until = a.Sent, max(p.until, a.Sent+m.c.limitAckTTL(a.AckTTL))
 	m.countQuorum(now)
-	if m.pulse != nil && m.pulse.NoQuorum && !m.LacksQuorum(now) {
-		m.beatAll(now) // until the others hear this, they may claim the partitions of this process
+	if m.lastHeartbeat != nil && m.lastHeartbeat.NoQuorum && !m.LacksQuorum(now) {
+		m.sendHeartbeats(now) // until the others hear this, they may claim the partitions of this process
 	}
 }
 
-// given is the last acknowledgement with OK that one process got from this one.
-type given struct {
+// ackGiven is the last acknowledgement with OK that one process got from this one.
+type ackGiven struct {
 	boot string
 	// until is when it can no longer count.
 	until int64
-	// shown is the highest version of the current cluster ID that the process has shown to know.
-	shown uint64
+	// versionShown is the highest version of the current cluster ID that the process has shown to know.
+	versionShown uint64
 }
 
-func (m *Machine) give(now int64, boot string, ttl int64) {
-	i, ok := m.findGiven(boot)
+func (m *Machine) noteAckGiven(now int64, boot string, ttl int64) {
+	i, ok := m.findAckGiven(boot)
 	if !ok {
-		m.given = slices.Insert(m.given, i, given{boot: boot})
+		m.acksGiven = slices.Insert(m.acksGiven, i, ackGiven{boot: boot})
 	}
-	m.given[i].until, m.given[i].shown = max(m.given[i].until, now+expiry(ttl)), m.set.Version
+	m.acksGiven[i].until, m.acksGiven[i].versionShown = max(m.acksGiven[i].until, now+expiry(ttl)), m.set.Version
 }
 
-func (m *Machine) findGiven(boot string) (int, bool) {
-	return slices.BinarySearchFunc(m.given, boot, func(g given, boot string) int { return strings.Compare(g.boot, boot) })
+func (m *Machine) findAckGiven(boot string) (int, bool) {
+	return slices.BinarySearchFunc(m.acksGiven, boot, func(g ackGiven, boot string) int { return strings.Compare(g.boot, boot) })
 }
 
 // dropExpired removes acknowledgements that no longer count.
 func (m *Machine) dropExpired(now int64) {
-	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.until < now })
+	m.acksGiven = slices.DeleteFunc(m.acksGiven, func(g ackGiven) bool { return g.until < now })
 }
 
 // Acked returns the processes whose acknowledgement (OK) by this one may still count, and for how long. It leaves out those
 // that are outvoted and whose last heartbeat has seen this process's pending grants up to seq.
 func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	var acked []message.Acked
-	for _, g := range m.given {
-		if g.until >= now && !slices.ContainsFunc(m.peers, func(p *peer) bool { return p.Boot == g.boot && p.seen >= seq && m.outvoted(now, p) }) {
+	for _, g := range m.acksGiven {
+		if g.until >= now && !slices.ContainsFunc(m.peers, func(p *peer) bool { return p.Boot == g.boot && p.grantsSeen >= seq && m.outvoted(now, p) }) {
 			acked = append(acked, message.Acked{Boot: g.boot, Left: g.until - now})
 		}
 	}
@@ -180,7 +180,7 @@ func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 
 // Introduced notes that the full list of p's owned partitions has been processed. Before that, p's heartbeats are not acknowledged.
 func (m *Machine) Introduced(p message.Peer) {
-	if p := m.enter(p); p != nil {
+	if p := m.addPeer(p); p != nil {
 		p.introduced = true
 	}
 }
@@ -193,8 +193,8 @@ func (m *Machine) AwaitSeen(seq uint64) { m.awaited = max(m.awaited, seq) }
 func (m *Machine) Awaited() []AwaitedPeer {
 	var debts []AwaitedPeer
 	for _, p := range m.peers {
-		if p.sent != never && p.seen < m.awaited && m.listens(m.now, p) {
-			debts = append(debts, AwaitedPeer{Peer: p.Peer, Seen: p.seen})
+		if p.sent != never && p.grantsSeen < m.awaited && m.listens(m.now, p) {
+			debts = append(debts, AwaitedPeer{Peer: p.Peer, Seen: p.grantsSeen})
 		}
 	}
 	return debts
@@ -208,8 +208,8 @@ type AwaitedPeer struct {
 
 // Saw notes that the pending grants of from up to seq have been processed; heartbeats to it report that.
 func (m *Machine) Saw(from message.Peer, seq uint64) {
-	if p := m.enter(from); p != nil {
-		p.saw = max(p.saw, seq)
+	if p := m.addPeer(from); p != nil {
+		p.grantsTaken = max(p.grantsTaken, seq)
 	}
 }
 
@@ -231,7 +231,7 @@ func (m *Machine) Promises(now int64) bool { return !m.set.Zero() && !m.inGrace(
 // beginGrace is for a process that finds itself a voter and may have been one in an earlier run, whose promises it does not
 // know.
 func (m *Machine) beginGrace(now int64) {
-	m.graceUntil = now + int64(m.c.Grace)
+	m.graceUntil = now + int64(grace)
 	m.recovery = recovery{needed: true, until: now + int64(m.c.ForgetAfter), asked: never}
 }
 
@@ -261,8 +261,8 @@ func (m *Machine) countQuorum(now int64) {
 	var buf [2][16]int64
 	readings, ends := buf[0][:0], buf[1][:0]
 	for _, name := range m.set.Members {
-		if p := m.latest(name); p != nil && p.reading != never {
-			readings, ends = append(readings, p.reading), append(ends, p.until)
+		if p := m.latest(name); p != nil && p.ackedSent != never {
+			readings, ends = append(readings, p.ackedSent), append(ends, p.until)
 		}
 	}
 	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
@@ -274,7 +274,7 @@ func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {
 		return
 	}
-	if m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.ackTTL(now))) && m.anyNew(m.quorumAt-int64(m.c.Grace)) {
+	if m.quorumAt != never && now-m.quorumAt > max(0, int64(grace)-expiry(m.ackTTL(now))) && m.anyNew(m.quorumAt-int64(grace)) {
 		m.lapses++
 	}
 	m.quorumAt = now

@@ -12,7 +12,7 @@ import (
 type law struct {
 	sets map[string]message.Set // by cluster ID and version, every one that was known
 	runs []*process             // all that ever ran
-	// byHand: a version was made by hand, so two sets may have it.
+	// operatorSet: a version was made by hand, so two sets may have it.
 	byHand bool
 	// one: no two cluster IDs may have quorum at once.
 	one bool

@@ -15,8 +15,8 @@ import (
 const (
 	// resend is the wait before a Paxos message is sent again, in addition to one and a half round trips.
 	resend = 100 * time.Millisecond
-	// memory is how long a silent peer outside the view is remembered.
-	memory = 10 * time.Second
+	// peerMemory is how long a silent peer outside the view is remembered.
+	peerMemory = 10 * time.Second
 	// never is before all times.
 	never = math.MinInt64
 )
@@ -28,17 +28,17 @@ type Machine struct {
 	c   Config
 	now int64 // the time of the last Step or Tick
 	out []message.Envelope
-	// usual is the number of messages of the last Take.
-	usual int
+	// lastOut is the number of messages of the last Take.
+	lastOut int
 
-	peers []*peer // sorted by name, then boot
-	wish  message.Wish
-	pulse *message.Heartbeat // the last one sent; peers may share it
+	peers         []*peer // sorted by name, then boot
+	wish          message.Wish
+	lastHeartbeat *message.Heartbeat // the last one sent; peers may share it
 
 	set message.Set
-	// missed has when each member of set was last heard, or first known as a member.
-	missed    []int64
-	dissolved uint64
+	// memberHeard has when each member of set was last heard, or first known as a member.
+	memberHeard []int64
+	dissolved   uint64
 	// unconfirmed: no pending grants of a process that knew the set have been seen yet.
 	unconfirmed bool
 	// heard is when another process was last heard, or the set was first known.
@@ -56,25 +56,25 @@ type Machine struct {
 	record, stored message.Record
 	asked          int64
 	failing        bool
-	byHand         message.Set // adopted once on disk
+	operatorSet    message.Set // adopted once on disk
 
 	resting bool // see Rest
 
-	// missedAt is when a process with a set last addressed an earlier boot of this one.
-	missedAt      int64
-	mayFound      int64
-	enoughSince   int64 // since when enough processes are heard to found a set
-	founder       *founder
-	foundingRound uint64 // of founder; earlier rounds are given up
-	nextRound     int64  // when the next may begin
-	founded       int    // how many sets this process has founded and left
+	// earlierBootAt is when a process with a set last addressed an earlier boot of this one.
+	earlierBootAt       int64
+	mayFound            int64
+	enoughFoundersSince int64 // since when enough processes are heard to found a set
+	founder             *founder
+	foundingRound       uint64 // of founder; earlier rounds are given up
+	nextRound           int64  // when the next may begin
+	founded             int    // how many sets this process has founded and left
 
 	until      int64 // end of quorum
 	renewed    int64 // see Renewed
 	graceUntil int64
 	uncounted  bool // this process does not count itself
-	given      []given
-	awaited    uint64
+	acksGiven  []ackGiven
+	awaited    uint64 // see AwaitSeen
 
 	acceptor acceptor
 	recovery recovery
@@ -86,7 +86,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, missedAt: never, mayFound: never, enoughSince: never,
+		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, earlierBootAt: never, mayFound: never, enoughFoundersSince: never,
 		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
 	if s := c.Record.Set; !s.Zero() {
@@ -102,34 +102,31 @@ func New(c Config, now int64) *Machine {
 // arrived.
 func (m *Machine) Step(now int64, e message.Envelope) {
 	if e.To != m.c.Self {
-		m.notForThisRun(now, e)
+		m.noteEarlierBoot(now, e)
+		return
+	}
+	switch e.Body.(type) {
+	case *message.Heartbeat, *message.Ack, *message.Prepare, *message.Promise, *message.Accept, *message.Accepted:
+	default:
+		return
+	}
+	p := m.noteHeard(now, e.From)
+	if p == nil {
 		return
 	}
 	switch b := e.Body.(type) {
 	case *message.Heartbeat:
-		if p := m.hear(now, e.From); p != nil {
-			m.heartbeat(now, p, b)
-		}
+		m.heartbeat(now, p, b)
 	case *message.Ack:
-		if p := m.hear(now, e.From); p != nil {
-			m.ack(now, p, b)
-		}
+		m.ack(now, p, b)
 	case *message.Prepare:
-		if p := m.hear(now, e.From); p != nil {
-			m.prepare(now, p, b)
-		}
+		m.prepare(now, p, b)
 	case *message.Promise:
-		if p := m.hear(now, e.From); p != nil {
-			m.promise(now, p, e.ClusterID, b)
-		}
+		m.promise(now, p, e.ClusterID, b)
 	case *message.Accept:
-		if p := m.hear(now, e.From); p != nil {
-			m.accept(now, p, b)
-		}
+		m.accept(now, p, b)
 	case *message.Accepted:
-		if p := m.hear(now, e.From); p != nil {
-			m.accepted(now, p, b)
-		}
+		m.accepted(now, p, b)
 	}
 }
 
@@ -146,14 +143,14 @@ func (m *Machine) Tick(now int64) {
 	} else {
 		m.lackedAt = now
 	}
-	m.adoptByHand(now)
-	m.undo(now)
+	m.adoptOperatorSet(now)
+	m.dropVoidSet(now)
 	m.forgetUnwanted(now)
 	m.found(now)
 	m.recover(now)
 	m.propose(now)
 	if m.Due() <= now {
-		m.beatTogether(now)
+		m.sendDueHeartbeats(now)
 	}
 }
 
@@ -161,8 +158,8 @@ func (m *Machine) Tick(now int64) {
 func (m *Machine) Due() int64 {
 	due := int64(math.MaxInt64)
 	for _, p := range m.peers {
-		if m.wanted(p) {
-			due = min(due, p.beaten+int64(m.c.Heartbeat))
+		if m.getsHeartbeats(p) {
+			due = min(due, p.heartbeatSent+int64(Heartbeat))
 		}
 	}
 	return due
@@ -171,13 +168,13 @@ func (m *Machine) Due() int64 {
 // Take returns the messages to send since the last call.
 func (m *Machine) Take() []message.Envelope {
 	out := m.out
-	m.usual, m.out = len(out), nil
+	m.lastOut, m.out = len(out), nil
 	return out
 }
 
 func (m *Machine) send(to message.Peer, b message.Body) {
 	if m.out == nil {
-		m.out = make([]message.Envelope, 0, max(m.usual, 4))
+		m.out = make([]message.Envelope, 0, max(m.lastOut, 4))
 	}
 	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.set.ID, Body: b})
 }

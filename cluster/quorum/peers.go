@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -10,25 +9,25 @@ import (
 // peer is the state of another process.
 type peer struct {
 	message.Peer
-	inView bool
-	since  int64 // when it was entered or last heard
-	heard  int64 // when it was last heard
-	first  int64 // when it was first heard, if ever
-	beaten int64 // when the last heartbeat was sent to it
+	inView        bool
+	since         int64 // when it was added or last heard
+	heard         int64 // when it was last heard
+	first         int64 // when it was first heard, if ever
+	heartbeatSent int64 // when the last heartbeat was sent to it
 
 	// introduced: the full list of its owned partitions has been processed.
 	introduced bool
-	// saw is its newest pending grant that has been processed.
-	saw uint64
+	// grantsTaken is its newest pending grant that has been processed.
+	grantsTaken uint64
 
 	// From its last heartbeat; sent is never without one.
-	sent      int64
-	setless   bool
-	clusterID string
-	wish      message.Wish
-	seen      uint64
-	isolated  bool
-	ackTTL    int64 // how long its acknowledgements count; Config.Timeout before the first heartbeat
+	sent       int64
+	setless    bool
+	clusterID  string
+	wish       message.Wish
+	grantsSeen uint64
+	isolated   bool
+	ackTTL     int64 // how long its acknowledgements count; Config.Timeout before the first heartbeat
 	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -41,12 +40,12 @@ type peer struct {
 	// acked is the last acknowledgement sent to it, nil if none.
 	acked *message.Ack
 
-	// answered and reading are when the newest answered and the newest acknowledged heartbeat was sent; until is when its
-	// acknowledgements expire.
-	answered, reading, until int64
-	rtt                      Estimate
+	// answeredSent and ackedSent are the times at which the newest answered and the newest acknowledged heartbeat were sent.
+	// Its acknowledgements expire at until.
+	answeredSent, ackedSent, until int64
+	rtt                            Estimate
 	// here and there are clock differences; see clocks.go.
-	here, there least
+	here, there windowMin
 	// reportedVersion is the version for which it last reported what it has accepted.
 	reportedVersion uint64
 }
@@ -60,9 +59,9 @@ func (m *Machine) SetView(now int64, peers []message.Peer) {
 		}
 	}
 	for _, id := range peers {
-		if p := m.enter(id); p != nil && !p.inView {
+		if p := m.addPeer(id); p != nil && !p.inView {
 			p.inView = true
-			m.beat(now, p)
+			m.sendHeartbeat(now, p)
 		}
 	}
 }
@@ -99,14 +98,14 @@ func (m *Machine) NoneDecides(now int64) bool {
 	without := 1
 	for _, p := range m.peers {
 		switch {
-		case !m.set.Has(p.Name) || p.sent == never || !m.speaks(now, p):
+		case !m.set.Has(p.Name) || p.sent == never || !m.heardRecently(now, p):
 		case p.setless || p.noQuorum:
 			without++
 		default:
 			return false
 		}
 	}
-	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(m.c.Grace)/4
+	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(grace)/4
 }
 
 // Outvoted returns the peers that listen but do not count as live, because they lack quorum where this process has it.
@@ -152,7 +151,7 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !m.outvoted(now, p) }
 
 // listens reports whether p was heard recently and is not isolated. An isolated process takes no new state.
-func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.speaks(now, p) }
+func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.heardRecently(now, p) }
 
 // outvoted reports whether p has lacked quorum for a third of its ackTTL while this process has had it in the same set: most
 // voters do not reach p, so its partitions have no decider and it must not block a takeover. If both lacked quorum
@@ -163,16 +162,14 @@ func (m *Machine) outvoted(now int64, p *peer) bool {
 	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
-// speaks reports whether p was heard recently.
-func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }
+func (m *Machine) heardRecently(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }
 
-// wanted reports whether p gets heartbeats.
-func (m *Machine) wanted(p *peer) bool { return p.inView || m.set.Has(p.Name) }
+func (m *Machine) getsHeartbeats(p *peer) bool { return p.inView || m.set.Has(p.Name) }
 
-// hear notes a message from a process. It returns nil if the message must be ignored.
-func (m *Machine) hear(now int64, from message.Peer) *peer {
+// noteHeard notes a message from a process. It returns nil if the message must be ignored.
+func (m *Machine) noteHeard(now int64, from message.Peer) *peer {
 	m.now = now
-	p := m.enter(from)
+	p := m.addPeer(from)
 	if p == nil {
 		return nil
 	}
@@ -182,15 +179,15 @@ func (m *Machine) hear(now int64, from message.Peer) *peer {
 	}
 	p.since, p.heard, m.heard = now, now, now
 	if i, ok := slices.BinarySearch(m.set.Members, p.Name); ok {
-		m.missed[i] = now
+		m.memberHeard[i] = now
 	}
 	return p
 }
 
-// enter returns the peer called id, adding it if necessary. It returns nil if id cannot be another live process: name or
+// addPeer returns the peer called id, adding it if necessary. It returns nil if id cannot be another live process: name or
 // boot is empty, the name is this process's, or a newer boot of that name was heard recently. An older boot that is heard
 // while the newer one is silent was started later, with a clock that was set back.
-func (m *Machine) enter(id message.Peer) *peer {
+func (m *Machine) addPeer(id message.Peer) *peer {
 	if id.Name == "" || id.Boot == "" || id.Name == m.c.Self.Name {
 		return nil
 	}
@@ -202,14 +199,14 @@ func (m *Machine) enter(id message.Peer) *peer {
 		if p.Name != id.Name {
 			break
 		}
-		if m.speaks(m.now, p) {
+		if m.heardRecently(m.now, p) {
 			return nil
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, ackTTL: int64(m.c.Timeout), declined: never,
+		Peer: id, since: m.now, heard: never, heartbeatSent: never, sent: never, answeredSent: never, ackedSent: never, until: never, ackTTL: int64(m.c.Timeout), declined: never,
 	}
-	p.here, p.there = newLeast(), newLeast()
+	p.here, p.there = newMin(), newMin()
 	m.peers = slices.Insert(m.peers, i, p)
 	return p
 }
@@ -223,7 +220,7 @@ func (m *Machine) supersede(p *peer) {
 		}
 		if member {
 			// Acknowledgements belong to the name: the new boot's grace covers the old boot's.
-			p.reading, p.until = max(p.reading, q.reading), max(p.until, q.until)
+			p.ackedSent, p.until = max(p.ackedSent, q.ackedSent), max(p.until, q.until)
 		}
 		return true
 	})
@@ -236,18 +233,13 @@ func (m *Machine) supersede(p *peer) {
 // dropOutsiders removes peers that are neither in the view nor heard recently.
 func (m *Machine) dropOutsiders(now int64) {
 	m.peers = slices.DeleteFunc(m.peers, func(p *peer) bool {
-		return !p.inView && p.since < now-int64(memory)
+		return !p.inView && p.since < now-int64(peerMemory)
 	})
 }
 
 // find returns the index of p in peers, or where it would be inserted.
 func (m *Machine) find(p message.Peer) (int, bool) {
-	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int {
-		if c := strings.Compare(q.Name, p.Name); c != 0 {
-			return c
-		}
-		return strings.Compare(q.Boot, p.Boot)
-	})
+	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int { return q.Compare(p) })
 }
 
 // latest returns the boot of name that was heard, else the newest in the view, nil if none is known.

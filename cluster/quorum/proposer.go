@@ -8,53 +8,53 @@ import (
 )
 
 const (
-	// patience is how long a ballot may go without progress, in addition to two round trips. stagger is added for every
+	// ballotTimeout is how long a ballot may go without progress, in addition to two round trips. stagger is added for every
 	// lower name, so that two proposers do not outbid each other forever.
-	patience = 500 * time.Millisecond
-	stagger  = 100 * time.Millisecond
+	ballotTimeout = 500 * time.Millisecond
+	stagger       = 100 * time.Millisecond
 )
 
 // proposal is this process's attempt to get the next version agreed.
 type proposal struct {
 	ballot message.Ballot
 	// set is the proposed set, or the one that a voter has accepted under the highest ballot.
-	set   message.Set
-	under message.Ballot
+	set            message.Set
+	acceptedBallot message.Ballot
 	// votes are the names that have promised (accepted, if accepting).
 	accepting bool
 	votes     []string
 	// outbid: a voter has promised a higher ballot.
-	outbid      bool
-	sent, moved int64
+	outbid           bool
+	sent, progressed int64
 }
 
 // propose starts, repeats or gives up a ballot.
 func (m *Machine) propose(now int64) {
 	if p := m.proposal; p != nil {
 		rank, _ := slices.BinarySearch(m.set.Members, m.c.Self.Name)
-		if p.moved > now-int64(patience+time.Duration(rank)*stagger)-2*m.slowest() {
-			if p.sent <= now-int64(resend)-3*m.slowest()/2 && !p.outbid {
-				m.pursue(now)
+		if p.progressed > now-int64(ballotTimeout+time.Duration(rank)*stagger)-2*m.longestRTT() {
+			if p.sent <= now-int64(resend)-3*m.longestRTT()/2 && !p.outbid {
+				m.continueBallot(now)
 			}
 			return
 		}
 		m.proposal = nil
 	}
-	// Only an optimization: pursue counts no own vote before this process may accept the next version, so the ballot would have to wait.
+	// An optimization: a ballot would wait, as continueBallot counts no own vote before this process may accept the next version.
 	if m.failing || !m.coordinates(now) || !m.mayAcceptNext(now) {
 		return
 	}
-	if s, ok := m.due(now); ok {
+	if s, ok := m.nextVersion(now); ok {
 		m.round++
-		m.proposal = &proposal{ballot: message.Ballot{Round: m.round, Boot: m.c.Self.Boot}, set: s, moved: now}
-		m.pursue(now)
+		m.proposal = &proposal{ballot: message.Ballot{Round: m.round, Boot: m.c.Self.Boot}, set: s, progressed: now}
+		m.continueBallot(now)
 	}
 }
 
-// pursue casts this process's own vote and requests the missing ones. It records the vote even where it does not count, so
+// continueBallot casts this process's own vote and requests the missing ones. It records the vote even where it does not count, so
 // that a recovering voter can learn of it.
-func (m *Machine) pursue(now int64) {
-	p, a := m.proposal, m.instance()
+func (m *Machine) continueBallot(now int64) {
+	p, a := m.proposal, m.nextAcceptor()
 	p.sent = now
 	if !p.accepting {
 		if !a.promise(p.ballot) {
@@ -62,11 +62,11 @@ func (m *Machine) pursue(now int64) {
 			return
 		}
 		if m.votes(now) {
-			p.prefer(a.accepted, a.under)
+			p.prefer(a.accepted, a.acceptedBallot)
 			p.vote(now, m.c.Self.Name)
 		}
 		if len(p.votes) < m.set.Majority() {
-			m.ask(&message.Prepare{ID: m.set.ID, Version: p.set.Version, Ballot: p.ballot})
+			m.sendToMissing(&message.Prepare{ID: m.set.ID, Version: p.set.Version, Ballot: p.ballot})
 			return
 		}
 		p.accepting, p.votes = true, nil
@@ -82,11 +82,11 @@ func (m *Machine) pursue(now int64) {
 		m.installSet(now, p.set)
 		return
 	}
-	m.ask(&message.Accept{Set: p.set, Ballot: p.ballot})
+	m.sendToMissing(&message.Accept{Set: p.set, Ballot: p.ballot})
 }
 
-// ask sends b to the members whose votes are missing.
-func (m *Machine) ask(b message.Body) {
+// sendToMissing sends b to the members whose votes are missing.
+func (m *Machine) sendToMissing(b message.Body) {
 	for _, name := range m.set.Members {
 		if slices.Contains(m.proposal.votes, name) {
 			continue
@@ -99,14 +99,14 @@ func (m *Machine) ask(b message.Body) {
 
 // prefer takes the set that a voter has accepted under the highest ballot so far.
 func (p *proposal) prefer(s message.Set, under message.Ballot) {
-	if !s.Zero() && p.under.Compare(under) < 0 {
-		p.set, p.under = s, under
+	if !s.Zero() && p.acceptedBallot.Compare(under) < 0 {
+		p.set, p.acceptedBallot = s, under
 	}
 }
 
 func (p *proposal) vote(now int64, name string) {
 	if !slices.Contains(p.votes, name) {
-		p.votes, p.moved = append(p.votes, name), now
+		p.votes, p.progressed = append(p.votes, name), now
 	}
 }
 
@@ -115,7 +115,7 @@ func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Pr
 	if clusterID == m.set.ID && b.Version == m.set.Version+1 {
 		m.takePromise(now, from, b)
 	}
-	p := m.answered(from, b.Version, b.Ballot, b.OK)
+	p := m.votedFor(from, b.Version, b.Ballot, b.OK)
 	if p == nil || p.accepting {
 		return
 	}
@@ -124,7 +124,7 @@ func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Pr
 	}
 	p.vote(now, from.Name)
 	if len(p.votes) >= m.set.Majority() {
-		m.pursue(now)
+		m.continueBallot(now)
 	}
 }
 
@@ -134,7 +134,7 @@ func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
 		m.foundingAccepted(now, from, b)
 		return
 	}
-	p := m.answered(from, b.Version, b.Ballot, b.OK)
+	p := m.votedFor(from, b.Version, b.Ballot, b.OK)
 	if p == nil || !p.accepting {
 		return
 	}
@@ -144,8 +144,8 @@ func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
 	}
 }
 
-// answered returns the proposal if the response is a vote for it, else nil.
-func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool) *proposal {
+// votedFor returns the proposal if the response is a vote for it, else nil.
+func (m *Machine) votedFor(from *peer, version uint64, b message.Ballot, ok bool) *proposal {
 	m.round = max(m.round, b.Round)
 	p := m.proposal
 	if p == nil || version != p.set.Version || !m.set.Has(from.Name) {
@@ -160,8 +160,8 @@ func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool
 	return p
 }
 
-// recent is the silence after which a member is skipped as coordinator; longer if its ackTTL is.
-const recent = time.Second
+// coordinatorSilence is the silence after which a member is skipped as coordinator; longer if its ackTTL is.
+const coordinatorSilence = time.Second
 
 // coordinates reports whether this process proposes changes: it has the lowest name of the live members. Members that wish
 // to leave come last, so that a remaining member is the first to know that they may.
@@ -171,7 +171,7 @@ func (m *Machine) coordinates(now int64) bool {
 		wish := m.wish
 		if name != m.c.Self.Name {
 			p := m.latest(name)
-			if p == nil || p.isolated || m.outvoted(now, p) || p.heard < now-max(int64(recent), m.silence(p)) {
+			if p == nil || p.isolated || m.outvoted(now, p) || p.heard < now-max(int64(coordinatorSilence), m.silence(p)) {
 				continue
 			}
 			wish = p.wish
@@ -186,22 +186,22 @@ func (m *Machine) coordinates(now int64) bool {
 	return lowest == m.c.Self.Name
 }
 
-// due returns the next version if a change is due: first leaves, then joins, then members to forget. The coordinator never
+// nextVersion returns the next version if a change is due: first leaves, then joins, then members to forget. The coordinator never
 // removes itself: if all leave, it remains.
-func (m *Machine) due(now int64) (message.Set, bool) {
+func (m *Machine) nextVersion(now int64) (message.Set, bool) {
 	for _, name := range m.set.Members {
 		if p := m.latest(name); p != nil && p.wish == message.Leave {
-			return without(m.set, name), true
+			return withoutMember(m.set, name), true
 		}
 	}
 	for _, p := range m.peers {
 		if p.wish == message.Join && m.joinable(now, p) {
-			return with(m.set, p.Name), true
+			return withMember(m.set, p.Name), true
 		}
 	}
 	for i, name := range m.set.Members {
-		if name != m.c.Self.Name && m.missed[i] <= now-int64(m.c.ForgetAfter) {
-			return without(m.set, name), true
+		if name != m.c.Self.Name && m.memberHeard[i] <= now-int64(m.c.ForgetAfter) {
+			return withoutMember(m.set, name), true
 		}
 	}
 	return message.Set{}, false

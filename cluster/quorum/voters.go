@@ -23,8 +23,8 @@ func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
 // Dissolved returns how often this process replaced its set by one of another cluster ID.
 func (m *Machine) Dissolved() uint64 { return m.dissolved }
 
-// knows is the state that a peer reports in a heartbeat or acknowledgement.
-type knows struct {
+// peerState is the state that a peer reports in a heartbeat or acknowledgement.
+type peerState struct {
 	set message.Set
 	// grantsSeq is the number of its last pending grants. unconfirmed: it has not seen the pending grants of any process
 	// that knew the set.
@@ -38,12 +38,12 @@ type knows struct {
 // then every process that knows a version knows all claims granted by a majority of earlier versions (see
 // docs/protocol.md). A process with no set, or of another cluster ID, adopts it first and acknowledges no heartbeat until
 // it has seen the pending grants.
-func (m *Machine) learn(now int64, p *peer, k knows) {
+func (m *Machine) learn(now int64, p *peer, k peerState) {
 	s := k.set
-	informs := !k.unconfirmed && p.saw >= k.grantsSeq
+	informs := !k.unconfirmed && p.grantsTaken >= k.grantsSeq
 	switch {
 	case k.unconfirmed || !validSet(s):
-	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
+	case m.adopts(now, p, k) && (informs || s.ID != m.set.ID):
 		if !m.wantSet(now, s) {
 			break // the next heartbeat carries it again
 		}
@@ -58,32 +58,32 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 			}
 		}
 		m.installSet(now, s)
-		m.unconfirmed = p.saw < k.grantsSeq
+		m.unconfirmed = p.grantsTaken < k.grantsSeq
 	case informs && s.Equal(m.set):
 		m.unconfirmed = false
 	}
 	if s.ID == m.set.ID {
-		if i, ok := m.findGiven(p.Boot); ok {
-			m.given[i].shown = max(m.given[i].shown, s.Version)
+		if i, ok := m.findAckGiven(p.Boot); ok {
+			m.acksGiven[i].versionShown = max(m.acksGiven[i].versionShown, s.Version)
 		}
 	}
 }
 
-// yield is how long a process must have had no quorum before it replaces its set, however large, by one that has quorum.
-const yield = 5 * time.Second
+// adoptAfter is how long a process must have had no quorum before it replaces its set, however large, by one that has quorum.
+const adoptAfter = 5 * time.Second
 
-// takes reports whether this process replaces its set by k's. A set of another cluster ID must be proven by quorum, since a
+// adopts reports whether this process replaces its set by k's. A set of another cluster ID must be proven by quorum, since a
 // set from an old disk may have no members left. A process without a set also takes one that includes it, because it has no
 // other way to get quorum again, unless it has promised to take no part in it.
-func (m *Machine) takes(now int64, p *peer, k knows) bool {
+func (m *Machine) adopts(now int64, p *peer, k peerState) bool {
 	s := k.set
 	switch {
 	case m.set.Zero():
 		return k.proven || s.Has(m.c.Self.Name) && !m.isVoid(s.ID)
 	case s.ID == m.set.ID:
-		return beats(s, m.set)
+		return outranks(s, m.set)
 	}
-	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.clusterIDSince) < now-int64(yield))
+	return k.proven && (outranks(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.clusterIDSince) < now-int64(adoptAfter))
 }
 
 // deserted reports whether p, a member of this process's unconfirmed set, knows s of another cluster ID and no other live
@@ -106,13 +106,13 @@ func (m *Machine) installSet(now int64, s message.Set) bool {
 	if !m.wantSet(now, s) {
 		return false
 	}
-	old, missed := m.set, m.missed
-	m.set, m.missed = s, make([]int64, len(s.Members))
-	m.proposal, m.pulse = nil, nil
+	old, missed := m.set, m.memberHeard
+	m.set, m.memberHeard = s, make([]int64, len(s.Members))
+	m.proposal, m.lastHeartbeat = nil, nil
 	for i, name := range s.Members {
-		m.missed[i] = now
+		m.memberHeard[i] = now
 		if j, ok := slices.BinarySearch(old.Members, name); ok {
-			m.missed[i] = missed[j]
+			m.memberHeard[i] = missed[j]
 		}
 	}
 	if old.ID != s.ID {
@@ -122,19 +122,19 @@ func (m *Machine) installSet(now int64, s message.Set) bool {
 		}
 		// This state belongs to the old cluster ID.
 		for _, p := range m.peers {
-			p.reading, p.until, p.reportedVersion, p.saw = never, never, 0, 0
+			p.ackedSent, p.until, p.reportedVersion, p.grantsTaken = never, never, 0, 0
 		}
-		for i := range m.given {
-			m.given[i].shown = 0
+		for i := range m.acksGiven {
+			m.acksGiven[i].versionShown = 0
 		}
 	}
 	m.countQuorum(now)
-	m.beatAll(now)
+	m.sendHeartbeats(now)
 	return true
 }
 
-// beats reports whether a process with t should adopt s.
-func beats(s, t message.Set) bool {
+// outranks reports whether a process with t should adopt s.
+func outranks(s, t message.Set) bool {
 	if s.ID != t.ID || s.Version != t.Version {
 		return s.Outranks(t)
 	}
@@ -175,14 +175,14 @@ func follows(s, t message.Set) bool {
 	return true
 }
 
-// with returns the next version after s, with name added.
-func with(s message.Set, name string) message.Set {
+// withMember returns the next version after s, with name added.
+func withMember(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
 	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Insert(slices.Clone(s.Members), i, name)}
 }
 
-// without returns the next version after s, with name removed.
-func without(s message.Set, name string) message.Set {
+// withoutMember returns the next version after s, with name removed.
+func withoutMember(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
 	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Delete(slices.Clone(s.Members), i, i+1)}
 }
@@ -205,7 +205,7 @@ func founderOf(id string) string {
 func (m *Machine) silent(now int64, id string) bool {
 	boot := founderOf(id)
 	return boot != m.c.Self.Boot && !slices.ContainsFunc(m.peers, func(p *peer) bool {
-		return p.Boot == boot && p.heard >= now-int64(gone)
+		return p.Boot == boot && p.heard >= now-int64(founderLostAfter)
 	})
 }
 
@@ -219,15 +219,15 @@ func (m *Machine) promiseVoid(now int64, id string) {
 	m.onDisk(now, r)
 }
 
-// review drops the accepted founding when it can no longer come into force: its founder has given it up, or is lost and so
+// reviewFounding drops the accepted founding when it can no longer come into force: its founder has given it up, or is lost and so
 // many members have promised to take no part that no majority remains.
-func (m *Machine) review(now int64) {
+func (m *Machine) reviewFounding(now int64) {
 	if !m.record.Set.Zero() {
 		return
 	}
 	for _, p := range m.peers {
 		for _, id := range p.void {
-			if m.speaks(now, p) && !m.isVoid(id) && m.silent(now, id) {
+			if m.heardRecently(now, p) && !m.isVoid(id) && m.silent(now, id) {
 				m.promiseVoid(now, id)
 			}
 		}
@@ -235,11 +235,11 @@ func (m *Machine) review(now int64) {
 	s := m.record.Founding
 	switch {
 	case s.Zero():
-	case m.givenUp(s), m.isVoid(s.ID) && m.outside(s)+1 > len(s.Members)-s.Majority():
+	case m.givenUp(s), m.isVoid(s.ID) && m.abstaining(s)+1 > len(s.Members)-s.Majority():
 		r := m.record
 		r.Founding, r.Round = message.Set{}, 0
 		m.onDisk(now, r)
-	case !m.isVoid(s.ID) && m.silent(now, s.ID) && now-m.asked > int64(gone):
+	case !m.isVoid(s.ID) && m.silent(now, s.ID) && now-m.asked > int64(founderLostAfter):
 		m.promiseVoid(now, s.ID)
 	}
 }
@@ -251,8 +251,8 @@ func (m *Machine) givenUp(s message.Set) bool {
 	})
 }
 
-// outside counts the other members of s that will take no part in it.
-func (m *Machine) outside(s message.Set) (n int) {
+// abstaining counts the other members of s that will take no part in it.
+func (m *Machine) abstaining(s message.Set) (n int) {
 	for _, name := range s.Members {
 		p := m.latest(name)
 		if p != nil && p.sent != never && (slices.Contains(p.void, s.ID) || p.clusterID != "" && p.clusterID != s.ID) {
@@ -262,9 +262,9 @@ func (m *Machine) outside(s message.Set) (n int) {
 	return n
 }
 
-// undo drops a founded set that can get no quorum, because too many members have promised to take no part in it after they
+// dropVoidSet drops a founded set that can get no quorum, because too many members have promised to take no part in it after they
 // heard nothing of its founder.
-func (m *Machine) undo(now int64) {
+func (m *Machine) dropVoidSet(now int64) {
 	s := m.set
 	if s.Version != 1 || m.quorumAt != never || len(s.Members) == 1 {
 		return
@@ -287,8 +287,8 @@ func (m *Machine) undo(now int64) {
 		return
 	}
 	m.founded++
-	m.set, m.missed, m.proposal, m.pulse, m.unconfirmed = message.Set{}, nil, nil, nil, false
-	m.enoughSince = never
+	m.set, m.memberHeard, m.proposal, m.lastHeartbeat, m.unconfirmed = message.Set{}, nil, nil, nil, false
+	m.enoughFoundersSince = never
 	m.countQuorum(now)
-	m.beatAll(now)
+	m.sendHeartbeats(now)
 }

@@ -2,6 +2,8 @@
 // once published.
 package member
 
+import "time"
+
 // State is the state that a member announces.
 type State uint8
 
@@ -40,6 +42,29 @@ type Member struct {
 	Zone string
 	// Version is the program's version.
 	Version string
+}
+
+// Standing is one process as a node sees it.
+type Standing struct {
+	// Boot is empty for a voter that is not in gossip.
+	Name, Boot string
+	// Alive: it was heard recently. Silent is the time since; negative if it was never heard or that is not known.
+	Alive  bool
+	Silent time.Duration
+	// Owned is the number of partitions that it owns, as far as the node knows.
+	Owned int
+	// Ahead is how far its clock is ahead of the median of the voters that agree or, if none do, of the node's; nil if not known.
+	Ahead *time.Duration
+}
+
+// Clocks compares a node's clock with the voters'.
+type Clocks struct {
+	// Known: the clocks of a majority of the voters are known. Agree: those of a majority differ by at most --max-clock-skew.
+	Known, Agree bool
+	// Ahead is how far the node's clock is ahead of the median of those that agree, 0 if none do.
+	Ahead time.Duration
+	// Correction is how far windows are aligned ahead of the node's clock.
+	Correction time.Duration
 }
 
 // View is the membership that gossip shows. It is for routing and never gives quorum.

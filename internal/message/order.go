@@ -8,6 +8,11 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
+// Compare orders processes by name, then boot ID.
+func (p Peer) Compare(q Peer) int {
+	return cmp.Or(strings.Compare(p.Name, q.Name), strings.Compare(p.Boot, q.Boot))
+}
+
 // Epoch orders the owners of a partition over time: by generation, then boot ID. The zero Epoch is before all.
 type Epoch struct {
 	Gen  uint64 `cbor:"1,keyasint,omitempty"`
@@ -29,10 +34,7 @@ func NextClaim(gen uint64) uint64 { return (gen>>Handoffs + 1) << Handoffs }
 
 // Compare returns -1, 0 or 1.
 func (e Epoch) Compare(f Epoch) int {
-	if c := cmp.Compare(e.Gen, f.Gen); c != 0 {
-		return c
-	}
-	return strings.Compare(e.Boot, f.Boot)
+	return cmp.Or(cmp.Compare(e.Gen, f.Gen), strings.Compare(e.Boot, f.Boot))
 }
 
 // Claims returns the number of claims up to e.
@@ -48,12 +50,7 @@ type Mark struct {
 }
 
 // Compare orders marks by epoch, then by seq.
-func (m Mark) Compare(n Mark) int {
-	if c := m.Epoch.Compare(n.Epoch); c != 0 {
-		return c
-	}
-	return cmp.Compare(m.Seq, n.Seq)
-}
+func (m Mark) Compare(n Mark) int { return cmp.Or(m.Epoch.Compare(n.Epoch), cmp.Compare(m.Seq, n.Seq)) }
 
 // Ballot orders proposals for one version of the voter set.
 type Ballot struct {
@@ -63,10 +60,7 @@ type Ballot struct {
 
 // Compare returns -1, 0 or 1.
 func (b Ballot) Compare(c Ballot) int {
-	if c := cmp.Compare(b.Round, c.Round); c != 0 {
-		return c
-	}
-	return strings.Compare(b.Boot, c.Boot)
+	return cmp.Or(cmp.Compare(b.Round, c.Round), strings.Compare(b.Boot, c.Boot))
 }
 
 // Set is one version of the voter set. The zero Set means none.

@@ -28,12 +28,12 @@ func (n *Node) openLimiter() error {
 	if n.gate, err = shed.New(shed.Config{MaxCalls: n.config.Bounds.MaxCalls, MaxWait: n.config.Bounds.MaxWait}); err != nil {
 		return err
 	}
-	n.waits, n.clock = new(waits).next, n.cluster.Now
-	n.inquiries = newInquiries(n.cluster.Others, n.peers.Query)
+	n.schedLoad, n.clock = new(schedMetrics).next, n.cluster.Now
+	n.queries = newPeerQueries(n.cluster.Others, n.peers.Query)
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
-		SpreadLoad: n.spreadLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.inquiries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.inquiries.keyFacts,
+		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
+		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
@@ -117,7 +117,7 @@ var otherMethods = map[string]grpcapi.Method{
 // mountConsole makes the hub that watches the cluster, and mounts the console unless --console=false.
 func (n *Node) mountConsole(mux *http.ServeMux) error {
 	n.hub = watch.NewHub(watch.Config{
-		Members: n.service.Members, Here: n.service.FactsHere, Others: n.inquiries.facts, Top: n.service.Top,
+		Members: n.service.Members, Here: n.service.FactsHere, Others: n.queries.facts, Top: n.service.Top,
 	})
 	if !n.config.Console {
 		return nil

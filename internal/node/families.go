@@ -292,14 +292,14 @@ func (m *scrape) handoffMetrics(s *snapshot) {
 func (m *scrape) snapshotMetrics(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_snapshot_timestamp_seconds", "Start of the last snapshot in --data-dir, in Unix time; 0 if there is none since this node's start.",
-		unix(s.keeper.at))
-	m.gauge("sluice_snapshot_duration_seconds", "Time to write the last snapshot.", float64(int64(s.keeper.took))/1e9)
-	m.gauge("sluice_snapshot_bytes", "Size of the last snapshot.", float64(s.keeper.totals.Bytes))
-	m.gauge("sluice_snapshot_counters", "Counters in the last snapshot.", float64(s.keeper.totals.Counters))
-	m.counter("sluice_snapshots_total", "Snapshots written.", s.keeper.written)
-	m.counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the previous snapshot stays.", s.keeper.failed)
-	m.counter("sluice_snapshots_rejected_total", "Unusable snapshots found at the start and set aside.", s.keeper.rejected)
-	m.gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.", float64(s.keeper.restored))
+		unix(s.snapshots.at))
+	m.gauge("sluice_snapshot_duration_seconds", "Time to write the last snapshot.", float64(int64(s.snapshots.took))/1e9)
+	m.gauge("sluice_snapshot_bytes", "Size of the last snapshot.", float64(s.snapshots.totals.Bytes))
+	m.gauge("sluice_snapshot_counters", "Counters in the last snapshot.", float64(s.snapshots.totals.Counters))
+	m.counter("sluice_snapshots_total", "Snapshots written.", s.snapshots.written)
+	m.counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the previous snapshot stays.", s.snapshots.failed)
+	m.counter("sluice_snapshots_rejected_total", "Unusable snapshots found at the start and set aside.", s.snapshots.rejected)
+	m.gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.", float64(s.snapshots.restored))
 
 	m.counters("sluice_trace_spans_total", "Spans sent to the OpenTelemetry collector, failed, or dropped because too many were pending.", "result")
 	m.by("sent", s.spans.sent, "failed", s.spans.failed, "dropped", s.spans.dropped)

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	waitsEvery     = 250 * time.Millisecond // between two looks at the reasons why the node has not joined
-	tellWaitsEvery = 5 * time.Second        // between two log lines about them
-	mostGreeted    = 3                      // of the nodes that reject this one: each greeting may take as long as a dial
+	notReadyEvery    = 250 * time.Millisecond // between two looks at the reasons why the node has not joined
+	logNotReadyEvery = 5 * time.Second        // between two log lines about them
+	maxGreeted       = 3                      // of the nodes that reject this one: each greeting may take as long as a dial
 )
 
 // join takes this node into service in order: gossip, the voter set, the ring, its partitions, and only then clients. It
@@ -38,7 +38,7 @@ func (n *Node) join(ctx context.Context) (err error) {
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	defer joined()
-	telling.Go(func() { n.tellWaits(waiting) })
+	telling.Go(func() { n.logNotReady(waiting) })
 	if err := n.awaitRejoin(ctx); err != nil {
 		return err
 	}
@@ -87,23 +87,23 @@ func (n *Node) followMembership(ctx context.Context) error {
 	}
 }
 
-// tellWaits logs every few seconds why this node has not joined, until ctx ends, and lets it found a cluster when it may: never
-// while a join target rejects it.
-func (n *Node) tellWaits(ctx context.Context) {
-	tick := time.NewTicker(waitsEvery)
+// logNotReady logs every few seconds why this node has not joined, until ctx ends, and tells the cluster node whether it may found
+// a cluster: not while a join target rejects it.
+func (n *Node) logNotReady(ctx context.Context) {
+	tick := time.NewTicker(notReadyEvery)
 	defer tick.Stop()
-	logged := time.Now().Add(2*time.Second - tellWaitsEvery)
+	logged := time.Now().Add(2*time.Second - logNotReadyEvery)
 	var asked time.Time
 	var answers []string
 	for {
 		rejected := n.gossip.Rejected()
 		if len(rejected) == 0 {
 			asked, answers = time.Time{}, nil
-		} else if time.Since(asked) >= tellWaitsEvery {
+		} else if time.Since(asked) >= logNotReadyEvery {
 			asked, answers = time.Now(), n.greetRejecting(rejected)
 		}
 		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0) // fails when the node ends
-		if waits := n.waitsNow(ctx, rejected, answers); len(waits) > 0 && time.Since(logged) >= tellWaitsEvery {
+		if waits := n.updateNotReady(ctx, rejected, answers); len(waits) > 0 && time.Since(logged) >= logNotReadyEvery {
 			logged = time.Now()
 			n.log.Warn("not ready yet", "waits", strings.Join(waits, "; "))
 		}
@@ -115,14 +115,14 @@ func (n *Node) tellWaits(ctx context.Context) {
 	}
 }
 
-// greetRejecting says hello to the peer ports of nodes whose gossip rejects this one, and returns their errors: gossip that cannot
-// be decrypted gets no answer, but a hello does. The peer ports are assumed to have the number of this node's.
+// greetRejecting sends hellos to the peer ports of nodes whose gossip rejects this one, and returns the errors: gossip that cannot
+// be decrypted gets no answer, but a hello does. It assumes that the peer ports have the number of this node's.
 func (n *Node) greetRejecting(rejected map[string]string) (answers []string) {
 	if n.config.PeerPort == 0 {
 		return nil
 	}
 	addresses := slices.Sorted(maps.Keys(rejected))
-	for _, address := range addresses[:min(len(addresses), mostGreeted)] {
+	for _, address := range addresses[:min(len(addresses), maxGreeted)] {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			continue
@@ -135,8 +135,8 @@ func (n *Node) greetRejecting(rejected map[string]string) (answers []string) {
 	return answers
 }
 
-// waitsNow returns why this node has not joined.
-func (n *Node) waitsNow(ctx context.Context, rejected map[string]string, answers []string) []string {
+// updateNotReady returns why this node has not joined, and keeps it for Ready.
+func (n *Node) updateNotReady(ctx context.Context, rejected map[string]string, answers []string) []string {
 	var waits []string
 	for _, address := range slices.Sorted(maps.Keys(rejected)) {
 		waits = append(waits, "rejected by "+rejected[address])
@@ -148,12 +148,11 @@ func (n *Node) waitsNow(ctx context.Context, rejected map[string]string, answers
 			waits = append(waits, "targets that do not answer: "+strings.Join(failures, ", "))
 		}
 	}
-	n.waitsFor.Store(&waits)
+	n.notReady.Store(&waits)
 	return waits
 }
 
-// awaitRejoin gives members that know this node time to reach it before it founds a cluster alone: they try the addresses of
-// missing members once in two intervals at least.
+// awaitRejoin waits until members that know this node have tried its address, before it founds a cluster alone.
 func (n *Node) awaitRejoin(ctx context.Context) error {
 	if n.hasSet || len(n.config.Join) > 0 || n.config.expect() != 1 {
 		return nil

@@ -64,8 +64,8 @@ func (n *Node) startParts(p *parts) {
 	if n.rules != nil {
 		p.run("rules", n.rules.Run)
 	}
-	if n.keeper != nil {
-		n.keeper.begin(p.ctx)
+	if n.snapshotter != nil {
+		n.snapshotter.start(p.ctx)
 	}
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
@@ -78,9 +78,9 @@ func (n *Node) startParts(p *parts) {
 	}
 }
 
-// leave takes this node out of service in order: no new clients, its counters to the others while it still answers, then the
-// calls in flight, then out of the voter set and of gossip. Counters that are left go to its data directory. If all nodes leave,
-// it stays in the voter set, so that no part of that goes on alone at the next start. A process with another's name only stops.
+// leave takes this node out of service in order: it rejects new clients, hands its partitions off while it still answers, waits
+// for calls in flight, and leaves the voter set and gossip. The last snapshot has the remaining counters. If all nodes leave, it
+// stays in the voter set, so that no minority of it can continue at the next start. A process with another's name only stops.
 func (n *Node) leave() {
 	n.leaving.Store(true)
 	n.grpcAPI.SetReady(false)
@@ -90,29 +90,29 @@ func (n *Node) leave() {
 			n.log.Debug("could not announce leaving", "error", err)
 		}
 		n.cluster.SetView(n.gossip.View())
-		all = n.handOver()
+		all = n.handOff()
 	}
 	n.drain()
 	if own && !all {
 		n.leaveSet()
 	}
-	if own && n.keeper != nil {
-		n.rest(all)
+	if own && n.snapshotter != nil {
+		n.stopDeciding(all)
 	}
 	telling, done := context.WithTimeout(context.Background(), time.Second)
 	defer done()
 	if err := n.gossip.Leave(telling); err != nil {
 		n.log.Warn("left without announcing it to all nodes; they will notice", "error", err)
 	}
-	if own && n.keeper != nil {
-		n.keeper.last()
+	if own && n.snapshotter != nil {
+		n.snapshotter.writeLast()
 	}
 }
 
-// handOver waits until the others own this node's partitions, at most --handover-timeout. It reports whether all nodes leave, so
-// that no next owner was there.
-func (n *Node) handOver() (all bool) {
-	ctx, cancel := context.WithTimeout(n.patience, n.config.HandoverTimeout)
+// handOff waits until other nodes own this node's partitions, at most --handover-timeout. It reports whether all nodes leave, so
+// that there was no next owner.
+func (n *Node) handOff() (all bool) {
+	ctx, cancel := context.WithTimeout(n.leaveCtx, n.config.HandoverTimeout)
 	defer cancel()
 	if held := n.cluster.Stats().Partitions.Owned; held > 0 {
 		n.log.Info("handing over", "partitions", held)
@@ -133,10 +133,10 @@ func (n *Node) handOver() (all bool) {
 	return err == nil && left > 0
 }
 
-// rest ends deciding here, so that the last snapshot has all decisions. If all nodes leave, it answers the others' last checks
-// first.
-func (n *Node) rest(all bool) {
-	ctx, cancel := context.WithTimeout(n.patience, n.config.ShutdownTimeout)
+// stopDeciding makes this node decide no more, so that the last snapshot has all decisions. If all nodes leave, it first waits for
+// the last checks of the others.
+func (n *Node) stopDeciding(all bool) {
+	ctx, cancel := context.WithTimeout(n.leaveCtx, n.config.ShutdownTimeout)
 	defer cancel()
 	if all {
 		if err := n.cluster.Quiet(ctx); err != nil {
@@ -171,7 +171,7 @@ func (n *Node) drain() {
 
 // leaveSet waits until the voter set no longer has this node.
 func (n *Node) leaveSet() {
-	ctx, cancel := context.WithTimeout(n.patience, leaveSetTimeout)
+	ctx, cancel := context.WithTimeout(n.leaveCtx, leaveSetTimeout)
 	defer cancel()
 	if err := n.cluster.LeaveSet(ctx); err != nil {
 		n.log.Warn("still in the voter set of the others; they go on without this node after --forget-after, or `sluice members forget`",
@@ -193,8 +193,8 @@ func (n *Node) closeParts() {
 		}
 	}
 	n.operators.close()
-	if n.keeper != nil {
-		n.keeper.close()
+	if n.snapshotter != nil {
+		n.snapshotter.close()
 	}
 	n.listen.close()
 	n.spans.close()

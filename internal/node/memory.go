@@ -171,8 +171,8 @@ func newGCTuner(c *Config) *gcTuner {
 	return t
 }
 
-// look sets target and limit if the heap or the counters have changed enough. c may be nil.
-func (c *gcTuner) look() {
+// adjust sets target and limit if the heap or the counters have changed enough. c may be nil.
+func (c *gcTuner) adjust() {
 	if c == nil {
 		return
 	}
@@ -200,7 +200,7 @@ func (c *gcTuner) during(f func()) {
 	tick := time.NewTicker(shed.Tick)
 	defer tick.Stop()
 	for {
-		c.look()
+		c.adjust()
 		select {
 		case <-over:
 			return

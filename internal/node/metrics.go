@@ -34,24 +34,24 @@ func (n *Node) metricsHandler() http.Handler {
 
 // snapshot has the counts of all parts, read once for a scrape.
 type snapshot struct {
-	version  string
-	service  limiter.Stats
-	cluster  cluster.Stats
-	table    bucket.Stats
-	domains  []bucket.DomainStats
-	pool     peer.PoolStats
-	server   peer.ServerStats
-	unread   inflow.Stats // of the gRPC port
-	gossip   gossip.Stats
-	rules    rulefiles.Status
-	keeper   keeperStats
-	secrets  []secretStatus
-	rejected []access.Rejected
-	ports    []portStats
-	spans    spanStats
-	load     shed.Stats
-	watchers int
-	ready    bool
+	version   string
+	service   limiter.Stats
+	cluster   cluster.Stats
+	table     bucket.Stats
+	domains   []bucket.DomainStats
+	pool      peer.PoolStats
+	server    peer.ServerStats
+	unread    inflow.Stats // of the gRPC port
+	gossip    gossip.Stats
+	rules     rulefiles.Status
+	snapshots snapshotStats
+	secrets   []secretStatus
+	rejected  []access.Rejected
+	ports     []portStats
+	spans     spanStats
+	load      shed.Stats
+	watchers  int
+	ready     bool
 
 	failedGRPC, failedHTTP, failedPeer uint64 // TLS handshakes
 }
@@ -67,7 +67,7 @@ type secretStatus struct {
 func (n *Node) snapshot() snapshot {
 	s := snapshot{
 		version: n.config.Version, service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(), domains: n.table.Domains(),
-		pool: n.peers.Stats(), server: n.peerServer.Stats(), unread: n.grpcAPI.Unread(), gossip: n.gossip.Stats(), keeper: n.keeper.stats(),
+		pool: n.peers.Stats(), server: n.peerServer.Stats(), unread: n.grpcAPI.Unread(), gossip: n.gossip.Stats(), snapshots: n.snapshotter.stats(),
 		rejected: n.guard.Stats(), ports: n.listen.stats(), spans: n.spans.stats(), load: n.gate.Stats(), watchers: n.hub.Watchers(),
 		failedGRPC: n.tls.failedGRPC.Load(), failedHTTP: n.tls.failedHTTP.Load(), failedPeer: n.tls.failedPeer.Load(),
 	}

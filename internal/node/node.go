@@ -41,26 +41,26 @@ type Node struct {
 	log    *slog.Logger
 	boot   string
 
-	listen    ports
-	rules     *rulefiles.Watcher // nil without --rules
-	table     *bucket.Table
-	caps      caps
-	gossip    *gossip.Gossip
-	peers     *peer.Pool
-	cluster   *cluster.Node
-	service   *limiter.Limiter
-	guard     *access.Guard
-	inquiries *inquiries
-	gate      *shed.Gate
-	waits     func() (l shed.Load, ran uint64) // waits.next, whose load watchRuntime reports to gate
-	clock     func() int64                     // of the cluster node
-	hub       *watch.Hub
-	keeper    *keeper // nil without --data-dir
-	secrets   []secretFiles
-	inForce   atomic.Pointer[derived] // of the cluster's secrets
-	counters  []byte                  // the secret of counter keys, the same for the life of the process
-	tls       identities
-	spans     *spans // nil if no traces are sent
+	listen      ports
+	rules       *rulefiles.Watcher // nil without --rules
+	table       *bucket.Table
+	caps        caps
+	gossip      *gossip.Gossip
+	peers       *peer.Pool
+	cluster     *cluster.Node
+	service     *limiter.Limiter
+	guard       *access.Guard
+	queries     *peerQueries
+	gate        *shed.Gate
+	schedLoad   func() (l shed.Load, ran uint64) // see schedMetrics.next
+	clock       func() int64                     // of the cluster node
+	hub         *watch.Hub
+	snapshotter *snapshotter // nil without --data-dir
+	secrets     []secretFiles
+	secretKeys  atomic.Pointer[derivedKeys] // of the cluster's secrets
+	counters    []byte                      // the secret of counter keys, the same for the life of the process
+	tls         identities
+	spans       *spans // nil if no traces are sent
 
 	peerServer *peer.Server
 	grpcAPI    *grpcapi.Server
@@ -73,12 +73,12 @@ type Node struct {
 	joined, leaving atomic.Bool
 	lostAddress     atomic.Bool              // see errLostAddress
 	hasSet          bool                     // the node began with a voter set
-	waitsFor        atomic.Pointer[[]string] // why the node has not joined yet
+	notReady        atomic.Pointer[[]string] // why the node has not joined yet
 	mayFound        atomic.Bool              // join targets and members had time to answer
 	draining        atomic.Bool              // the counters are handed over, and no new calls are accepted
 	ended           chan struct{}            // closed when the cluster node's goroutine has ended
-	patience        context.Context          // ends when leaving no longer waits for other nodes
-	hurry           context.CancelFunc
+	leaveCtx        context.Context          // ends when leaving no longer waits for other nodes
+	cancelLeave     context.CancelFunc
 }
 
 // Open reads the rules and the secret, opens the ports and connects the parts. When it returns, gossip runs; everything else
@@ -95,7 +95,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (n *Node, err error) 
 
 func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (*Node, error) {
 	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), ended: make(chan struct{})}
-	n.patience, n.hurry = context.WithCancel(context.Background())
+	n.leaveCtx, n.cancelLeave = context.WithCancel(context.Background())
 	var keys gossip.Keyring
 	for _, step := range []func() error{
 		n.openSecrets, n.openRules, n.openCallers, n.openIdentities,
@@ -152,10 +152,11 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	var recorded *cluster.Recorded
 	var store func(message.Record) error
 	if n.config.DataDir != "" {
-		if n.keeper, recorded, err = openKeeper(n.config, n.boot, [16]byte(fingerprint), n.table, n.log); err != nil {
+		if n.snapshotter, recorded, err = openSnapshotter(n.config, n.boot, [16]byte(fingerprint), n.table, n.log); err != nil {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
-		store = func(r message.Record) error { return n.keeper.dir.PutVoters(n.config.Name, [16]byte(fingerprint), r) }
+		dir := n.snapshotter.dir
+		store = func(r message.Record) error { return dir.PutVoters(n.config.Name, [16]byte(fingerprint), r) }
 		n.hasSet = !recorded.Record.Set.Zero()
 	}
 	peerConfig := peer.Config{
@@ -177,8 +178,8 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	if err != nil {
 		return err
 	}
-	if n.keeper != nil {
-		n.keeper.node = n.cluster
+	if n.snapshotter != nil {
+		n.snapshotter.node = n.cluster
 	}
 	peerConfig.ControlQueue, peerConfig.Answer = controlQueue{n}, n.answerRequest
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
@@ -224,7 +225,7 @@ func (n *Node) Addrs() Addrs {
 func (n *Node) Stats() limiter.Stats { return n.service.Stats() }
 
 // Hurry makes Run stop without waiting for other nodes any longer.
-func (n *Node) Hurry() { n.hurry() }
+func (n *Node) Hurry() { n.cancelLeave() }
 
 // Ready reports whether clients may be sent here, and why not. It ignores the state of other nodes: one dead peer would take
 // all out of service.
@@ -234,7 +235,7 @@ func (n *Node) Ready() (ok bool, reasons []string) {
 		if other := n.gossip.WaitsFor(); other != "" {
 			reasons = append(reasons, other)
 		}
-		if waits := n.waitsFor.Load(); waits != nil {
+		if waits := n.notReady.Load(); waits != nil {
 			reasons = append(reasons, *waits...)
 		}
 	}

@@ -65,7 +65,6 @@ type operatorsServer struct {
 	http  *http.Server
 }
 
-// close closes all that was opened.
 func (o *operatorsServer) close() {
 	if o.http != nil {
 		o.http.Close()

@@ -26,12 +26,7 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
 		o.Unreached = nil // the next overview has the reason
 	}
-	for _, m := range own.Members {
-		o.Standings = append(o.Standings, limiter.Standing{
-			Name: m.Name, Boot: m.Boot, Alive: m.Alive, Silent: m.Silent, Owned: m.Owned, Ahead: m.Ahead,
-		})
-	}
-	o.Clocks = limiter.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
+	o.Standings, o.Clocks = own.Members, own.Clock
 	p := own.Partitions
 	o.PartitionCounts = limiter.PartitionCounts{
 		Owned: p.Owned, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.InHandoff,

@@ -16,7 +16,7 @@ import (
 type ports struct{ grpc, http, peer, admin net.Listener }
 
 func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
-	if wanted, limit := c.Bounds.MaxConnections, maxDescriptors(); c.Bounds.fit(limit) {
+	if wanted, limit := c.Bounds.MaxConnections, maxDescriptors(); c.Bounds.fitDescriptors(limit) {
 		log.Warn("few file descriptors: --max-connections is lowered, so that some are left for other nodes; raise the limit (ulimit -n, LimitNOFILE)",
 			"descriptors", limit, "max_connections", c.Bounds.MaxConnections, "instead_of", wanted)
 	}
@@ -60,9 +60,9 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 // silence is the longest time until the first byte of a connection.
 const silence = 5 * time.Second
 
-// fit lowers the bounds of connections so that clients leave some of the file descriptors that the process may open (0:
+// fitDescriptors lowers the bounds of connections so that clients leave some of the file descriptors that the process may open (0:
 // unknown) to other nodes, gossip and files. It reports whether it did.
-func (b *Bounds) fit(descriptors uint64) bool {
+func (b *Bounds) fitDescriptors(descriptors uint64) bool {
 	if descriptors == 0 || descriptors > math.MaxInt {
 		return false
 	}

@@ -17,7 +17,7 @@ func TestFit(t *testing.T) {
 		{64, 8192, 16, 32},
 	} {
 		b := Bounds{MaxConnections: c.asked}
-		lowered := b.fit(c.descriptors)
+		lowered := b.fitDescriptors(c.descriptors)
 		if c.want == 0 {
 			c.want = c.asked
 		}

@@ -31,8 +31,8 @@ type clusterSecrets struct {
 // countersWord begins the line with the secret of counter keys.
 const countersWord = "counters"
 
-// parseSecrets reads secrets, one per line, of at least limiter.MinSecret bytes each, and the line with countersWord, which a file with more
-// than one secret must have. Empty lines and those that begin with '#' are skipped. Errors name the line and never show it.
+// parseSecrets reads secrets, one per line, of at least limiter.MinSecret bytes each, and the line with countersWord, which must
+// be there with more than one secret. It skips empty lines and those that begin with '#'. Errors name the line, never its text.
 func parseSecrets(text []byte) (s clusterSecrets, err error) {
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -75,13 +75,13 @@ func parseSecrets(text []byte) (s clusterSecrets, err error) {
 	return s, nil
 }
 
-// derived are the keys made of clusterSecrets.
-type derived struct {
+// derivedKeys are the keys made of clusterSecrets.
+type derivedKeys struct {
 	proofs [][]byte
 	gossip gossip.Keyring
 }
 
-func (s clusterSecrets) derive() (d derived, err error) {
+func (s clusterSecrets) derive() (d derivedKeys, err error) {
 	var keys [][]byte
 	for _, secret := range s.known {
 		proof, err := limiter.ProofKey(secret)
@@ -159,7 +159,7 @@ func (n *Node) takeSecrets(s clusterSecrets) error {
 			return err
 		}
 	}
-	n.inForce.Store(&d)
+	n.secretKeys.Store(&d)
 	return nil
 }
 
@@ -169,10 +169,7 @@ func (n *Node) gossipBySecret() bool {
 }
 
 // proofKeys are the keys of hellos to other nodes.
-func (n *Node) proofKeys() [][]byte { return n.inForce.Load().proofs }
-
-// secretLabels are the values of the label files.
-var secretLabels = []string{"tls", "peer_tls", "secret", "gossip_keyring", "callers"}
+func (n *Node) proofKeys() [][]byte { return n.secretKeys.Load().proofs }
 
 // secretFiles are files with certificates, keys or callers that are followed while the node runs.
 type secretFiles struct {
@@ -192,7 +189,7 @@ func (f secretFiles) run(ctx context.Context) error {
 // clear. Gossip must be open when the file changes.
 func (n *Node) openKeyring() (keys gossip.Keyring, err error) {
 	if n.gossipBySecret() {
-		return n.inForce.Load().gossip, nil
+		return n.secretKeys.Load().gossip, nil
 	}
 	if n.config.GossipKeyring == "" {
 		return keys, nil

@@ -173,9 +173,9 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 	s.Name, s.Secret, s.Join, s.BootstrapExpect = "evil", []byte(secretOne), []string{n.gossip.Addr()}, 1
 	s.JoinTimeout = 500 * time.Millisecond
 	evil := startNodeUnready(t, s, func(e *Node) {
-		d := *e.inForce.Load()
+		d := *e.secretKeys.Load()
 		d.proofs = learned
-		e.inForce.Store(&d)
+		e.secretKeys.Store(&d)
 	})
 	await(t, "rejected", func() bool {
 		_, reasons := evil.Ready()

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	noticeTick  = 5 * time.Second // between two looks of watchSelf
-	noticeEvery = time.Minute     // between two log lines about one subject
-	longSleep   = time.Second     // the shortest pause of the process that is logged
+	selfCheckEvery = 5 * time.Second // between two checks of watchSelf
+	logEvery       = time.Minute     // between two log lines about one subject
+	longSleep      = time.Second     // the shortest pause of the process that is logged
 )
 
 // watchSelf logs evictions, rejected connections and the loss of this node's address, until ctx ends.
 func (n *Node) watchSelf(ctx context.Context) error {
-	tick := time.NewTicker(noticeTick)
+	tick := time.NewTicker(selfCheckEvery)
 	defer tick.Stop()
 	var evicted notice
 	ports := make([]portNotice, len(portLabels))
@@ -66,9 +66,9 @@ type notice struct {
 	at     time.Time
 }
 
-// due returns the increase of count since it was last logged, or 0 if there is none or noticeEvery is not over.
+// due returns the increase of count since it was last logged, or 0 if there is none or logEvery is not over.
 func (c *notice) due(count uint64, now time.Time) (more uint64) {
-	if count == c.logged || !c.at.IsZero() && now.Sub(c.at) < noticeEvery {
+	if count == c.logged || !c.at.IsZero() && now.Sub(c.at) < logEvery {
 		return 0
 	}
 	more, c.logged, c.at = count-c.logged, count, now
@@ -139,9 +139,9 @@ func (a *ownAddress) look(addresses func() ([]net.Addr, error)) (changed, lost b
 // sleeper detects that the process did not run. last is the time of the last look, or of the start.
 type sleeper struct{ last int64 }
 
-// look returns for how long the process did not run since the last look, 0 if for less than longSleep. now is in ns of a clock
+// check returns for how long the process did not run since the last look, 0 if for less than longSleep. now is in ns of a clock
 // that goes on while the process is stopped or the machine sleeps, and every is the interval of looks.
-func (s *sleeper) look(now int64, every time.Duration) (slept time.Duration) {
+func (s *sleeper) check(now int64, every time.Duration) (slept time.Duration) {
 	slept = time.Duration(now-s.last) - every
 	s.last = now
 	if slept < longSleep {
@@ -162,9 +162,9 @@ func isCheck(r *http.Request) bool {
 }
 
 const (
-	few      = 1000             // goroutines of an idle node that have run between two looks, at most
-	atOnce   = time.Millisecond // the longest wait of their p90
-	idleTick = 5 * shed.Tick    // between two looks at an idle node that rejects nothing
+	idleGoroutines = 1000             // goroutines of an idle node that have run between two looks, at most
+	idleWait       = time.Millisecond // the longest wait of their p90
+	idleTick       = 5 * shed.Tick    // between two looks at an idle node that rejects nothing
 )
 
 // watchRuntime reports to the gate how long goroutines wait for a processor, and tunes the garbage collector, until ctx ends.
@@ -172,21 +172,21 @@ func (n *Node) watchRuntime(ctx context.Context) error {
 	every := shed.Tick
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	n.waits() // earlier waits do not count
+	n.schedLoad() // earlier waits do not count
 	sleep := sleeper{n.clock()}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if slept := sleep.look(n.clock(), every); slept > 0 {
+			if slept := sleep.check(n.clock(), every); slept > 0 {
 				n.log.Warn(fmt.Sprintf("this process did not run for %.1f s: it was stopped, or the machine slept or had no processor for it", slept.Seconds()))
 			}
-			l, ran := n.waits()
+			l, ran := n.schedLoad()
 			rejects := n.gate.Observe(l)
-			n.gc.look()
+			n.gc.adjust()
 			next := shed.Tick
-			if ran < few && l.Wait < atOnce && !rejects {
+			if ran < idleGoroutines && l.Wait < idleWait && !rejects {
 				next = idleTick
 			}
 			if next != every {
@@ -197,20 +197,20 @@ func (n *Node) watchRuntime(ctx context.Context) error {
 	}
 }
 
-// waits reads the runtime's metrics of runnable goroutines and of their waits.
-type waits struct {
+// schedMetrics reads the runtime's metrics of runnable goroutines and their scheduling latency.
+type schedMetrics struct {
 	sample []metrics.Sample
 	before []uint64
 }
 
 // next returns the load since the last call, and the number of goroutines that have run.
-func (w *waits) next() (l shed.Load, ran uint64) {
+func (w *schedMetrics) next() (l shed.Load, ran uint64) {
 	if w.sample == nil {
 		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}, {Name: "/sched/goroutines/runnable:goroutines"}}
 	}
 	metrics.Read(w.sample)
 	if w.sample[0].Value.Kind() != metrics.KindFloat64Histogram || w.sample[1].Value.Kind() != metrics.KindUint64 {
-		return shed.Load{}, few // a runtime without them
+		return shed.Load{}, idleGoroutines // a runtime without them
 	}
 	h := w.sample[0].Value.Float64Histogram()
 	if w.before == nil {

@@ -65,7 +65,7 @@ func TestPortNotice(t *testing.T) {
 		t.Errorf("silent connections are logged: %s", &text)
 	}
 	c.look(log, portStats{"grpc", listen.Stats{Full: 2, Failed: 1}}, now)
-	c.look(log, portStats{"grpc", listen.Stats{Full: 9, Crowded: 1, Failed: 1}}, now.Add(noticeEvery))
+	c.look(log, portStats{"grpc", listen.Stats{Full: 9, Crowded: 1, Failed: 1}}, now.Add(logEvery))
 	for _, want := range []string{"full=2 of_one_address=0 accept_failed=1", "full=7 of_one_address=1 accept_failed=0"} {
 		if !strings.Contains(text.String(), "port=grpc "+want) {
 			t.Errorf("no %q in:\n%s", want, &text)
@@ -132,7 +132,7 @@ func TestSleeper(t *testing.T) {
 		{61*second + second/2 + second/5, 10*time.Second + 200*time.Millisecond},
 		{61*second + second/2 + second/5 + second/4, 0},
 	} {
-		if got := s.look(step.now, 250*time.Millisecond); got != step.want {
+		if got := s.check(step.now, 250*time.Millisecond); got != step.want {
 			t.Errorf("look %d: %v, want %v", i, got, step.want)
 		}
 	}
@@ -146,11 +146,11 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 	s.Bounds.MaxWait = time.Minute
 	var busy atomic.Bool // the machine's own waits do not count
 	n := startNode(t, s, func(n *Node) {
-		n.waits = func() (shed.Load, uint64) {
+		n.schedLoad = func() (shed.Load, uint64) {
 			if busy.Load() {
-				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, idleGoroutines
 			}
-			return shed.Load{}, few
+			return shed.Load{}, idleGoroutines
 		}
 	})
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -262,10 +262,10 @@ func TestOverloadPasses(t *testing.T) {
 		var busy atomic.Bool
 		var looks atomic.Int64
 		busy.Store(true)
-		n := &Node{gate: gate, clock: func() int64 { return time.Now().UnixNano() }, waits: func() (shed.Load, uint64) {
+		n := &Node{gate: gate, clock: func() int64 { return time.Now().UnixNano() }, schedLoad: func() (shed.Load, uint64) {
 			looks.Add(1)
 			if busy.Load() {
-				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, idleGoroutines
 			}
 			return shed.Load{}, 0
 		}}

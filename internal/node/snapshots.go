@@ -17,9 +17,9 @@ import (
 // deferredPause is the least time between two writes of deferred charges.
 const deferredPause = time.Second
 
-// keeper keeps a node's counters in its data directory: it reads them at the start, and writes them at intervals and at the
-// end. Make it with openKeeper, end it with close.
-type keeper struct {
+// snapshotter reads a node's counters from its data directory at the start, and writes them at intervals and at the end. Make it
+// with openSnapshotter, end it with close.
+type snapshotter struct {
 	dir      *disk.Dir
 	header   disk.Header // without the time and the voter set
 	interval time.Duration
@@ -33,12 +33,12 @@ type keeper struct {
 
 	mu struct {
 		sync.Mutex
-		stats keeperStats
+		stats snapshotStats
 	}
 }
 
-// keeperStats counts since the start.
-type keeperStats struct {
+// snapshotStats counts since the start.
+type snapshotStats struct {
 	written, failed, rejected uint64
 	restored                  int // counters read at the start
 	// at is the time of the last snapshot.
@@ -47,13 +47,13 @@ type keeperStats struct {
 	totals disk.Totals
 }
 
-// openKeeper opens the data directory and reads the snapshot in it into table.
-func openKeeper(s Config, boot string, fingerprint [16]byte, table *bucket.Table, log *slog.Logger) (*keeper, *cluster.Recorded, error) {
+// openSnapshotter opens the data directory and reads the snapshot in it into table.
+func openSnapshotter(s Config, boot string, fingerprint [16]byte, table *bucket.Table, log *slog.Logger) (*snapshotter, *cluster.Recorded, error) {
 	dir, err := disk.Open(s.DataDir)
 	if err != nil {
 		return nil, nil, err
 	}
-	k := &keeper{dir: dir, interval: s.SnapshotInterval, log: log, header: disk.Header{
+	k := &snapshotter{dir: dir, interval: s.SnapshotInterval, log: log, header: disk.Header{
 		Placement: ring.Placement, Fingerprint: fingerprint, Name: s.Name, Boot: boot, Partitions: ring.DefaultPartitions,
 	}}
 	k.running, k.halt = context.WithCancel(context.Background())
@@ -70,7 +70,7 @@ func openKeeper(s Config, boot string, fingerprint [16]byte, table *bucket.Table
 }
 
 // loadVoters reads this node's record of the voter set.
-func (k *keeper) loadVoters() (message.Record, error) {
+func (k *snapshotter) loadVoters() (message.Record, error) {
 	record, aside, err := k.dir.Voters(k.header.Name, k.header.Fingerprint)
 	if aside != "" {
 		k.log.Warn("the voter set on disk is of another node or cluster, this node starts without", "file", aside)
@@ -82,7 +82,7 @@ func (k *keeper) loadVoters() (message.Record, error) {
 }
 
 // load reads the snapshot. It sets an unusable one aside, and the node starts without.
-func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
+func (k *snapshotter) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	recorded, err := k.read(table, now)
 	reason := disk.Damaged
 	if rejection, ok := errors.AsType[*disk.Rejection](err); ok {
@@ -100,12 +100,12 @@ func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 }
 
 // want describes the files of this node.
-func (k *keeper) want(now time.Time) disk.Want {
+func (k *snapshotter) want(now time.Time) disk.Want {
 	h := &k.header
 	return disk.Want{Placement: h.Placement, Fingerprint: h.Fingerprint, Name: h.Name, Partitions: h.Partitions, Now: now}
 }
 
-func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
+func (k *snapshotter) read(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	began := time.Now()
 	r, err := k.dir.Read(k.want(now))
 	if err != nil {
@@ -128,8 +128,8 @@ func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 	return recorded, nil
 }
 
-// begin writes snapshots and deferred charges until ctx ends, or last or close is called.
-func (k *keeper) begin(ctx context.Context) {
+// start writes snapshots and deferred charges until ctx ends, or last or close is called.
+func (k *snapshotter) start(ctx context.Context) {
 	context.AfterFunc(ctx, k.halt)
 	k.writers.Go(k.saveDeferred)
 	if k.interval > 0 {
@@ -137,7 +137,7 @@ func (k *keeper) begin(ctx context.Context) {
 	}
 }
 
-func (k *keeper) saveSnapshots() {
+func (k *snapshotter) saveSnapshots() {
 	tick := time.NewTicker(k.interval)
 	defer tick.Stop()
 	for {
@@ -151,7 +151,7 @@ func (k *keeper) saveSnapshots() {
 }
 
 // saveDeferred writes deferred charges when they have changed, at most once in deferredPause and a tenth of the time.
-func (k *keeper) saveDeferred() {
+func (k *snapshotter) saveDeferred() {
 	for {
 		select {
 		case <-k.running.Done():
@@ -171,7 +171,7 @@ func (k *keeper) saveDeferred() {
 }
 
 // writeDeferred writes deferred charges. It counts and logs an error; the file from before stays.
-func (k *keeper) writeDeferred(ctx context.Context) {
+func (k *snapshotter) writeDeferred(ctx context.Context) {
 	keys, err := k.node.SaveDeferred(ctx, func(set message.Set) (*disk.Writer, error) {
 		h := k.header
 		h.Begun, h.Set = time.Now(), set
@@ -191,7 +191,7 @@ func (k *keeper) writeDeferred(ctx context.Context) {
 
 // loadDeferred reads deferred charges into recorded. If they are unreadable the node starts without, and can admit their units
 // once more.
-func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
+func (k *snapshotter) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 	r, err := k.dir.Deferred().Read(k.want(now))
 	if r == nil && err == nil {
 		return
@@ -209,8 +209,8 @@ func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 	}
 }
 
-// last writes the node's state at its end.
-func (k *keeper) last() {
+// writeLast writes the node's state at its end.
+func (k *snapshotter) writeLast() {
 	k.halt()
 	k.writers.Wait()
 	select {
@@ -225,7 +225,7 @@ func (k *keeper) last() {
 }
 
 // write writes one snapshot and logs text. It counts and logs an error; the snapshot from before stays.
-func (k *keeper) write(ctx context.Context, level slog.Level, text string) {
+func (k *snapshotter) write(ctx context.Context, level slog.Level, text string) {
 	began := time.Now()
 	totals, err := k.node.Snapshot(ctx, func(set message.Set) (*disk.Writer, error) {
 		h := k.header
@@ -249,16 +249,16 @@ func (k *keeper) write(ctx context.Context, level slog.Level, text string) {
 		"took", s.took.Round(time.Millisecond))
 }
 
-func (k *keeper) stats() keeperStats {
+func (k *snapshotter) stats() snapshotStats {
 	if k == nil {
-		return keeperStats{}
+		return snapshotStats{}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.mu.stats
 }
 
-func (k *keeper) close() {
+func (k *snapshotter) close() {
 	k.halt()
 	k.writers.Wait()
 	if err := k.dir.Close(); err != nil {

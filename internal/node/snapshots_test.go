@@ -102,7 +102,7 @@ func TestKeptNode(t *testing.T) {
 		t.Errorf("at first: %d are left", got)
 	}
 	n.check(t, "a")
-	await(t, "writing now and then", func() bool { return n.keeper.stats().written > 2 })
+	await(t, "writing now and then", func() bool { return n.snapshotter.stats().written > 2 })
 	if _, err := Open(t.Context(), s, n.log); err == nil || !strings.Contains(err.Error(), "--data-dir: ") {
 		t.Errorf("a second node on its directory: %v", err)
 	}
@@ -113,11 +113,11 @@ func TestKeptNode(t *testing.T) {
 		if got := n.left(t, "a"); got != 1 {
 			t.Errorf("after a restart: %d are left", got)
 		}
-		if s := n.keeper.stats(); s.written != 0 || s.restored != 1 {
+		if s := n.snapshotter.stats(); s.written != 0 || s.restored != 1 {
 			t.Errorf("%+v", s)
 		}
 		n.stop()
-		if s := n.keeper.stats(); s.written != 1 || s.failed != 0 || s.totals.Counters != 1 || s.took <= 0 {
+		if s := n.snapshotter.stats(); s.written != 1 || s.failed != 0 || s.totals.Counters != 1 || s.took <= 0 {
 			t.Errorf("%+v", s)
 		}
 	}

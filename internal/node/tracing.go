@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
-// wanted reports whether traces are to be sent, by the flag or by OpenTelemetry's environment variables. unsupported is a variable
+// enabled reports whether traces are to be sent, by the flag or by OpenTelemetry's environment variables. unsupported is a variable
 // that wants another protocol or exporter.
-func (t *Traces) wanted(env func(string) string) (yes bool, unsupported string) {
+func (t *Traces) enabled(env func(string) string) (yes bool, unsupported string) {
 	if env("OTEL_SDK_DISABLED") == "true" {
 		return false, ""
 	}
@@ -72,7 +72,7 @@ type spanStats struct {
 
 // openTracing returns nil if no traces are wanted. It does not wait for the collector.
 func openTracing(ctx context.Context, c *Config, log *slog.Logger) (*spans, error) {
-	yes, unsupported := c.Traces.wanted(os.Getenv)
+	yes, unsupported := c.Traces.enabled(os.Getenv)
 	if unsupported != "" {
 		log.Warn("no traces are sent: this variable is not for OTLP over gRPC", "name", unsupported)
 	}

@@ -247,7 +247,7 @@ func TestTracesWanted(t *testing.T) {
 		{"http://c:4317", map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, true, ""},
 	} {
 		s := Traces{Endpoint: c.flag}
-		if got, unheard := s.wanted(func(name string) string { return c.env[name] }); got != c.want || unheard != c.unheard {
+		if got, unheard := s.enabled(func(name string) string { return c.env[name] }); got != c.want || unheard != c.unheard {
 			t.Errorf("%q %v: %v %q", c.flag, c.env, got, unheard)
 		}
 	}

@@ -13,9 +13,6 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// MaxFileBytes is the largest ACL file, 1 MiB.
-const MaxFileBytes = yamldoc.MaxBytes
-
 // Error is one error in an ACL file.
 type Error struct {
 	File string

@@ -137,7 +137,7 @@ func TestLeftBeforeSent(t *testing.T) {
 	s.link.mu.waiting.push(gone)
 	s.link.mu.waiting.push(here)
 	f := &frame{}
-	s.begin(f)
+	s.beginFrame(f)
 	s.gather(f)
 	if f.records != 1 || len(f.calls) != 1 || f.calls[0] != here || len(s.request.KeyLo) != 1 || s.request.Cost[0] != 3 {
 		t.Errorf("the frame has %d records: %v", f.records, &s.request)

@@ -109,8 +109,8 @@ func oneShard(t rapid.TB) *bucket.Table {
 func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
 	room := bucket.ImageBounds{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
-	w := newControlWriter(usualMaxLimits)
-	r := controlReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
+	w := newControlWriter(defaultMaxLimits)
+	r := controlReader{definitions: definitions{intern: newIntern(defaultMaxLimits)}}
 	var q controlMessages
 	for keys := from.Keys(0, nil); len(keys) > 0; {
 		b := new(message.TransferBatch)

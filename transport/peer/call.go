@@ -65,14 +65,13 @@ func (c *call) finish(err error, write func(*call)) {
 	c.done <- err // never blocks: it has room for the one outcome
 }
 
-// finishAll finishes calls with err.
 func finishAll(calls []*call, err error) {
 	for _, c := range calls {
 		c.finish(err, nil)
 	}
 }
 
-// abandon takes the caller's slices back. It reports whether it came before the outcome, and whether the records had been sent.
+// abandon takes the caller's slices back. inTime: there was no outcome yet. sent: the records had been sent.
 func (c *call) abandon() (inTime, sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

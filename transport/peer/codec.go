@@ -22,8 +22,7 @@ type frameCodec struct{ encoding.CodecV2 }
 
 func newFrameCodec() frameCodec { return frameCodec{encoding.GetCodecV2(encproto.Name)} }
 
-// reuse merges into columns that were cut to length 0. Fields that a newer minor
-// added must be dropped: merged, they would pile up frame by frame.
+// reuse merges into columns that were truncated. Unknown fields, of a newer minor, must be dropped: merged, they would pile up.
 var reuse = proto.UnmarshalOptions{Merge: true, DiscardUnknown: true}
 
 // cached is for messages whose Size was called just before.
@@ -52,13 +51,13 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *peerv1.Request:
 		m = v
-		cutRequest(v)
+		resetRequest(v)
 	case *peerv1.Reply:
 		m = v
-		cutReply(v)
+		resetReply(v)
 	case *peerv1.MessageFrame:
 		m = v
-		cutMessages(v)
+		resetMessages(v)
 	case *peerv1.Greeting:
 		if data.Len() > maxGreeting {
 			return fmt.Errorf("a first frame of %d bytes; a hello has at most %d", data.Len(), maxGreeting)
@@ -72,40 +71,40 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return reuse.Unmarshal(buf.ReadOnlyData(), m)
 }
 
-// cutRequest empties m and keeps the memory of its columns.
-func cutRequest(m *peerv1.Request) {
+// resetRequest empties m and keeps the memory of its columns.
+func resetRequest(m *peerv1.Request) {
 	m.Hello, m.Seq = nil, 0
 	clear(m.Define)
 	clear(m.Traces)
-	cut(&m.Define)
-	cut(&m.Traces)
-	cut(&m.KeyHi, &m.KeyLo, &m.Id, &m.Once)
-	cut(&m.Limits)
-	cut(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
-	cut(&m.Verb, &m.Flags, &m.Lost)
+	truncate(&m.Define)
+	truncate(&m.Traces)
+	truncate(&m.KeyHi, &m.KeyLo, &m.Id, &m.Once)
+	truncate(&m.Limits)
+	truncate(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
+	truncate(&m.Verb, &m.Flags, &m.Lost)
 }
 
-// cutReply is cutRequest for a Reply.
-func cutReply(m *peerv1.Reply) {
+// resetReply is resetRequest for a Reply.
+func resetReply(m *peerv1.Reply) {
 	m.Hello, m.Seq = nil, 0
 	clear(m.Names)
 	clear(m.Denials)
-	cut(&m.Names)
-	cut(&m.Denials)
-	cut(&m.Status, &m.Flags, &m.Index)
-	cut(&m.Limit, &m.Remaining, &m.ResetAfterNs, &m.RetryAfterNs, &m.DelayNs, &m.Granted, &m.ForNs)
-	cut(&m.Owner)
-	cut(&m.Grant)
+	truncate(&m.Names)
+	truncate(&m.Denials)
+	truncate(&m.Status, &m.Flags, &m.Index)
+	truncate(&m.Limit, &m.Remaining, &m.ResetAfterNs, &m.RetryAfterNs, &m.DelayNs, &m.Granted, &m.ForNs)
+	truncate(&m.Owner)
+	truncate(&m.Grant)
 }
 
-// cutMessages is cutRequest for a MessageFrame.
-func cutMessages(m *peerv1.MessageFrame) {
+// resetMessages is resetRequest for a MessageFrame.
+func resetMessages(m *peerv1.MessageFrame) {
 	m.Hello, m.Messages = nil, nil
 	clear(m.Define)
-	cut(&m.Define)
+	truncate(&m.Define)
 }
 
-func cut[T any](columns ...*[]T) {
+func truncate[T any](columns ...*[]T) {
 	for _, c := range columns {
 		*c = (*c)[:0]
 	}
@@ -213,7 +212,7 @@ func readDenial(m *peerv1.Denial) *bucket.Decision {
 	}
 }
 
-// splits returns how many of these replies have a Denial.
+// splits counts the replies with a Denial.
 func splits(flags []byte) (n int) {
 	for _, f := range flags {
 		if f&flagSplit != 0 {
@@ -299,18 +298,6 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 	}
 }
 
-// Names of the span of a frame part, and of its attributes.
-const (
-	spanOwner = "sluice.decide"
-
-	noteFrom     = "sluice.peer"
-	noteRecords  = "sluice.records"
-	noteAllowed  = "sluice.allowed"
-	noteDenied   = "sluice.denied"
-	noteNotOwner = "sluice.not_owner"
-	noteNotReady = "sluice.not_ready"
-)
-
 // addTrace notes in m that record index, which is in no trace yet, was sent for at. It reports whether that took an entry of
 // its own: consecutive records of one span share one.
 func addTrace(m *peerv1.Request, index uint32, at *check.Trace) bool {
@@ -331,8 +318,8 @@ type traced struct {
 	first, records int
 }
 
-// begin begins a span for each part of the frame that has a trace. It skips a malformed part: a trace must not fail a check.
-func (x *exchange) begin() {
+// startSpans begins a span for each part of the frame that has a trace. It skips a malformed part: a trace must not fail a check.
+func (x *exchange) startSpans() {
 	if x.server.cfg.Tracer == nil {
 		return
 	}
@@ -344,12 +331,12 @@ func (x *exchange) begin() {
 		}
 		copy(at.ID[:], t.Id)
 		copy(at.Span[:], t.Span)
-		x.traced = append(x.traced, traced{x.server.cfg.Tracer.Answer(spanOwner, at), int(t.First), int(t.Records)})
+		x.traced = append(x.traced, traced{x.server.cfg.Tracer.Answer("sluice.decide", at), int(t.First), int(t.Records)})
 	}
 }
 
-// end ends those spans.
-func (x *exchange) end() {
+// endSpans ends those spans.
+func (x *exchange) endSpans() {
 	for _, t := range x.traced {
 		allowed, denied, notOwner, notReady := 0, 0, 0, 0
 		for i := range t.records {
@@ -364,12 +351,12 @@ func (x *exchange) end() {
 				denied++
 			}
 		}
-		t.span.Int(noteRecords, int64(t.records))
-		t.span.Count(noteAllowed, allowed)
-		t.span.Count(noteDenied, denied)
-		t.span.Count(noteNotOwner, notOwner)
-		t.span.Count(noteNotReady, notReady)
-		t.span.Text(noteFrom, x.fromName)
+		t.span.Int("sluice.records", int64(t.records))
+		t.span.Count("sluice.allowed", allowed)
+		t.span.Count("sluice.denied", denied)
+		t.span.Count("sluice.not_owner", notOwner)
+		t.span.Count("sluice.not_ready", notReady)
+		t.span.Text("sluice.peer", x.fromName)
 		t.span.End()
 	}
 	clear(x.traced)

@@ -2,9 +2,9 @@
 // control messages, by which nodes agree on who may decide. A Pool sends, a Server receives; both speak peer.v1 over
 // long-lived gRPC streams. They decide whether a peer is accepted at all (Hello).
 //
-// A record is sent at once while fewer than two frames are unanswered; otherwise it gathers with others until a reply comes
-// back or, if that takes long, until the next frame is due 10 to 100 ms after the last (see freeInFlight). No record is sent twice: a call that fails says whether its records may have been charged (check.ErrAmbiguous) or not
-// (check.ErrUnsent). Which node to ask, and what to retry, is the caller's decision.
+// A record is sent at once while fewer than two frames are unanswered; otherwise it waits for a reply, or until 10 to 100 ms have
+// passed since the last frame (see freeInFlight), and is sent with the others that wait. The Pool retries nothing: the error of a
+// call says whether its records may have been charged (check.ErrAmbiguous) or not (check.ErrUnsent). The caller chooses the node.
 //
 // A control message is dropped if its queue is full, or if there is no connection and none can be made. The sender is not
 // told, because the membership protocol tolerates losses. Bulky messages wait in a queue of their own, behind all others.
@@ -42,18 +42,18 @@ const (
 	maxGather = message.MaxSets
 	// maxLimitIDs is the highest number that a stream can give to limits.
 	maxLimitIDs = 2 * maxGather
-	// usualMaxLimits is the default of Config.MaxLimits.
-	usualMaxLimits = 16_384
+	// defaultMaxLimits is the default of Config.MaxLimits.
+	defaultMaxLimits = 16_384
 	// maxFrameLimits is the most limits that the records of a frame have.
 	maxFrameLimits = 8192
-	// freeInFlight is how many frames of a stream may be unanswered. If replies take long, more frames follow, up to maxInFlight:
-	// framesPerTrip in the round trips of the last reply, but between pace and longestPace apart. So a record waits for
-	// little more than a round trip, and no more packets are in flight than TCP sends at once on a new connection (RFC 6928).
-	freeInFlight  = 2
-	maxInFlight   = 128
-	framesPerTrip = 4
-	pace          = 10 * time.Millisecond
-	longestPace   = 100 * time.Millisecond
+	// freeInFlight is the number of unanswered frames of a stream up to which records are sent at once. Above it, up to maxInFlight,
+	// framesPerTrip frames are sent per round trip, minFrameInterval to maxFrameInterval apart. So a record waits for little more
+	// than a round trip, and no more packets are in flight than TCP sends at once on a new connection (RFC 6928).
+	freeInFlight     = 2
+	maxInFlight      = 128
+	framesPerTrip    = 4
+	minFrameInterval = 10 * time.Millisecond
+	maxFrameInterval = 100 * time.Millisecond
 	// maxFrameBytes bounds a message in either direction. The largest frame that a Pool makes is smaller.
 	maxFrameBytes = 16 << 20
 )
@@ -118,7 +118,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	c.MaxLimits = cmp.Or(c.MaxLimits, usualMaxLimits)
+	c.MaxLimits = cmp.Or(c.MaxLimits, defaultMaxLimits)
 	c.MaxQueue = cmp.Or(c.MaxQueue, 65_536)
 	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))

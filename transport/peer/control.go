@@ -55,7 +55,7 @@ var kindOf = func() map[reflect.Type]uint8 {
 	return m
 }()
 
-// header goes before each body. A receiver skips a message of an unknown kind.
+// header precedes each body. A receiver skips messages of unknown kinds.
 type header struct {
 	Kind      uint8        `cbor:"1,keyasint"`
 	To        message.Peer `cbor:"2,keyasint,omitzero"`
@@ -103,7 +103,7 @@ func encode(e *message.Envelope) (m controlMessage, err error) {
 	return m, nil
 }
 
-// limitsOf returns where a body refers to sets of limits. Those of a transfer batch must have been allocated.
+// limitsOf returns a body's references to sets of limits. Those of a transfer batch must have been allocated.
 func limitsOf(b message.Body) (refs []**bucket.Limits) {
 	switch b := b.(type) {
 	case *message.TransferBatch:
@@ -179,7 +179,7 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 	return batch
 }
 
-// bulky reports whether messages like b may be many and long, so that no heartbeat may wait behind them.
+// bulky reports whether messages like b may be many and long: then no heartbeat may wait behind them.
 func bulky(b message.Body) bool {
 	switch b.(type) {
 	case *message.TransferBatch, *message.Report, *message.Account:
@@ -196,12 +196,12 @@ type controlWriter struct {
 }
 
 func newControlWriter(maxLimits int) *controlWriter {
-	return &controlWriter{limits: numbering{most: maxLimits}}
+	return &controlWriter{limits: numbering{maxLimits: maxLimits}}
 }
 
 // frame returns a frame of batch, which is valid until the next call.
 func (w *controlWriter) frame(batch []controlMessage) (*peerv1.MessageFrame, error) {
-	cutMessages(&w.post)
+	resetMessages(&w.post)
 	w.limits.begin()
 	w.buf.Reset()
 	for i := range batch {

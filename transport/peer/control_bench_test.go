@@ -45,7 +45,7 @@ func BenchmarkControlMessage(b *testing.B) {
 	} {
 		e := message.Envelope{To: to, ClusterID: set.ID, Body: c.body}
 		codec := newFrameCodec()
-		w, r := newControlWriter(usualMaxLimits), newReader()
+		w, r := newControlWriter(defaultMaxLimits), newReader()
 		encode := func() mem.BufferSlice {
 			data, err := codec.Marshal(controlFrame(b, w, e))
 			if err != nil {

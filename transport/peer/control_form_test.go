@@ -187,7 +187,7 @@ func TestControlSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if size, most := len(controlFrame(t, newControlWriter(usualMaxLimits), e).Messages), m.size(); size > most {
+		if size, most := len(controlFrame(t, newControlWriter(defaultMaxLimits), e).Messages), m.size(); size > most {
 			t.Errorf("%T of %d bytes is counted as %d", b, size, most)
 		}
 	}
@@ -233,7 +233,7 @@ func TestFramesOfControl(t *testing.T) {
 // travels on without a change.
 func FuzzControl(f *testing.F) {
 	seed := func(list ...message.Envelope) {
-		b, err := proto.Marshal(controlFrame(f, newControlWriter(usualMaxLimits), list...))
+		b, err := proto.Marshal(controlFrame(f, newControlWriter(defaultMaxLimits), list...))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func FuzzControl(f *testing.F) {
 	}
 	seed(all...)
 	codec := newFrameCodec()
-	in := newIntern(usualMaxLimits)
+	in := newIntern(defaultMaxLimits)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &controlReader{definitions: definitions{intern: in}}
 		var post peerv1.MessageFrame
@@ -266,7 +266,7 @@ func FuzzControl(f *testing.F) {
 				}
 				sent = append(sent, got[i])
 			}
-			wire, err := codec.Marshal(controlFrame(t, newControlWriter(usualMaxLimits), sent...))
+			wire, err := codec.Marshal(controlFrame(t, newControlWriter(defaultMaxLimits), sent...))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -264,18 +264,18 @@ func transfer(t testing.TB, w *controlWriter, r *controlReader, list ...message.
 	if err != nil || skipped != 0 {
 		t.Fatalf("%v, %d skipped", err, skipped)
 	}
-	cutMessages(&post)
+	resetMessages(&post)
 	return got
 }
 
 func newReader() *controlReader {
-	return &controlReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(usualMaxLimits)}}
+	return &controlReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(defaultMaxLimits)}}
 }
 
 // TestControlOwnsItsMemory: what was delivered stays as it is, whatever becomes of the
 // buffer that it came in, and of the frames that follow.
 func TestControlOwnsItsMemory(t *testing.T) {
-	w, r := newControlWriter(usualMaxLimits), newReader()
+	w, r := newControlWriter(defaultMaxLimits), newReader()
 	var first, again []message.Envelope
 	for _, b := range bodies() {
 		first = append(first, message.Envelope{Body: b})
@@ -301,7 +301,7 @@ func TestControlOwnsItsMemory(t *testing.T) {
 // TestControlDefinesLimitsOnce: a steady flow of transfer batches carries numbers of limits only,
 // and its receiver makes one pointer of each.
 func TestControlDefinesLimitsOnce(t *testing.T) {
-	w, r := newControlWriter(usualMaxLimits), newReader()
+	w, r := newControlWriter(defaultMaxLimits), newReader()
 	transferBatch := func(limits ...*bucket.Limits) message.Envelope {
 		return message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Limits: limits}}}
 	}
@@ -315,7 +315,7 @@ func TestControlDefinesLimitsOnce(t *testing.T) {
 		t.Errorf("%d definitions again", n)
 	}
 	other := &controlReader{definitions: definitions{intern: r.definitions.intern}} // another peer's stream
-	third := transfer(t, newControlWriter(usualMaxLimits), other, transferBatch(mustLimits(tenAMinute.At(0))))
+	third := transfer(t, newControlWriter(defaultMaxLimits), other, transferBatch(mustLimits(tenAMinute.At(0))))
 	for i, l := range []*bucket.Limits{limits(first[1])[0], limits(second[0])[1], limits(third[0])[0]} {
 		if l != limits(first[0])[0] {
 			t.Errorf("transfer batch %d has a pointer of its own", i+2)

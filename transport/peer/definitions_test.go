@@ -54,19 +54,19 @@ func TestInternBounded(t *testing.T) {
 	limits := func(count int64) *bucket.Limits {
 		return mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second})
 	}
-	first := in.one(limits(1))
+	first := in.shared(limits(1))
 	for count := range int64(10) {
-		in.one(limits(count))
+		in.shared(limits(count))
 	}
 	if n := in.sets.Len(); n != 2 {
 		t.Errorf("%d sets are remembered, want 2", n)
 	}
-	if again := in.one(limits(1)); !again.Equal(first) {
+	if again := in.shared(limits(1)); !again.Equal(first) {
 		t.Error("a forgotten set comes back as another")
 	}
 	six := limits(6)
 	in.sets.Add(in.sum(limits(5)), weak.Make(six)) // as if both had one hash
-	if l := in.one(limits(5)); !l.Equal(limits(5)) {
+	if l := in.shared(limits(5)); !l.Equal(limits(5)) {
 		t.Error("a set comes back as another of the same hash")
 	}
 	runtime.KeepAlive(six)
@@ -79,7 +79,7 @@ func TestNumbersInFrame(t *testing.T) {
 	for i := range sets {
 		sets[i] = new(bucket.Limits)
 	}
-	n := numbering{most: usualMaxLimits}
+	n := numbering{maxLimits: defaultMaxLimits}
 	next := 0
 	fresh := func() *bucket.Limits { next++; return sets[next-1] }
 	for range maxGather - 100 { // earlier frames
@@ -102,8 +102,8 @@ func TestNumbersInFrame(t *testing.T) {
 
 // TestStreamForgets: a receiver keeps the sets of a bounded number of limits, and knows those of the frame.
 func TestStreamForgets(t *testing.T) {
-	n := numbering{most: 2048}
-	d := definitions{intern: newIntern(usualMaxLimits)}
+	n := numbering{maxLimits: 2048}
+	d := definitions{intern: newIntern(defaultMaxLimits)}
 	made := 0
 	for frame := range 200 {
 		n.begin()
@@ -133,7 +133,7 @@ func TestStreamForgets(t *testing.T) {
 				kept += k.Len()
 			}
 		}
-		if most := n.most + 50*bucket.MaxLimits; frame > 0 && kept > most {
+		if most := n.maxLimits + 50*bucket.MaxLimits; frame > 0 && kept > most {
 			t.Fatalf("frame %d: the sets that are kept have %d limits, want at most %d", frame, kept, most)
 		}
 	}

@@ -23,14 +23,14 @@ type connection struct {
 	peer   string          // the name in the peer's hello
 }
 
-// shortest is the least time that an attempt to connect has until the address answers: the round trip may have become longer.
-const shortest = 500 * time.Millisecond
+// minConnectTimeout is the least connectTimeout: the round-trip time may have grown.
+const minConnectTimeout = 500 * time.Millisecond
 
-// patience is how long an attempt to connect to addr waits for an answer: DialTimeout, or less if the last successful attempt
+// connectTimeout is how long an attempt to connect to addr waits for an answer: DialTimeout, or less if the last successful attempt
 // was much faster, because checks wait meanwhile.
-func (p *Pool) patience(addr string) time.Duration {
-	if took, known := p.hellos.Load(addr); known {
-		return min(max(4*took.(time.Duration), shortest), p.cfg.DialTimeout)
+func (p *Pool) connectTimeout(addr string) time.Duration {
+	if took, known := p.dialTimes.Load(addr); known {
+		return min(max(4*took.(time.Duration), minConnectTimeout), p.cfg.DialTimeout)
 	}
 	return p.cfg.DialTimeout
 }
@@ -40,13 +40,13 @@ const stallTimeout = 2 * time.Second
 
 // stallAfter is stallTimeout, or longer if connecting to addr took long.
 func (p *Pool) stallAfter(addr string) time.Duration {
-	if took, known := p.hellos.Load(addr); known {
+	if took, known := p.dialTimes.Load(addr); known {
 		return max(stallTimeout, min(5*took.(time.Duration), 5*time.Second))
 	}
 	return stallTimeout
 }
 
-// dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, within patience. No frame is sent
+// dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, within connectTimeout. No frame is sent
 // before the peer's proof has come, so a rejected node has charged nothing.
 func dial[S grpc.ClientStream](
 	ctx context.Context, p *Pool, addr string,
@@ -55,12 +55,12 @@ func dial[S grpc.ClientStream](
 	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	c.cancel, c.done = cancel, ctx.Done()
-	patience, start := p.patience(addr), time.Now()
-	late := time.AfterFunc(patience, cancel)
+	timeout, start := p.connectTimeout(addr), time.Now()
+	late := time.AfterFunc(timeout, cancel)
 	tcp := func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := p.cfg.Dial(ctx, addr)
 		// The other three round trips take three times as long, even if the network was faster at the last attempt.
-		if took := time.Since(start); err == nil && 4*took > patience && late.Stop() {
+		if took := time.Since(start); err == nil && 4*took > timeout && late.Stop() {
 			late.Reset(min(4*took, p.cfg.DialTimeout-took))
 		}
 		return conn, err
@@ -72,7 +72,7 @@ func dial[S grpc.ClientStream](
 		return stream, c, err
 	}
 	if stream, err = begin(peerv1.NewPeerServiceClient(c.conn), ctx); err != nil {
-		err = plain(err)
+		err = withoutPrefix(err)
 	} else {
 		c.peer, err = p.cfg.greet(stream)
 	}
@@ -82,12 +82,11 @@ func dial[S grpc.ClientStream](
 	if err != nil {
 		c.close()
 	} else {
-		p.hellos.Store(addr, time.Since(start))
+		p.dialTimes.Store(addr, time.Since(start))
 	}
 	return stream, c, err
 }
 
-// close frees the connection.
 func (c *connection) close() {
 	c.cancel()
 	c.conn.Close()
@@ -96,36 +95,36 @@ func (c *connection) close() {
 // greet exchanges hellos and proofs, and returns the name of the peer.
 func (c *Config) greet(stream grpc.ClientStream) (name string, err error) {
 	own := c.hello()
-	first, err := say(stream, &peerv1.Greeting{Hello: own})
+	first, err := exchangeGreeting(stream, &peerv1.Greeting{Hello: own})
 	if err != nil {
 		return "", err
 	}
-	if err := c.welcome(stream.Context(), first.Hello); err != nil {
+	if err := c.checkHello(stream.Context(), first.Hello); err != nil {
 		return "", err
 	}
 	said := transcript{dialer: own, accepter: first.Hello}
-	second, err := say(stream, &peerv1.Greeting{Proof: c.prove(dialer, said)})
+	second, err := exchangeGreeting(stream, &peerv1.Greeting{Proof: c.prove(dialer, said)})
 	if err != nil {
 		return "", err
 	}
 	return first.Hello.Name, c.verify(accepter, said, second.Proof)
 }
 
-// say sends one frame of a greeting and waits for the answer.
-func say(stream grpc.ClientStream, m *peerv1.Greeting) (*peerv1.Greeting, error) {
+// exchangeGreeting sends a frame of a greeting and returns the answer.
+func exchangeGreeting(stream grpc.ClientStream, m *peerv1.Greeting) (*peerv1.Greeting, error) {
 	// If the stream is over, RecvMsg says why.
 	sent, got := stream.SendMsg(m), new(peerv1.Greeting)
 	if err := stream.RecvMsg(got); err != nil {
-		return nil, plain(err)
+		return nil, withoutPrefix(err)
 	}
 	if sent != nil {
-		return nil, plain(sent)
+		return nil, withoutPrefix(sent)
 	}
 	return got, nil
 }
 
-// plain returns err without the prefix that gRPC adds.
-func plain(err error) error {
+// withoutPrefix returns err without gRPC's prefix.
+func withoutPrefix(err error) error {
 	if st, ok := status.FromError(err); ok {
 		return errors.New(st.Message())
 	}
@@ -181,7 +180,7 @@ func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
 		return nil, err
 	}
 	hello, own := first.GetHello(), s.cfg.hello()
-	if err := s.cfg.welcome(stream.Context(), hello); err != nil {
+	if err := s.cfg.checkHello(stream.Context(), hello); err != nil {
 		return hello, err
 	}
 	if err := stream.SendMsg(&peerv1.Greeting{Hello: own}); err != nil {

@@ -35,7 +35,7 @@ func newFramed(tb testing.TB, records int) *framed {
 			Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second,
 		}}
 	}
-	f.known = definitions{intern: newIntern(usualMaxLimits)}
+	f.known = definitions{intern: newIntern(defaultMaxLimits)}
 	if err := f.known.define([]*peerv1.Limits{definitionOf(1, limits)}); err != nil {
 		tb.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func newFramed(tb testing.TB, records int) *framed {
 }
 
 func (f *framed) encodeRequest() mem.BufferSlice {
-	cutRequest(&f.request)
+	resetRequest(&f.request)
 	for i := range f.records {
 		addRecord(&f.request, &f.records[i], 1)
 	}
-	sealRequest(&f.request)
+	trimRequest(&f.request)
 	return f.marshal(&f.request)
 }
 
 func (f *framed) encodeReply() mem.BufferSlice {
-	cutReply(&f.reply)
+	resetReply(&f.reply)
 	writeReply(&f.reply, "n1", f.replies)
 	return f.marshal(&f.reply)
 }

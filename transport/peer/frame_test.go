@@ -61,7 +61,7 @@ func TestFrameSize(t *testing.T) {
 			Undoable: true, ID: math.MaxUint64, Times: math.MaxInt64, Want: math.MaxInt64, Rate: math.MaxInt64, For: math.MaxInt64,
 		}, maxLimitIDs)
 	}
-	sealRequest(m)
+	trimRequest(m)
 	if size := proto.Size(m); size > n*bytesPerRecord {
 		t.Errorf("%d records take %d bytes, more than %d each", n, size, bytesPerRecord)
 	}

@@ -34,7 +34,7 @@ func FuzzGreeting(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = own.fits(m.Hello)
+		_ = own.compatible(m.Hello)
 		if own.verify(dialer, said, m.Proof) == nil {
 			t.Errorf("%v proves that it knows the secret", m.Proof)
 		}

@@ -51,10 +51,10 @@ func (c *Config) hello() *peerv1.Hello {
 	return h
 }
 
-// welcome returns why the sender of h, at the other end of the connection of ctx, is rejected, or nil. It has yet to prove that
+// checkHello returns why the sender of h, at the other end of the connection of ctx, is rejected, or nil. It has yet to prove that
 // it knows the secret.
-func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
-	if err := c.fits(h); err != nil {
+func (c *Config) checkHello(ctx context.Context, h *peerv1.Hello) error {
+	if err := c.compatible(h); err != nil {
 		return err
 	}
 	if c.CheckName == nil {
@@ -70,8 +70,8 @@ func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
 	return nil
 }
 
-// fits returns why a node with hello h is rejected, naming both values, or nil.
-func (c *Config) fits(h *peerv1.Hello) error {
+// compatible returns why a node with hello h is rejected, naming both values, or nil.
+func (c *Config) compatible(h *peerv1.Hello) error {
 	switch {
 	case h == nil:
 		return errNoHello

@@ -80,7 +80,7 @@ func TestNothingIsTold(t *testing.T) {
 	} {
 		evil := network.config("evil")
 		stream, own := raw(t, network, "b:1"), evil.hello()
-		first, err := say(stream, &peerv1.Greeting{Hello: own})
+		first, err := exchangeGreeting(stream, &peerv1.Greeting{Hello: own})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestNothingIsTold(t *testing.T) {
 		if !proto.Equal(first, want) {
 			t.Errorf("the hello tells %v", first)
 		}
-		second, err := say(stream, &peerv1.Greeting{Proof: forged(own, first.Hello)})
+		second, err := exchangeGreeting(stream, &peerv1.Greeting{Proof: forged(own, first.Hello)})
 		if err == nil || !strings.Contains(err.Error(), "secret not accepted") {
 			t.Errorf("got %v, %v", second, err)
 		}
@@ -119,10 +119,10 @@ func TestReplay(t *testing.T) {
 	network.serve(t, "b:1", b, handlerFunc(echo))
 	for i, p := range proofs {
 		stream := raw(t, network, "b:1")
-		if _, err := say(stream, &peerv1.Greeting{Hello: heardA}); err != nil {
+		if _, err := exchangeGreeting(stream, &peerv1.Greeting{Hello: heardA}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := say(stream, &peerv1.Greeting{Proof: p}); err == nil || !strings.Contains(err.Error(), "secret not accepted") {
+		if _, err := exchangeGreeting(stream, &peerv1.Greeting{Proof: p}); err == nil || !strings.Contains(err.Error(), "secret not accepted") {
 			t.Errorf("old proof %d: %v", i, err)
 		}
 	}
@@ -194,7 +194,7 @@ func TestHelloWithoutProof(t *testing.T) {
 		network := newNetwork()
 		network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
 		stream, x, start := raw(t, network, "b:1"), network.config("x"), time.Now()
-		if _, err := say(stream, &peerv1.Greeting{Hello: x.hello()}); err != nil {
+		if _, err := exchangeGreeting(stream, &peerv1.Greeting{Hello: x.hello()}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := stream.Recv(); err == nil || !strings.Contains(err.Error(), "no proof came after the hello") {

@@ -45,7 +45,7 @@ func signal(c chan struct{}) {
 type link struct {
 	pool *Pool
 	addr string
-	// trips is how many round trips an answer takes: one, and another one where it waits for a replica.
+	// trips is the number of round trips until an answer: one, or two where it waits for a replica.
 	trips time.Duration
 
 	mu struct {
@@ -77,7 +77,7 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 	var lead bool
 	switch {
 	case s != nil:
-		lead = s.leadLocked(true)
+		lead = s.maySendLocked(true)
 	case !l.mu.dialing:
 		l.mu.dialing = true
 		l.pool.wg.Go(l.connect)
@@ -117,11 +117,11 @@ func (l *link) abandon(c *call, cause error) error {
 		l.mu.waiting.remove(c)
 	}
 	s := l.mu.session
-	patience := l.pool.stallAfter(l.addr)
-	stalled := s != nil && len(s.inFlight) > 0 && time.Since(s.inFlight[0].sent) > patience
+	limit := l.pool.stallAfter(l.addr)
+	stalled := s != nil && len(s.inFlight) > 0 && time.Since(s.inFlight[0].sent) > limit
 	l.mu.Unlock()
 	if stalled {
-		s.lose(fmt.Errorf("no answer for %v", patience))
+		s.lose(fmt.Errorf("no answer for %v", limit))
 	}
 	if waited {
 		l.pool.stats.abandoned.Add(1)
@@ -141,8 +141,7 @@ func (l *link) abandon(c *call, cause error) error {
 	return l.failure(check.ErrUnsent, cause)
 }
 
-// connect makes a session for the calls that wait, and then receives for it until
-// it is lost. It is a goroutine of the pool.
+// connect opens a session for the calls that wait, and receives for it until it is lost. It is a goroutine of the pool.
 func (l *link) connect() {
 	s, err := l.open()
 	l.mu.Lock()
@@ -169,18 +168,17 @@ func (l *link) connect() {
 	l.mu.session, l.mu.retry = s, retry{}
 	l.mu.Unlock()
 	l.pool.stats.dialled.Add(1)
-	l.pool.wg.Go(s.pump)
+	l.pool.wg.Go(s.sendLoop)
 	signal(s.wake)
 	s.receive()
 }
 
-// open makes a session.
 func (l *link) open() (*session, error) {
 	stream, c, err := dial(l.pool.ctx, l.pool, l.addr, peerv1.PeerServiceClient.Exchange)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1), limits: numbering{most: l.pool.cfg.MaxLimits}}
+	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1), limits: numbering{maxLimits: l.pool.cfg.MaxLimits}}
 	s.next = time.AfterFunc(time.Hour, func() { signal(s.wake) })
 	return s, nil
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// Equal checks of one key that wait for the same frame travel as one record with a count (peer.v1 Request.times): the owner of
-// a hot key decides one record a frame. A check joins only the last record of its key, so the checks of a key are decided in
-// the order in which they came.
+// Equal checks of one key in a frame are sent as one record with a count (peer.v1 Request.times), so the owner of a hot key decides
+// one record a frame. A check is merged only into the last record of its key, which keeps the order of the key's checks.
 
 // merger finds the last record of each key in a frame. Keys are hashes already, so an open-addressing table saves hashing them.
 type merger struct {
@@ -68,14 +67,14 @@ func mergeable(r *check.Record) bool {
 		r.Limits.Repeatable()
 }
 
-// equal reports whether record i of m asks the same as r, which is mergeable, under limits of that number. Their keys are equal.
+// equal reports whether record i of m, of the same key, equals r, which is mergeable and has limits of that number.
 func equal(m *peerv1.Request, i int, r *check.Record, limits uint32) bool {
 	return m.Limits[i] == limits && m.Cost[i] == r.Cost && m.Verb[i] == verbOf(r) && m.Flags[i] == flagsOf(r) &&
 		m.Reserve[i] == r.Reserve && m.Lost[i] == bit(r.DenyLost, denyLost) && m.Id[i] == 0 && max(1, m.Times[i])+max(1, r.Times) <= bucket.MaxTimes
 }
 
-// part returns the reply to times checks of rec, before which before others came, out of the reply to all of them.
-func part(reply *check.Reply, rec *check.Record, before, times int64) check.Reply {
+// splitReply returns the reply to times checks of rec out of the reply to all checks of the record; before of them come first.
+func splitReply(reply *check.Reply, rec *check.Record, before, times int64) check.Reply {
 	if reply.Status != check.Decided {
 		return *reply
 	}
@@ -134,9 +133,9 @@ func newIntern(size int) *intern {
 	return &intern{seed: maphash.MakeSeed(), sets: sets}
 }
 
-// one returns the shared pointer for l. Of two different sets with one hash the later is kept: sharing saves memory, but nothing
-// relies on it.
-func (in *intern) one(l *bucket.Limits) *bucket.Limits {
+// shared returns the shared pointer for l. If two different sets have one hash, only the later is shared: nothing relies on
+// sharing.
+func (in *intern) shared(l *bucket.Limits) *bucket.Limits {
 	sum := in.sum(l)
 	found, _ := in.sets.Get(sum)
 	if known := found.Value(); known != nil && known.Domain() == l.Domain() && known.Equal(l) {
@@ -192,7 +191,7 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		}
 		limits, err := transport.LimitsFromProto(domain, p.Limits)
 		if d.known[p.Id] = inapplicable; err == nil {
-			d.known[p.Id] = d.intern.one(limits)
+			d.known[p.Id] = d.intern.shared(limits)
 		}
 	}
 	return nil
@@ -214,14 +213,14 @@ func (d *definitions) get(id uint32) (*bucket.Limits, error) {
 // numbering is the sender's side of definitions: it numbers the sets of limits of one stream, from 1. Before a frame it forgets
 // all of them if it might run out of numbers, or if the sets have most limits in all. Not safe for concurrent use.
 type numbering struct {
-	numbers map[*bucket.Limits]uint32
-	limits  int // of all sets
-	most    int
+	numbers   map[*bucket.Limits]uint32
+	limits    int // of all sets
+	maxLimits int
 }
 
 // begin begins a frame, which defines at most maxGather sets.
 func (n *numbering) begin() {
-	if len(n.numbers) > maxLimitIDs-maxGather || n.limits >= n.most {
+	if len(n.numbers) > maxLimitIDs-maxGather || n.limits >= n.maxLimits {
 		clear(n.numbers)
 		n.limits = 0
 	}

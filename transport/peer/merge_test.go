@@ -21,7 +21,7 @@ func gathered(s *session, calls ...*call) *frame {
 		s.link.mu.waiting.push(c)
 	}
 	f := &frame{}
-	s.begin(f)
+	s.beginFrame(f)
 	for s.gather(f) {
 	}
 	return f
@@ -127,7 +127,7 @@ func TestMergeIsInvisible(t *testing.T) {
 		}
 		s := new(session)
 		f := gathered(s, calls...)
-		s.seal(f)
+		s.finishFrame(f)
 		records, err := readRequest(&s.request, defined(t, &s.request), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -201,24 +201,24 @@ func TestPart(t *testing.T) {
 	denial := &bucket.Decision{Limit: 100, Remaining: 5, RetryAfter: time.Second}
 	reply := &check.Reply{Status: check.Decided, LeasedOut: true, Admitted: 2, Denial: denial, Decision: bucket.Decision{Allowed: true, Limit: 100, Remaining: 5}}
 	for place, want := range []bucket.Decision{{Allowed: true, Limit: 100, Remaining: 11}, reply.Decision, *denial, *denial, *denial} {
-		if got := part(reply, rec, int64(place), 1); got.Decision != want || got.Status != check.Decided || !got.LeasedOut {
+		if got := splitReply(reply, rec, int64(place), 1); got.Decision != want || got.Status != check.Decided || !got.LeasedOut {
 			t.Errorf("check %d: %+v, want %+v", place, got, want)
 		}
-		mine := part(reply, rec, int64(place), 5-int64(place))
+		mine := splitReply(reply, rec, int64(place), 5-int64(place))
 		for next := int64(0); next < 5-int64(place); next++ {
 			divided := *rec
 			divided.Times = 5 - int64(place)
-			if a, b := part(&mine, &divided, next, 1), part(reply, rec, int64(place)+next, 1); a.Decision != b.Decision {
+			if a, b := splitReply(&mine, &divided, next, 1), splitReply(reply, rec, int64(place)+next, 1); a.Decision != b.Decision {
 				t.Errorf("check %d behind %d: %+v, want %+v", next, place, a.Decision, b.Decision)
 			}
 		}
 	}
 	reply.Denial = nil
-	if got := part(reply, rec, 2, 1); got != (check.Reply{}) {
+	if got := splitReply(reply, rec, 2, 1); got != (check.Reply{}) {
 		t.Errorf("an answer to two of five: %+v", got)
 	}
 	reply.Remaining = 99
-	if got := part(reply, rec, 0, 1); got.Remaining != 100 {
+	if got := splitReply(reply, rec, 0, 1); got.Remaining != 100 {
 		t.Errorf("more is left than there is: %+v", got)
 	}
 }

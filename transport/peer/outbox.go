@@ -15,34 +15,33 @@ import (
 // get heartbeats soon. A connection that is lost before it is that old counts as a failed attempt.
 const lastControlBackoff = 200 * time.Millisecond
 
-// companyTime is how long a control message that tells nothing new waits to share a frame with others. Heartbeats go out every
-// 100 ms.
-const companyTime = 120 * time.Millisecond
+// batchDelay is how long a Patient control message waits for others, to share their frame. Heartbeats are sent every 100 ms.
+const batchDelay = 120 * time.Millisecond
 
 // outbox carries control messages to one address. While it is running, one goroutine connects and then waits for the end of
 // the stream, and another one writes.
 type outbox struct {
-	pool *Pool
-	addr string
-	wake chan struct{} // to the writer
-	late *time.Timer   // wakes the writer when a message has waited for companyTime; mu guards setting it
+	pool       *Pool
+	addr       string
+	wake       chan struct{} // to the writer
+	batchTimer *time.Timer   // wakes the writer when a message has waited for batchDelay; mu guards setting it
 
 	mu struct {
 		sync.Mutex
 		closed, running bool
 		// cancel ends the stream, if there is one.
 		cancel func()
-		// transferBatches has bulky messages, control all others. Each queue has its own bounds, so that many transfer
-		// batches leave room for heartbeats.
-		control, transferBatches controlMessages
-		retry                    retry
+		// bulk has bulky messages, control all others. Each queue has its own bounds, so that transfer batches
+		// leave room for heartbeats.
+		control, bulk controlMessages
+		retry         retry
 	}
 }
 
 func newOutbox(p *Pool, addr string) *outbox {
 	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
-	o.late = time.AfterFunc(companyTime, func() { signal(o.wake) })
-	o.late.Stop()
+	o.batchTimer = time.AfterFunc(batchDelay, func() { signal(o.wake) })
+	o.batchTimer.Stop()
 	return o
 }
 
@@ -57,7 +56,7 @@ func (o *outbox) post(e message.Envelope) {
 	o.mu.Lock()
 	queue := &o.mu.control
 	if bulky(e.Body) {
-		queue = &o.mu.transferBatches
+		queue = &o.mu.bulk
 	}
 	taken := !o.mu.closed && (o.mu.running || !o.mu.retry.waits()) && queue.push(m)
 	waits := e.Patient && len(o.mu.control.list) == 1 && o.waitingLocked() == 1
@@ -67,7 +66,7 @@ func (o *outbox) post(e message.Envelope) {
 		o.pool.wg.Go(o.run)
 	}
 	if taken && connected && waits {
-		o.late.Reset(companyTime)
+		o.batchTimer.Reset(batchDelay)
 	}
 	o.mu.Unlock()
 	switch {
@@ -126,7 +125,7 @@ func (o *outbox) connect() (since time.Time, err error) {
 	}
 	c.cancel()
 	<-written
-	return since, fmt.Errorf("the connection was lost: %w", plain(err))
+	return since, fmt.Errorf("the connection was lost: %w", withoutPrefix(err))
 }
 
 var errNoMember = errors.New("this peer is no longer a member")
@@ -155,19 +154,19 @@ func (o *outbox) ended(since time.Time, err error) (again, first bool) {
 	return false, o.mu.retry.failures == 1
 }
 
-func (o *outbox) waitingLocked() int { return len(o.mu.control.list) + len(o.mu.transferBatches.list) }
+func (o *outbox) waitingLocked() int { return len(o.mu.control.list) + len(o.mu.bulk.list) }
 
 // dropLocked drops the waiting messages.
 func (o *outbox) dropLocked() {
 	o.pool.stats.dropped.Add(uint64(o.waitingLocked()))
-	o.mu.control, o.mu.transferBatches = controlMessages{}, controlMessages{}
+	o.mu.control, o.mu.bulk = controlMessages{}, controlMessages{}
 }
 
 // close ends the outbox for good.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.mu.closed = true
-	o.late.Stop()
+	o.batchTimer.Stop()
 	o.dropLocked()
 	cancel := o.mu.cancel
 	o.mu.Unlock()
@@ -188,8 +187,8 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 		}
 		for {
 			o.mu.Lock()
-			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.transferBatches)
-			o.late.Stop() // or a sleeping node would wake for a control message that has left
+			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.bulk)
+			o.batchTimer.Stop() // or it would wake an idle node for a message that was sent
 			o.mu.Unlock()
 			if len(batch) == 0 {
 				break

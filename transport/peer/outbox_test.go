@@ -140,7 +140,7 @@ func TestControlWaitsForCompany(t *testing.T) {
 		wantNumbers(t, box.all(), 1)
 
 		pool.Post("b:1", patient(2))
-		time.Sleep(companyTime - time.Millisecond)
+		time.Sleep(batchDelay - time.Millisecond)
 		synctest.Wait()
 		wantNumbers(t, box.all())
 		pool.Post("b:1", heartbeat(3))
@@ -156,15 +156,15 @@ func TestControlWaitsForCompany(t *testing.T) {
 		pool.Post("b:1", patient(7)) // two are company
 		synctest.Wait()
 		wantNumbers(t, box.all(), 6, 7)
-		if w, err := pool.ways("b:1"); err != nil || w.control.late.Stop() {
+		if w, err := pool.linksTo("b:1"); err != nil || w.control.batchTimer.Stop() {
 			t.Errorf("somebody is woken later, though all has left; %v", err)
 		}
 
 		pool.Post("b:1", patient(8))
 		start := time.Now()
 		wantNumbers(t, []message.Envelope{<-box}, 8)
-		if took := time.Since(start); took != companyTime {
-			t.Errorf("it waited %v, want %v", took, companyTime)
+		if took := time.Since(start); took != batchDelay {
+			t.Errorf("it waited %v, want %v", took, batchDelay)
 		}
 	})
 }
@@ -192,12 +192,12 @@ func TestHeartbeatsOvertake(t *testing.T) {
 			pool.Post("b:1", transferBatch(n+1, 250<<10))
 			synctest.Wait()
 		}
-		way, err := pool.ways("b:1")
+		way, err := pool.linksTo("b:1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		way.control.mu.Lock()
-		waiting := len(way.control.mu.transferBatches.list)
+		waiting := len(way.control.mu.bulk.list)
 		way.control.mu.Unlock()
 		if waiting < 5 {
 			t.Fatalf("%d transfer batches wait: the test shows nothing", waiting)

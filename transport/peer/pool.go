@@ -30,13 +30,13 @@ type Pool struct {
 	stats  struct {
 		frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
 	}
-	calls  sync.Pool // of *call
-	quiet  *loglimit.Limiter
-	hellos sync.Map // by address, how long the last attempt to connect that went well took
+	calls     sync.Pool // of *call
+	quiet     *loglimit.Limiter
+	dialTimes sync.Map // by address, the duration of the last successful dial
 
 	mu struct {
 		sync.RWMutex
-		ways map[string]*ways // by address; nil after Close
+		links map[string]*peerLinks // by address; nil after Close
 	}
 }
 
@@ -65,7 +65,7 @@ func Open(c Config) (*Pool, error) {
 	p := &Pool{cfg: c.withDefaults(), quiet: loglimit.New(logEvery)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.calls.New = func() any { return &call{done: make(chan error, 1)} }
-	p.mu.ways = make(map[string]*ways)
+	p.mu.links = make(map[string]*peerLinks)
 	p.dial = []grpc.DialOption{ // dial adds one
 		grpc.WithTransportCredentials(p.cfg.Credentials),
 		grpc.WithNoProxy(),
@@ -107,11 +107,11 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	if len(records) != len(replies) {
 		return fmt.Errorf("peer %s: %w: %d records with room for %d replies", addr, check.ErrUnsent, len(records), len(replies))
 	}
-	w, err := p.ways(addr)
+	w, err := p.linksTo(addr)
 	if err != nil {
 		return err
 	}
-	l := w.prompt
+	l := w.immediate
 	if len(records) > 0 && (records[0].Sync || records[0].Relay) {
 		l = w.sync
 	}
@@ -131,7 +131,7 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 // e.Copy goes over a connection of its own, too, and overtakes all. e.From does not travel: the receiver takes it from this
 // node's hello. A connection is made if there is none; if the attempt fails, waiting messages are dropped.
 func (p *Pool) Post(addr string, e message.Envelope) {
-	w, err := p.ways(addr)
+	w, err := p.linksTo(addr)
 	if err != nil {
 		p.stats.dropped.Add(1)
 		return
@@ -142,44 +142,44 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 	w.control.post(e)
 }
 
-// ways are the ways to one address: for records that are answered at once, for records whose answers wait for a replica or
+// peerLinks has the streams to one address: for records that are answered at once, for records whose replies wait for a replica or
 // another node, for control messages, and for copies of control messages.
-type ways struct {
-	prompt, sync              *link
+type peerLinks struct {
+	immediate, sync           *link
 	control, duplicateControl *outbox
 }
 
-// known returns the ways to addr; nil if there are none yet.
-func (p *Pool) known(addr string) *ways {
+// knownLinks returns the links to addr, nil if there are none.
+func (p *Pool) knownLinks(addr string) *peerLinks {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.mu.ways[addr]
+	return p.mu.links[addr]
 }
 
-// ways returns the ways to addr, and makes them if there are none yet.
-func (p *Pool) ways(addr string) (*ways, error) {
-	if w := p.known(addr); w != nil {
+// linksTo returns the links to addr, and makes them if there are none.
+func (p *Pool) linksTo(addr string) (*peerLinks, error) {
+	if w := p.knownLinks(addr); w != nil {
 		return w, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.ways == nil {
+	if p.mu.links == nil {
 		return nil, fmt.Errorf("peer %s: %w: the pool is closed", addr, check.ErrUnsent)
 	}
-	w := p.mu.ways[addr]
+	w := p.mu.links[addr]
 	if w == nil {
-		w = &ways{
-			prompt: &link{pool: p, addr: addr, trips: 1}, sync: &link{pool: p, addr: addr, trips: 2},
+		w = &peerLinks{
+			immediate: &link{pool: p, addr: addr, trips: 1}, sync: &link{pool: p, addr: addr, trips: 2},
 			control: newOutbox(p, addr), duplicateControl: newOutbox(p, addr),
 		}
-		p.mu.ways[addr] = w
+		p.mu.links[addr] = w
 	}
 	return w, nil
 }
 
-// close ends all ways for good.
-func (w *ways) close(why error) {
-	w.prompt.close(why)
+// close closes all links for good.
+func (w *peerLinks) close(why error) {
+	w.immediate.close(why)
 	w.sync.close(why)
 	w.control.close()
 	w.duplicateControl.close()
@@ -187,7 +187,7 @@ func (w *ways) close(why error) {
 
 // Failure returns why the messages to addr do not arrive, "" if the last connection was made or none was tried.
 func (p *Pool) Failure(addr string) string {
-	w := p.known(addr)
+	w := p.knownLinks(addr)
 	if w == nil {
 		return ""
 	}
@@ -211,26 +211,26 @@ func (p *Pool) Greet(addr string) error {
 // HangUp ends the calls to addr in flight, as if their connections were lost: the process there is silent, and the callers can
 // ask other nodes. Control messages go on, so that it is heard when it speaks again, and so do later calls.
 func (p *Pool) HangUp(addr string) {
-	if w := p.known(addr); w != nil {
-		w.prompt.hangUp()
+	if w := p.knownLinks(addr); w != nil {
+		w.immediate.hangUp()
 		w.sync.hangUp()
 	}
 }
 
 // Retain closes the connections to all other addresses: unanswered calls fail, waiting control messages are dropped.
 func (p *Pool) Retain(addrs []string) {
-	var gone []*ways
+	var gone []*peerLinks
 	p.mu.Lock()
-	for addr, w := range p.mu.ways {
+	for addr, w := range p.mu.links {
 		if !slices.Contains(addrs, addr) {
-			delete(p.mu.ways, addr)
+			delete(p.mu.links, addr)
 			gone = append(gone, w)
 		}
 	}
 	p.mu.Unlock()
-	p.hellos.Range(func(addr, _ any) bool {
+	p.dialTimes.Range(func(addr, _ any) bool {
 		if !slices.Contains(addrs, addr.(string)) {
-			p.hellos.Delete(addr)
+			p.dialTimes.Delete(addr)
 		}
 		return true
 	})
@@ -242,8 +242,8 @@ func (p *Pool) Retain(addrs []string) {
 // Close closes all connections and waits for the pool's goroutines. Calls in flight fail.
 func (p *Pool) Close() {
 	p.mu.Lock()
-	all := p.mu.ways
-	p.mu.ways = nil
+	all := p.mu.links
+	p.mu.links = nil
 	p.mu.Unlock()
 	for _, w := range all {
 		w.close(errors.New("the pool is closed"))
@@ -262,9 +262,9 @@ func (p *Pool) Stats() PoolStats {
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for _, w := range p.mu.ways {
+	for _, w := range p.mu.links {
 		connected := false
-		for _, l := range []*link{w.prompt, w.sync} {
+		for _, l := range []*link{w.immediate, w.sync} {
 			l.mu.Lock()
 			connected = connected || l.mu.session != nil
 			s.Waiting += l.mu.waiting.records

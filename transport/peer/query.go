@@ -41,13 +41,13 @@ func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (an
 	}
 	var post peerv1.MessageFrame
 	if recvErr := stream.RecvMsg(&post); recvErr != nil {
-		err = plain(recvErr) // it says more than SendMsg
+		err = withoutPrefix(recvErr) // it says more than SendMsg
 	}
 	if err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
 	r := controlReader{definitions: definitions{intern: newIntern(p.cfg.MaxLimits)}}
-	return r.one(&post)
+	return r.readOne(&post)
 }
 
 // frameOf returns a frame with body as its only message, for a stream of its own.
@@ -59,8 +59,8 @@ func (c *Config) frameOf(body message.Body) (*peerv1.MessageFrame, error) {
 	return newControlWriter(c.MaxLimits).frame([]controlMessage{m})
 }
 
-// one reads a frame that has one message.
-func (r *controlReader) one(post *peerv1.MessageFrame) (message.Body, error) {
+// readOne reads a frame that has one message.
+func (r *controlReader) readOne(post *peerv1.MessageFrame) (message.Body, error) {
 	got, skipped, err := r.read(post, nil)
 	switch {
 	case err != nil:
@@ -86,7 +86,7 @@ func (s service) Query(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peer
 		return err // the peer is gone, or sent something that is not a frame
 	}
 	r := s.reader(hello)
-	request, err := r.one(&post)
+	request, err := r.readOne(&post)
 	if errors.Is(err, message.ErrUnknown) {
 		return status.Errorf(codes.Unimplemented, "node %s does not know this request", s.cfg.Name)
 	}

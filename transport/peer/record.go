@@ -56,8 +56,8 @@ func flagsOf(r *check.Record) (flags byte) {
 		bit(r.Drain, flagDrain) | bit(r.NoDelay, flagNoDelay) | bit(r.Grant, flagGrant) | bit(r.Return, flagReturn)
 }
 
-// sealRequest empties the columns of zeros. key_lo stays: its length is the number of records.
-func sealRequest(m *peerv1.Request) {
+// trimRequest empties the columns of zeros. key_lo stays: its length is the number of records.
+func trimRequest(m *peerv1.Request) {
 	trim(&m.KeyHi, &m.Id, &m.Once)
 	trim(&m.Limits)
 	trim(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)

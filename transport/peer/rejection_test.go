@@ -56,13 +56,13 @@ func TestRejected(t *testing.T) {
 
 func TestWelcome(t *testing.T) {
 	c, x := (&network{}).config("b"), (&network{}).config("x")
-	if err := c.fits(x.hello()); err != nil {
+	if err := c.compatible(x.hello()); err != nil {
 		t.Error(err)
 	}
 	for _, w := range []struct {
 		name         string
 		major, minor uint32
-		want         string // "" for welcome
+		want         string // "" for checkHello
 	}{
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
@@ -73,7 +73,7 @@ func TestWelcome(t *testing.T) {
 	} {
 		h := x.hello()
 		h.Major, h.Minor = w.major, w.minor
-		err := c.fits(h)
+		err := c.compatible(h)
 		if (err == nil) != (w.want == "") || err != nil && !strings.Contains(err.Error(), w.want) {
 			t.Errorf("%s: %v, want %q", w.name, err, w.want)
 		}
@@ -88,7 +88,7 @@ func TestWelcome(t *testing.T) {
 	} {
 		h := x.hello()
 		change(h)
-		if err := c.fits(h); err == nil {
+		if err := c.compatible(h); err == nil {
 			t.Errorf("%v is welcome", h)
 		}
 	}

@@ -42,8 +42,8 @@ type Server struct {
 	inflow  *inflow.Budget
 	quiet   *loglimit.Limiter
 	stats   struct {
-		streams                                                  atomic.Int64
-		frames, records, delivered, skipped, rejected, malformed atomic.Uint64
+		streams                                          atomic.Int64
+		records, delivered, skipped, rejected, malformed atomic.Uint64
 	}
 	requests chan struct{} // has a value for each request in progress
 }
@@ -52,8 +52,8 @@ type Server struct {
 type ServerStats struct {
 	// Streams are open now.
 	Streams int64
-	// Frames and Records were answered.
-	Frames, Records uint64
+	// Records were answered.
+	Records uint64
 	// Delivered are messages given to the ControlQueue, Skipped those of a kind that this node does not know.
 	Delivered, Skipped uint64
 	// Rejected are streams whose hello was not accepted, Malformed those that ended because of an invalid frame.
@@ -119,8 +119,8 @@ func (s *Server) Close() { s.grpc.Stop() }
 // Stats returns the server's counts.
 func (s *Server) Stats() ServerStats {
 	return ServerStats{
-		Streams: s.stats.streams.Load(),
-		Frames:  s.stats.frames.Load(), Records: s.stats.records.Load(),
+		Streams:   s.stats.streams.Load(),
+		Records:   s.stats.records.Load(),
 		Delivered: s.stats.delivered.Load(), Skipped: s.stats.skipped.Load(),
 		Rejected: s.stats.rejected.Load(), Malformed: s.stats.malformed.Load(), Unread: s.inflow.Stats(),
 	}
@@ -210,7 +210,6 @@ type exchange struct {
 	traced  []traced
 }
 
-// read decodes request into records.
 func (x *exchange) read() error {
 	m := &x.request
 	if m.Hello != nil {
@@ -237,13 +236,12 @@ func (x *exchange) serve() {
 	m, records := &x.request, x.records
 	x.replies = slices.Grow(x.replies[:0], len(records))[:len(records)]
 	clear(x.replies)
-	x.begin()
+	x.startSpans()
 	x.server.handler.Serve(x.from, records, x.replies)
-	x.end()
-	cutReply(&x.reply)
+	x.endSpans()
+	resetReply(&x.reply)
 	x.reply.Seq = m.Seq
 	writeReply(&x.reply, x.server.cfg.Name, x.replies)
-	x.server.stats.frames.Add(1)
 	x.server.stats.records.Add(uint64(len(records)))
 }
 
@@ -282,7 +280,7 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.MessageFrame, pe
 		}
 		// Nothing of this frame is kept while the next one is awaited.
 		clear(got)
-		cutMessages(&post)
+		resetMessages(&post)
 	}
 }
 

@@ -21,9 +21,9 @@ const (
 	keepaliveTimeout = 5 * time.Second
 )
 
-// quotaBytes is the most bytes in unanswered frames at which a send surely does not block: gRPC makes a sender wait for the
-// network only when its stream has more than 64 KiB to write.
-const quotaBytes = 32 << 10
+// nonBlockingBytes is the size of unanswered frames up to which a send cannot block: gRPC blocks a sender only when its stream has
+// more than 64 KiB to write.
+const nonBlockingBytes = 32 << 10
 
 // session is one stream to a peer, after the hellos. The goroutine that sets sending, with link.mu held, owns the sending half
 // until it clears it; the goroutine in receive owns the receiving half.
@@ -31,7 +31,7 @@ type session struct {
 	connection
 	link   *link
 	stream grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply]
-	wake   chan struct{} // to the pump
+	wake   chan struct{} // to sendLoop
 	next   *time.Timer   // wakes it when another frame may follow; link.mu guards setting it
 
 	// Of the goroutine that sends.
@@ -47,7 +47,7 @@ type session struct {
 	lost     bool
 	inFlight []*frame      // sent and unanswered, the oldest first
 	records  int           // in inFlight
-	took     time.Duration // of the last answer
+	lastTook time.Duration // of the last answer
 }
 
 // frame has the state of a frame until its answer.
@@ -65,7 +65,7 @@ type frame struct {
 	times     []int64
 }
 
-// position is one of the checks of a record, of which before came earlier.
+// position is the place of a check in a record; before is the number of the record's checks before it.
 type position struct{ record, before int32 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -76,14 +76,14 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// leadLocked makes the calling goroutine the one that sends, if something waits, it may leave now, and no other goroutine
-// sends. A caller must not wait longer than its context, so it sends only where that cannot block; else the pump is woken.
-func (s *session) leadLocked(caller bool) bool {
+// maySendLocked makes the calling goroutine the sender, if records wait, a frame may follow now, and no other goroutine sends. A
+// caller may not outwait its context, so it sends only where that cannot block; otherwise maySendLocked wakes sendLoop.
+func (s *session) maySendLocked(caller bool) bool {
 	if s.sending || s.lost || s.link.mu.waiting.first == nil {
 		return false
 	}
 	if n := len(s.inFlight); n >= freeInFlight {
-		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.inFlight[n-1].sent)
+		left := min(max(s.lastTook/(framesPerTrip*s.link.trips), minFrameInterval), maxFrameInterval) - time.Since(s.inFlight[n-1].sent)
 		if n >= maxInFlight || s.records >= s.link.pool.cfg.MaxQueue {
 			return false
 		}
@@ -92,7 +92,7 @@ func (s *session) leadLocked(caller bool) bool {
 			return false
 		}
 	}
-	if caller && len(s.inFlight) > 0 && s.inFlight[0].bytes > quotaBytes {
+	if caller && len(s.inFlight) > 0 && s.inFlight[0].bytes > nonBlockingBytes {
 		signal(s.wake)
 		return false
 	}
@@ -100,8 +100,8 @@ func (s *session) leadLocked(caller bool) bool {
 	return true
 }
 
-// pump sends frames when callers could not. It is a goroutine of the pool.
-func (s *session) pump() {
+// sendLoop sends the frames that callers must not send. It is a goroutine of the pool.
+func (s *session) sendLoop() {
 	l := s.link
 	for {
 		select {
@@ -110,7 +110,7 @@ func (s *session) pump() {
 			return
 		}
 		l.mu.Lock()
-		lead := s.leadLocked(false)
+		lead := s.maySendLocked(false)
 		l.mu.Unlock()
 		if lead {
 			s.send()
@@ -118,15 +118,15 @@ func (s *session) pump() {
 	}
 }
 
-// send sends frames while something waits and may leave, and clears sending.
+// send sends frames while records wait and a frame may follow, and then clears sending.
 func (s *session) send() {
 	l := s.link
 	for {
 		f := frames.Get().(*frame)
-		s.begin(f)
+		s.beginFrame(f)
 		for s.gather(f) {
 		}
-		s.seal(f)
+		s.finishFrame(f)
 		f.sent = time.Now()
 
 		l.mu.Lock()
@@ -153,7 +153,7 @@ func (s *session) send() {
 
 		l.mu.Lock()
 		s.sending = false
-		again := s.leadLocked(true)
+		again := s.maySendLocked(true)
 		l.mu.Unlock()
 		if !again {
 			return
@@ -163,16 +163,17 @@ func (s *session) send() {
 
 var errLost = errors.New("the connection was lost")
 
-// begin starts the encoding of f.
-func (s *session) begin(f *frame) {
+// beginFrame starts the encoding of f.
+func (s *session) beginFrame(f *frame) {
 	s.seq++
-	cutRequest(&s.request)
+	resetRequest(&s.request)
 	s.limits.begin()
 	s.merger.slots, s.merger.traced = s.merger.slots[:0], s.merger.traced[:0]
 	s.request.Seq, f.seq = s.seq, s.seq
 }
 
-// gather encodes waiting calls into f, as many as surely fit. It reports whether more may fit, because checks were merged.
+// gather encodes as many waiting calls into f as fit even if no checks are merged. It reports whether more may fit, because some
+// were merged.
 func (s *session) gather(f *frame) bool {
 	l, first := s.link, len(f.calls)
 	l.mu.Lock()
@@ -204,7 +205,7 @@ func (s *session) gather(f *frame) bool {
 	return more && taken > 0 && f.records < f.checks && f.checks < l.pool.cfg.MaxQueue
 }
 
-// add encodes a check into f: as a record of its own, or by counting it in an equal record before it.
+// add encodes a check into f: as a new record, or as one more check of an earlier equal record.
 func (s *session) add(f *frame, r *check.Record) {
 	m, at := &s.request, position{record: int32(f.records)}
 	limits := 0
@@ -248,12 +249,12 @@ func (s *session) add(f *frame, r *check.Record) {
 	}
 }
 
-// seal ends the encoding of f.
-func (s *session) seal(f *frame) {
+// finishFrame ends the encoding of f.
+func (s *session) finishFrame(f *frame) {
 	if len(f.positions) > 0 {
 		f.times = append(f.times, s.request.Times...)
 	}
-	sealRequest(&s.request)
+	trimRequest(&s.request)
 }
 
 // Approximate upper bounds of the bytes on the wire.
@@ -301,7 +302,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 	}
 	s.inFlight = append(s.inFlight[:0], s.inFlight[1:]...)
 	s.records -= f.records
-	s.took = time.Since(f.sent)
+	s.lastTook = time.Since(f.sent)
 	l.mu.Unlock()
 
 	if len(f.positions) > 0 {
@@ -318,7 +319,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 			at := f.positions[first+i]
 			c.replies[i] = s.decoded[at.record]
 			if rec := &c.records[i]; f.times[at.record] > max(1, rec.Times) {
-				c.replies[i] = part(&c.replies[i], rec, int64(at.before), max(1, rec.Times))
+				c.replies[i] = splitReply(&c.replies[i], rec, int64(at.before), max(1, rec.Times))
 			}
 		}
 	}

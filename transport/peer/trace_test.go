@@ -58,15 +58,15 @@ func TestTraced(t *testing.T) {
 		g := seen{trace: id[0], below: span[0]}
 		for _, a := range s.Attributes() {
 			switch a.Key {
-			case noteRecords:
+			case "sluice.records":
 				g.records = a.Value.AsInt64()
-			case noteAllowed:
+			case "sluice.allowed":
 				g.allowed = a.Value.AsInt64()
-			case noteDenied:
+			case "sluice.denied":
 				g.denied = a.Value.AsInt64()
-			case noteNotOwner:
+			case "sluice.not_owner":
 				g.notOwner = a.Value.AsInt64()
-			case noteFrom:
+			case "sluice.peer":
 				if a.Value.AsString() != "a" {
 					t.Errorf("asked by %q", a.Value.AsString())
 				}

@@ -35,7 +35,7 @@ func stoppedUntil(n *Node, reading int, renewed func()) {
 // TestBatchRunsOutOfTime: a large batch that takes too long is decided as far as time allows, and the rest is answered as checks that ran
 // out of time are.
 func TestBatchRunsOutOfTime(t *testing.T) {
-	const n = 10 * lookEvery
+	const n = 10 * clockEvery
 	requests := func(a *Node, sync bool) (list []check.Request) {
 		for i := range n {
 			r := request(a, "a", i, hourly(10))
@@ -80,7 +80,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 				for decided < n && answers[decided].Source == check.Owned {
 					decided++
 				}
-				if decided == 0 || decided > 5*lookEvery {
+				if decided == 0 || decided > 5*clockEvery {
 					t.Fatalf("%d of %d were decided", decided, n)
 				}
 				verify(t, a, list, answers, decided)
@@ -99,7 +99,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 			}
 			answers := decide(t.Context(), a, list...)
 			a.cfg.Clock = clock
-			verify(t, a, list, answers, 4*lookEvery-1)
+			verify(t, a, list, answers, 4*clockEvery-1)
 		})
 	})
 	t.Run("asked by another node", func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 			a.Serve("b", records, replies)
 			for i, got := range replies {
 				want := check.Decided
-				if i >= 4*lookEvery-1 {
+				if i >= 4*clockEvery-1 {
 					want = check.NotReady
 				}
 				if got.Status != want {
@@ -134,7 +134,7 @@ func TestRenewedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a := newTestCluster(t, "a").nodes["a"]
 		var list []check.Request
-		for i := range 10 * lookEvery {
+		for i := range 10 * clockEvery {
 			list = append(list, request(a, "a", i, hourly(10)))
 		}
 		clock, slow := a.cfg.Clock, int64(0)
@@ -154,9 +154,9 @@ func TestRenewedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOverslept: a decision during which the process was stopped for longer than quorum lasts is not
+// TestLostQuorum: a decision during which the process was stopped for longer than quorum lasts is not
 // given away, because another may have decided meanwhile.
-func TestOverslept(t *testing.T) {
+func TestLostQuorum(t *testing.T) {
 	for name, c := range map[string]struct {
 		sync    bool
 		reading int
@@ -184,8 +184,8 @@ func TestOverslept(t *testing.T) {
 	}
 }
 
-// TestOversleptRenewed: nor if quorum has been renewed by the time that the process looks again.
-func TestOversleptRenewed(t *testing.T) {
+// TestLostQuorumRenewed: nor if quorum has been renewed by the time that the process looks again.
+func TestLostQuorumRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
@@ -205,8 +205,8 @@ func TestOversleptRenewed(t *testing.T) {
 	})
 }
 
-// TestOversleptRefund: what must not happen twice is not asked again.
-func TestOversleptRefund(t *testing.T) {
+// TestLostQuorumRefund: what must not happen twice is not asked again.
+func TestLostQuorumRefund(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
@@ -217,8 +217,8 @@ func TestOversleptRefund(t *testing.T) {
 	})
 }
 
-// TestOversleptServing: nor is it given to the node that asked.
-func TestOversleptServing(t *testing.T) {
+// TestLostQuorumServing: nor is it given to the node that asked.
+func TestLostQuorumServing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]

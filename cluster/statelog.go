@@ -6,27 +6,28 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/member"
 )
 
-// patience is how long partitions may be without a replica before a warning: after every change of members some are, briefly.
-const patience = int64(5 * time.Second)
+// unprotectedAfter is how long partitions may lack replicas before a warning. After a change of members some lack them briefly.
+const unprotectedAfter = int64(5 * time.Second)
 
-// chronicle logs changes in the state of this node, each once it is stable, so that an operator gets few lines.
-type chronicle struct {
+// stateLog logs changes of this node's state once they are stable, so that an operator gets few lines.
+type stateLog struct {
 	started       bool
 	last          State
 	logged        handoff.Stats // of the lines so far
 	unprotectedAt int64         // since when there are partitions without a replica; 0 if none
 	warned        bool
 	quorumLostAt  int64
-	clock         ClockStats // of the lines so far
+	clock         member.Clocks // of the lines so far
 	unheard       []string
 	unheardAt     int64 // of the last line on unheard, 0 for never
-	fallback      fallbackSpell
+	fallback      fallbackPeriod
 }
 
-// moment is the state that the chronicle compares with the last.
-type moment struct {
+// nodeState is the state that stateLog compares with that of the last call.
+type nodeState struct {
 	State
 	now        int64
 	leaving    bool
@@ -37,7 +38,7 @@ type moment struct {
 	fallback   fallbackCounts
 }
 
-func (c *chronicle) logChanges(log *slog.Logger, m moment) {
+func (c *stateLog) logChanges(log *slog.Logger, m nodeState) {
 	if m.Set.ID != c.last.Set.ID || m.Set.Version != c.last.Set.Version {
 		log.Info("voter set", "version", m.Set.Version, "members", m.Set.Members)
 	}
@@ -45,18 +46,18 @@ func (c *chronicle) logChanges(log *slog.Logger, m moment) {
 		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.Set.Members)
 	}
 	if !m.leaving { // it is no voter any more, and needs no quorum
-		c.tellQuorum(log, m)
+		c.logQuorum(log, m)
 	}
-	c.tellUnheard(log, m)
-	c.tellPartitions(log, m)
-	c.tellReplicas(log, m)
-	c.tellClock(log, m.Clock)
+	c.logUnheard(log, m)
+	c.logPartitions(log, m)
+	c.logReplicas(log, m)
+	c.logClock(log, m.Clock)
 	c.fallback.logChanges(log, m)
 	c.last = m.State
 }
 
-// tellClock logs when windows begin to follow another clock, and when the voters' clocks begin or cease to agree.
-func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
+// logClock logs when windows begin to follow another clock, and when the voters' clocks begin or cease to agree.
+func (c *stateLog) logClock(log *slog.Logger, clock member.Clocks) {
 	switch {
 	case !clock.Known:
 		return
@@ -72,7 +73,7 @@ func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
 	c.clock = clock
 }
 
-func (c *chronicle) tellQuorum(log *slog.Logger, m moment) {
+func (c *stateLog) logQuorum(log *slog.Logger, m nodeState) {
 	switch {
 	case m.HasQuorum == c.last.HasQuorum:
 	case !m.HasQuorum:
@@ -89,7 +90,7 @@ func (c *chronicle) tellQuorum(log *slog.Logger, m moment) {
 // unheardEvery is how often the log has a line about members that are not heard.
 const unheardEvery = 10 * time.Second
 
-func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
+func (c *stateLog) logUnheard(log *slog.Logger, m nodeState) {
 	switch {
 	case slices.Equal(m.unheard, c.unheard):
 		return
@@ -106,8 +107,8 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 	c.unheard = m.unheard
 }
 
-// tellPartitions logs claims and losses when their counts no longer change.
-func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
+// logPartitions logs claims and losses when their counts no longer change.
+func (c *stateLog) logPartitions(log *slog.Logger, m nodeState) {
 	s, logged := &m.Partitions, &c.logged
 	if s.Takeovers != logged.Takeovers && s.Takeovers == c.last.Partitions.Takeovers && s.TakingOver == 0 {
 		log.Info("partitions taken over", "count", s.Takeovers-logged.Takeovers, "without_state", s.WithoutState-logged.WithoutState, "owned", s.Owned)
@@ -129,7 +130,7 @@ func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 	}
 }
 
-func (c *chronicle) tellReplicas(log *slog.Logger, m moment) {
+func (c *stateLog) logReplicas(log *slog.Logger, m nodeState) {
 	switch {
 	case m.Partitions.Unprotected == 0 || m.others == 0:
 		if c.warned {
@@ -138,16 +139,16 @@ func (c *chronicle) tellReplicas(log *slog.Logger, m moment) {
 		c.unprotectedAt, c.warned = 0, false
 	case c.unprotectedAt == 0:
 		c.unprotectedAt = m.now
-	case !c.warned && m.now-c.unprotectedAt >= patience:
+	case !c.warned && m.now-c.unprotectedAt >= unprotectedAfter:
 		c.warned = true
 		log.Warn("partitions without a replica: a crash of this node would lose their counters", "count", m.Partitions.Unprotected)
 	}
 }
 
-// spellEnds is how long no check must get a fallback before a spell of them is over. It bounds the lines: two for each spell.
-const spellEnds = int64(5 * time.Second)
+// fallbackEnds is the time without a fallback that ends a fallbackPeriod. It bounds the log lines: two for each period.
+const fallbackEnds = int64(5 * time.Second)
 
-// fallbackCounts is how many checks were answered without their owners since the start, by policy, and the cause of the last.
+// fallbackCounts counts the fallbacks since the start by policy. cause is that of the last one.
 type fallbackCounts struct {
 	share, closed, open uint64
 	cause               error
@@ -155,14 +156,14 @@ type fallbackCounts struct {
 
 func (c fallbackCounts) sum() uint64 { return c.share + c.closed + c.open }
 
-// fallbackSpell logs when checks begin to be answered without their owners, and when that ends.
-type fallbackSpell struct {
-	before      fallbackCounts // the spell
+// fallbackPeriod logs the begin and the end of a period in which fallbacks answer checks.
+type fallbackPeriod struct {
+	before      fallbackCounts // counts at its begin
 	seen        uint64
-	began, last int64 // of the spell; began is 0 outside
+	began, last int64 // times of its first and last fallback; began is 0 outside a period
 }
 
-func (s *fallbackSpell) logChanges(log *slog.Logger, m moment) {
+func (s *fallbackPeriod) logChanges(log *slog.Logger, m nodeState) {
 	c := &m.fallback
 	more := c.sum() != s.seen
 	s.seen = c.sum()
@@ -173,13 +174,12 @@ func (s *fallbackSpell) logChanges(log *slog.Logger, m moment) {
 		log.Warn("checks are answered without their owners, by on_failure or on_partition", counts, "cause", c.cause)
 	case more:
 		s.last = m.now
-	case s.began != 0 && m.now-s.last >= spellEnds:
+	case s.began != 0 && m.now-s.last >= fallbackEnds:
 		log.Info("checks are answered by their owners again", "after", time.Duration(s.last-s.began), counts)
 		s.before, s.began = *c, 0
 	}
 }
 
-// fallbacks returns the current counts.
 func (n *Node) fallbacks() (c fallbackCounts) {
 	for _, a := range []*fallbackStats{&n.stats.failure, &n.stats.minority} {
 		c.share += a.share.Load()

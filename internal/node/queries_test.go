@@ -22,7 +22,7 @@ type asked struct {
 }
 
 // of returns what the node name asks the others with.
-func (m *asked) of(name string) *inquiries {
+func (m *asked) of(name string) *peerQueries {
 	others := func() map[message.Peer]string {
 		list := map[message.Peer]string{}
 		for other := range m.nodes {
@@ -32,7 +32,7 @@ func (m *asked) of(name string) *inquiries {
 		}
 		return list
 	}
-	return newInquiries(others, func(ctx context.Context, addr string, b message.Body) (message.Body, error) {
+	return newPeerQueries(others, func(ctx context.Context, addr string, b message.Body) (message.Body, error) {
 		other := strings.TrimPrefix(addr, "addr of ")
 		if m.isolated[name] || m.isolated[other] {
 			<-ctx.Done()
@@ -54,8 +54,8 @@ func TestTopAsk(t *testing.T) {
 		took     time.Duration
 	}{
 		{"all answer", nil, "n2 5s, n3 6s; ", 0},
-		{"one is isolated", []string{"n3"}, "n2 5s; n3", inquiryPatience},
-		{"nobody is reached", []string{"n1"}, "; n2, n3", inquiryPatience},
+		{"one is isolated", []string{"n3"}, "n2 5s; n3", queryTimeout},
+		{"nobody is reached", []string{"n1"}, "; n2, n3", queryTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &asked{nodes: map[string]limiter.NodeTop{"n1": {}, "n2": {Covers: 5 * time.Second}, "n3": {Covers: 6 * time.Second, Off: true}}, isolated: map[string]bool{}}
@@ -86,14 +86,14 @@ func TestTopAskBounded(t *testing.T) {
 		m := &asked{nodes: map[string]limiter.NodeTop{"n1": {}, "n2": {}}, isolated: map[string]bool{"n2": true}}
 		q := m.of("n1")
 		began := time.Now()
-		for range maxInquiries {
+		for range maxQueries {
 			go q.top(t.Context(), limiter.TopQuery{})
 		}
 		synctest.Wait()
 		if _, missing := q.top(t.Context(), limiter.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
 			t.Errorf("one call too many: missing %v after %v", missing, time.Since(began))
 		}
-		time.Sleep(inquiryPatience)
+		time.Sleep(queryTimeout)
 		synctest.Wait()
 		m.isolated["n2"] = false
 		if _, missing := q.top(t.Context(), limiter.TopQuery{}); len(missing) != 0 {

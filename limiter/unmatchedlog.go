@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// unmatchedEvery is the time between two lines about one kind of descriptor that no rule matches.
+// unmatchedEvery is the minimum time between two log lines about unmatched descriptors with the same keys.
 const unmatchedEvery = time.Minute
 
-// unmatchedLines logs which checks no rule matches, once per minute for each domain and list of keys.
-type unmatchedLines struct {
+// unmatchedLog logs which checks no rule matches, once per minute for each domain and list of keys.
+type unmatchedLog struct {
 	to    *slog.Logger // nil logs nothing
 	quiet *loglimit.Limiter
 	seed  maphash.Seed
@@ -23,13 +23,13 @@ type unmatchedLines struct {
 	next *[64]atomic.Int64
 }
 
-func newUnmatchedLines(to *slog.Logger) unmatchedLines {
-	return unmatchedLines{to, loglimit.New(unmatchedEvery), maphash.MakeSeed(), new([64]atomic.Int64)}
+func newUnmatchedLog(to *slog.Logger) unmatchedLog {
+	return unmatchedLog{to, loglimit.New(unmatchedEvery), maphash.MakeSeed(), new([64]atomic.Int64)}
 }
 
 // log logs that no rule matches c, if no line did in the last minute. domain is that of the rules, or UnknownDomains: clients
 // can name any number of these.
-func (u *unmatchedLines) log(now time.Duration, domain string, c *Check, means rules.Unmatched) {
+func (u *unmatchedLog) log(now time.Duration, domain string, c *Check, means rules.Unmatched) {
 	if u.to == nil {
 		return
 	}

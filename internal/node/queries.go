@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// inquiryPatience is the longest time for other nodes' answers.
-	inquiryPatience = time.Second
-	// maxInquiries bounds the inquiries at a time.
-	maxInquiries = 16
+	// queryTimeout bounds the wait for responses.
+	queryTimeout = time.Second
+	// maxQueries bounds the concurrent queries.
+	maxQueries = 16
 )
 
-// inquiries asks the other nodes for their state, for people. A node that does not answer is missing in the result.
-type inquiries struct {
+// peerQueries asks the other nodes for their state, for people. A node that does not answer is missing in the result.
+type peerQueries struct {
 	others func() map[message.Peer]string // the other nodes and their addresses
 	ask    func(ctx context.Context, addr string, request message.Body) (message.Body, error)
-	slots  chan struct{} // has a value for each inquiry that is waiting
+	slots  chan struct{} // has a value for each query in progress
 }
 
-func newInquiries(others func() map[message.Peer]string, ask func(context.Context, string, message.Body) (message.Body, error)) *inquiries {
-	return &inquiries{others: others, ask: ask, slots: make(chan struct{}, maxInquiries)}
+func newPeerQueries(others func() map[message.Peer]string, ask func(context.Context, string, message.Body) (message.Body, error)) *peerQueries {
+	return &peerQueries{others: others, ask: ask, slots: make(chan struct{}, maxQueries)}
 }
 
-// inquire asks all others, and returns the answers of type A within inquiryPatience and the sorted names of the other nodes.
-func inquire[A message.Body](ctx context.Context, q *inquiries, request message.Body) (answers map[message.Peer]A, missing []string) {
+// queryOthers asks all others, and returns the answers of type A within queryTimeout and the sorted names of the other nodes.
+func queryOthers[A message.Body](ctx context.Context, q *peerQueries, request message.Body) (answers map[message.Peer]A, missing []string) {
 	others := q.others()
 	answers = make(map[message.Peer]A, len(others))
 	select {
 	case q.slots <- struct{}{}:
-		ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
+		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 		var mu sync.Mutex
 		var asked sync.WaitGroup
@@ -53,7 +53,7 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, request message.
 		}
 		asked.Wait()
 		<-q.slots
-	default: // too many inquiries
+	default: // too many queries
 	}
 	for p := range others {
 		if _, ok := answers[p]; !ok {
@@ -64,7 +64,7 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, request message.
 	return answers, missing
 }
 
-// answerRequest answers an inquiry of another node; nil is no answer.
+// answerRequest answers a query of another node; nil is no answer.
 func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 	switch q := b.(type) {
 	case *message.TopRequest:
@@ -93,8 +93,8 @@ func topAnswer(top limiter.NodeTop) *message.TopResponse {
 }
 
 // top asks the others for their heaviest keys.
-func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
-	got, missing := inquire[*message.TopResponse](ctx, q, &message.TopRequest{By: uint8(query.By), Domain: query.Domain})
+func (q *peerQueries) top(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
+	got, missing := queryOthers[*message.TopResponse](ctx, q, &message.TopRequest{By: uint8(query.By), Domain: query.Domain})
 	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
@@ -106,8 +106,8 @@ func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []
 }
 
 // facts asks the others for their facts.
-func (q *inquiries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
-	got, missing := inquire[*message.FactsResponse](ctx, q, &message.FactsRequest{History: history})
+func (q *peerQueries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
+	got, missing := queryOthers[*message.FactsResponse](ctx, q, &message.FactsRequest{History: history})
 	for from, b := range got {
 		b.Node.Name, b.Node.Boot = from.Name, from.Boot
 		answers = append(answers, b.Node)
@@ -116,8 +116,8 @@ func (q *inquiries) facts(ctx context.Context, history bool) (answers []facts.No
 }
 
 // keyFacts asks the others for their facts about a key.
-func (q *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
-	got, missing := inquire[*message.KeyResponse](ctx, q, &message.KeyRequest{Key: key, Limits: limits})
+func (q *peerQueries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
+	got, missing := queryOthers[*message.KeyResponse](ctx, q, &message.KeyRequest{Key: key, Limits: limits})
 	for from, b := range got {
 		b.Key.Node = from.Name
 		answers = append(answers, b.Key)
@@ -137,5 +137,5 @@ func (m controlQueue) Deliver(e message.Envelope) {
 	}
 }
 
-// spreadLoad sends a report to the other nodes.
-func (n *Node) spreadLoad(r limiter.LoadReport) { n.cluster.Broadcast(new(message.Load(r))) }
+// broadcastLoad sends a report to the other nodes.
+func (n *Node) broadcastLoad(r limiter.LoadReport) { n.cluster.Broadcast(new(message.Load(r))) }
