@@ -36,7 +36,7 @@ func ruleFile(text string) string {
 // TestDocs: all YAML in the pages that is a rule file, or an excerpt of one, loads without a warning and fits the schema, and
 // the test cases in the reference hold of the rules that it begins with.
 func TestDocs(t *testing.T) {
-	pages, err := filepath.Glob("../docs/*.md")
+	pages, err := filepath.Glob("../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}

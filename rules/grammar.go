@@ -47,7 +47,7 @@ var ruleKeys = []string{
 	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic",
 }
 
-// grammar has every key by its mapping. The reader rejects all others; a test compares docs/rules.md and the schema.
+// grammar has every key by its mapping. The reader rejects all others; a test compares docs/use/rules.md and the schema.
 var grammar = map[string][]string{
 	inFile: {"version", "domain", "descriptors", "otherwise", "unmatched", "authorize", "pools", "max_keys"},
 	inDescriptor: append([]string{

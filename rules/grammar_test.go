@@ -26,7 +26,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 	if err := json.Unmarshal([]byte(Schema), &schema); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile("../docs/rules.md")
+	data, err := os.ReadFile("../docs/use/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 				t.Errorf("%s: the schema lacks %s", mapping, k)
 			}
 			if !strings.Contains(reference, "\n| `"+k+"` |") {
-				t.Errorf("%s: docs/rules.md has no row for %s", mapping, k)
+				t.Errorf("%s: docs/use/rules.md has no row for %s", mapping, k)
 			}
 		}
 		for k := range properties {
@@ -65,7 +65,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 		}
 		for _, v := range list {
 			if !strings.Contains(reference, "`"+v+"`") {
-				t.Errorf("docs/rules.md does not mention the value %s", v)
+				t.Errorf("docs/use/rules.md does not mention the value %s", v)
 			}
 		}
 	}

@@ -2,7 +2,7 @@
 // descriptor. It neither decides checks nor reads files: internal/rulefiles reads and watches them. It is pure, starts
 // no goroutine, and a Set may be used by any number of them.
 //
-// The grammar extends that of envoyproxy/ratelimit; docs/rules.md is its reference and schema.json its JSON Schema.
+// The grammar extends that of envoyproxy/ratelimit; docs/use/rules.md is its reference and schema.json its JSON Schema.
 package rules
 
 import (

@@ -32,7 +32,7 @@ func shows(f Figure) func(*Cell, *Series) Spread {
 	return func(_ *Cell, s *Series) Spread { return s.Of(f) }
 }
 
-// charts are what docs/benchmarks.md shows.
+// charts are what docs/internals/benchmarks.md shows.
 func charts() []chart {
 	list := []chart{
 		{"bench-keys.svg", "Checks per second, 1 node, 64 callers, 100 checks a call", "keys", "checks/s",

@@ -167,7 +167,7 @@ func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 // capacity is the size of a cache for keys: nodes do not own equally many.
 func capacity(keys int) int { return keys + keys/5 + 1000 }
 
-// room returns the flags of a node of sluice for so many keys, as docs/sizing.md has them; none for 0.
+// room returns the flags of a node of sluice for so many keys, as docs/operate/sizing.md has them; none for 0.
 func room(keys int) []string {
 	if keys == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 
 // TestDocs: the page about middleware names every option, key and constructor of the three packages.
 func TestDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/middleware.md")
+	page, err := os.ReadFile("../../docs/use/middleware.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestDocs(t *testing.T) {
 	for _, dir := range []string{".", "../grpclimit", "../netlimit"} {
 		for _, name := range exported(t, dir) {
 			if all++; !strings.Contains(string(page), name) {
-				t.Errorf("docs/middleware.md does not name %s of %s", name, dir)
+				t.Errorf("docs/use/middleware.md does not name %s of %s", name, dir)
 			}
 		}
 	}

@@ -164,7 +164,7 @@ func PerHour(count int64) Limit { return Limit{Count: count, Period: time.Hour} 
 // Algorithm is how a Limit counts. The zero Algorithm is FixedWindow.
 type Algorithm int32
 
-// The algorithms; docs/algorithms.md describes each.
+// The algorithms; docs/use/algorithms.md describes each.
 const (
 	TokenBucket Algorithm = iota + 1
 	LeakyBucket

@@ -46,7 +46,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestFormula: without faults the excess is below what docs/eventual.md promises, λ·(n−1)·(4T+3d).
+// TestFormula: without faults the excess is below what docs/internals/eventual.md promises, λ·(n−1)·(4T+3d).
 func TestFormula(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		for _, d := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {

@@ -201,7 +201,7 @@ func (m *Machine) Due() int64 {
 func (ch *channel) fillable() bool { return !ch.unavailable && len(ch.active)+len(ch.waiting) > 0 }
 
 // The constants fit networks that answer within milliseconds. Some timeouts grow with the shortest recent round-trip time, which
-// depends on the distance of a peer and not on its load; see docs/protocol.md.
+// depends on the distance of a peer and not on its load; see docs/internals/protocol.md.
 
 // resendAfter is the wait for a receipt. It stays below stallAfter, because receipts of resent batches are late by this
 // time: without a bound the round-trip time would grow by half with each resend.

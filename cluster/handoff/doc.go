@@ -1,5 +1,5 @@
 // Package handoff decides which partitions this process owns and which nodes have replicas: epochs, initial syncs,
-// handoffs, takeovers and divergent copies; docs/protocol.md has the rules. Whether the process may decide at all is up to
+// handoffs, takeovers and divergent copies; docs/internals/protocol.md has the rules. Whether the process may decide at all is up to
 // cluster/quorum.
 //
 // Machine is a pure step function over a bucket.Table: it takes time, messages and the view as arguments, seals and opens

@@ -31,7 +31,7 @@ func (p phase) String() string {
 	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "in handoff"}[p]
 }
 
-// transitions are all changes of phase with their causes; docs/design.md shows them.
+// transitions are all changes of phase with their causes; docs/internals/design.md shows them.
 var transitions = []struct {
 	from, to phase
 	cause    string

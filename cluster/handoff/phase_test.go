@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTransitionsInDocs: docs/design.md draws all transitions, and no others.
+// TestTransitionsInDocs: docs/internals/design.md draws all transitions, and no others.
 func TestTransitionsInDocs(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "```mermaid\nstateDiagram-v2\n")
@@ -18,12 +18,12 @@ func TestTransitionsInDocs(t *testing.T) {
 		fmt.Fprintf(&b, "  p%d --> p%d: %s\n", x.from, x.to, strings.ReplaceAll(x.cause, ", ", ",<br>"))
 	}
 	b.WriteString("```\n")
-	doc, err := os.ReadFile("../../docs/design.md")
+	doc, err := os.ReadFile("../../docs/internals/design.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(doc), b.String()) {
-		t.Errorf("docs/design.md lacks the drawing of the transitions:\n%s", b.String())
+		t.Errorf("docs/internals/design.md lacks the drawing of the transitions:\n%s", b.String())
 	}
 }
 

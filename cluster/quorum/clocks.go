@@ -216,7 +216,7 @@ func (m *Machine) AckTTL(p message.Peer) int64 {
 const ackTTLTimeouts = 3
 
 // ackTTL returns how long an acknowledgement of a heartbeat sent at now counts (F, the lease of a heartbeat, in
-// docs/protocol.md): Config.Timeout, or longer where voters respond slowly, so that a delay or a few lost packets do not cost
+// docs/internals/protocol.md): Config.Timeout, or longer where voters respond slowly, so that a delay or a few lost packets do not cost
 // this process its quorum.
 func (m *Machine) ackTTL(now int64) int64 {
 	slowest := int64(0)

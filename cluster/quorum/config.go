@@ -49,7 +49,7 @@ type Config struct {
 	// It must be more than half of the processes that ever start without a set. 0: this process only joins a set.
 	Expect int
 	// Timeout is the minimum time for which an acknowledged heartbeat counts towards quorum, from its sending (F in
-	// docs/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a
+	// docs/internals/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a
 	// silence of this time plus Heartbeat. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// ForgetAfter is the silence after which a member is removed from the voter set. 0 means 10 min.

@@ -28,7 +28,7 @@ const (
 
 // founder is this process's own round of founding. A voter set is founded by Config.Expect processes: each accepts one
 // founding at a time, and the set is in force when all have accepted. If Expect is more than half of the processes that
-// ever start without a set, two foundings share a process, so at most one comes into force (see docs/protocol.md).
+// ever start without a set, two foundings share a process, so at most one comes into force (see docs/internals/protocol.md).
 type founder struct {
 	set         message.Set
 	peers       []message.Peer // without this process

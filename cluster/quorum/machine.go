@@ -1,5 +1,5 @@
 // Package quorum decides which processes are voters (the voter set) and whether this process may decide at the full limit
-// (has quorum); docs/protocol.md has the rules. What it may decide, partition by partition, is up to cluster/handoff.
+// (has quorum); docs/internals/protocol.md has the rules. What it may decide, partition by partition, is up to cluster/handoff.
 //
 // Machine is a pure step function: it takes time, messages and the view as arguments, and leaves messages to send. It
 // starts no goroutine, reads no clock and draws no random numbers.

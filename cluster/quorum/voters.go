@@ -36,7 +36,7 @@ type peerState struct {
 
 // learn processes the state of p. A process may adopt a later version only from a peer whose pending grants it has seen:
 // then every process that knows a version knows all claims granted by a majority of earlier versions (see
-// docs/protocol.md). A process with no set, or of another cluster ID, adopts it first and acknowledges no heartbeat until
+// docs/internals/protocol.md). A process with no set, or of another cluster ID, adopts it first and acknowledges no heartbeat until
 // it has seen the pending grants.
 func (m *Machine) learn(now int64, p *peer, k peerState) {
 	s := k.set

@@ -60,7 +60,7 @@ func TestBroken(t *testing.T) {
 		// want are parts of the lines reported, one each, in order.
 		want []string
 	}{
-		{"nothing", "docs/design.md", "", nil},
+		{"nothing", "docs/internals/design.md", "", nil},
 		{"bucket reads the clock", "bucket/now.go", "package bucket\nimport \"time\"\nvar x = time.Now()", []string{"bucket/now.go:3: bucket is pure and uses time.Now"}},
 		{"under another name", "bucket/now.go", "package bucket\nimport tm \"time\"\nvar x = tm.NewTimer(1)", []string{"uses time.NewTimer"}},
 		{"ring opens files", "ring/os.go", "package ring\nimport \"os\"", []string{"ring/os.go:2: ring is pure and imports os"}},

@@ -23,15 +23,18 @@ func TestDocCommands(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the pages use 127.0.1.1 to 127.0.1.3")
 	}
-	pages, err := filepath.Glob(filepath.Join(repository, "docs", "*.md"))
+	pages, err := filepath.Glob(filepath.Join(repository, "docs", "*", "*.md"))
 	if err != nil || len(pages) < 20 {
 		t.Fatalf("%d pages, %v", len(pages), err)
 	}
 	base := demoPort(t)
 	runDemo(t, base)
 	for _, page := range pages {
-		name := filepath.Base(page)
-		commands := whole(pageCommands(t, filepath.Join("docs", name), nil))
+		name, err := filepath.Rel(repository, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands := whole(pageCommands(t, name, nil))
 		if len(commands) == 0 {
 			continue
 		}
@@ -276,7 +279,7 @@ var (
 // TestDocLinks follows every link from page to page, with its anchor.
 func TestDocLinks(t *testing.T) {
 	var pages []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*/*.md", "examples/*/*.md", "bench/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*/*.md", "docs/internals/adr/*.md", "deploy/*/*.md", "examples/*/*.md", "bench/*.md"} {
 		found, err := filepath.Glob(filepath.Join(repository, pattern))
 		if err != nil {
 			t.Fatal(err)

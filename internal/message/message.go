@@ -1,7 +1,7 @@
 // Package message has the control messages between nodes about voters, quorum and partition ownership: cluster/quorum and
 // cluster/handoff use them, transport/peer carries them. It decides nothing.
 //
-// Every message may be lost, duplicated, delayed or reordered, and every receiver must tolerate that; see docs/protocol.md.
+// Every message may be lost, duplicated, delayed or reordered, and every receiver must tolerate that; see docs/internals/protocol.md.
 // Values are immutable once sent, because senders and receivers may share them.
 //
 // They are encoded in CBOR (RFC 8949), each field under the number in its tag. A number is never reused. Receivers ignore
@@ -82,7 +82,7 @@ type Heartbeat struct {
 	// Isolated: the sender is one of several voters and has heard none for so long that it has no quorum, or it can take no
 	// new state.
 	Isolated bool `cbor:"7,keyasint,omitempty"`
-	// AckTTL is how long (ns from Sent) an acknowledgement counts towards the sender's quorum: F in docs/protocol.md. 0 is
+	// AckTTL is how long (ns from Sent) an acknowledgement counts towards the sender's quorum: F in docs/internals/protocol.md. 0 is
 	// the minimum.
 	AckTTL int64 `cbor:"8,keyasint,omitempty"`
 	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.

@@ -22,7 +22,7 @@ import (
 const (
 	alertsFile = "../../deploy/observability/alerts.yaml"
 	// runbooks is what runbook_url is without the section.
-	runbooks = "https://github.com/sluice-project/sluice/blob/main/docs/troubleshooting.md#"
+	runbooks = "https://github.com/sluice-project/sluice/blob/main/docs/operate/troubleshooting.md#"
 )
 
 // alertRules is a rule file of Prometheus, as far as alerts.yaml may use it.

@@ -80,7 +80,7 @@ type Admin struct {
 	Level *slog.LevelVar
 }
 
-// Bounds limit the load of clients. docs/limits.md has the fixed bounds.
+// Bounds limit the load of clients. docs/operate/limits.md has the fixed bounds.
 type Bounds struct {
 	MaxConnections, MaxPerAddress int
 	MaxCalls                      int

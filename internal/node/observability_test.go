@@ -172,9 +172,9 @@ func (d *dashboard) faults() (faults []string) {
 	return faults
 }
 
-// Every alert leads to a section of docs/troubleshooting.md, and every such section is about one.
+// Every alert leads to a section of docs/operate/troubleshooting.md, and every such section is about one.
 func TestAlertRunbooks(t *testing.T) {
-	text, err := os.ReadFile("../../docs/troubleshooting.md")
+	text, err := os.ReadFile("../../docs/operate/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,11 +18,11 @@ var proxyTimeouts = []struct{ file, pattern string }{
 	{"examples/envoy-ext-authz/envoy.yaml", `server_uri:\n(?:.*\n)+?\s+timeout: (\S+)\n`},
 	{"examples/nginx/nginx.conf", `proxy_read_timeout +(\S+);`},
 	{"examples/caddy/Caddyfile", `response_header_timeout (\S+)`},
-	{"docs/envoy.md", `\n    timeout: (\S+) `},
-	{"docs/envoy.md", "its `timeout` must be longer than `--check-timeout`: (2 s)\\."},
-	{"docs/forward-auth.md", `the examples have (\S+ s);`},
-	{"docs/forward-auth.md", `Traefik waits (\S+ s)\.`},
-	{"docs/client.md", `plus a round trip and 300 ms; (\S+ s) until a node has told`},
+	{"docs/use/envoy.md", `\n    timeout: (\S+) `},
+	{"docs/use/envoy.md", "its `timeout` must be longer than `--check-timeout`: (2 s)\\."},
+	{"docs/use/forward-auth.md", `the examples have (\S+ s);`},
+	{"docs/use/forward-auth.md", `Traefik waits (\S+ s)\.`},
+	{"docs/use/client.md", `plus a round trip and 300 ms; (\S+ s) until a node has told`},
 }
 
 // toldCheckTimeout finds what a text says that --check-timeout is.
@@ -44,7 +44,7 @@ func TestProxyTimeouts(t *testing.T) {
 		}
 	}
 	told := 0
-	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*", "deploy/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*/*.md", "examples/*/*", "deploy/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join("../..", pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestProxyTimeouts(t *testing.T) {
 			}
 		}
 	}
-	if want := 5; told < want { // four examples and docs/forward-auth.md
+	if want := 5; told < want { // four examples and docs/use/forward-auth.md
 		t.Errorf("%d places tell --check-timeout, want %d or more", told, want)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// algorithms are those of the rule files, in the order of docs/algorithms.md.
+// algorithms are those of the rule files, in the order of docs/use/algorithms.md.
 var algorithms = []struct {
 	name string
 	kind bucket.Algorithm

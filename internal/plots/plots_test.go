@@ -1,4 +1,4 @@
-// Package plots draws the pictures of docs/algorithms.md and docs/guide.md that show which checks each algorithm admits: it
+// Package plots draws the pictures of docs/use/algorithms.md and docs/start/getting-started.md that show which checks each algorithm admits: it
 // makes the same checks under every algorithm, at invented times, and draws the decisions as SVG. `make plots` writes them.
 package plots
 
@@ -49,7 +49,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestBounds: what docs/algorithms.md says of any time of one period holds for the demands that are drawn.
+// TestBounds: what docs/use/algorithms.md says of any time of one period holds for the demands that are drawn.
 func TestBounds(t *testing.T) {
 	for _, d := range []struct {
 		name   string

@@ -70,7 +70,7 @@ func TestCaddyWithoutDomain(t *testing.T) {
 	failsClosed(t, host, "a domain that is not known")
 }
 
-// TestCaddyOpen: docs/forward-auth.md says how requests pass when no node answers, and only then.
+// TestCaddyOpen: docs/use/forward-auth.md says how requests pass when no node answers, and only then.
 func TestCaddyOpen(t *testing.T) {
 	host := newHost(t)
 	node := startSluice(t, host, "caddy/rules")

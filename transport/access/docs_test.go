@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestDocs holds docs/security.md against the code: its example is sound, and its tables have all verbs and reasons.
+// TestDocs holds docs/operate/security.md against the code: its example is sound, and its tables have all verbs and reasons.
 func TestDocs(t *testing.T) {
-	data, err := os.ReadFile("../../docs/security.md")
+	data, err := os.ReadFile("../../docs/operate/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal("there is no example of a callers file")
 	}
 	example, _, _ = strings.Cut("callers:"+example, "```")
-	p, err := Parse("docs/security.md", []byte(example))
+	p, err := Parse("docs/operate/security.md", []byte(example))
 	if err != nil {
 		t.Fatal(err)
 	}

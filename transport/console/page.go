@@ -1,5 +1,5 @@
 // Package console is the API for operators: the page at /console, plain HTML, CSS and JavaScript within the binary, and the
-// calls that it makes. docs/console.md is the reference.
+// calls that it makes. docs/operate/console.md is the reference.
 //
 //	GET  /console/api/watch          the cluster live, as server-sent events     read in all domains
 //	GET  /console/api/rules          the rules in force                          read in all domains

@@ -3,7 +3,7 @@
 // serves, in Envoy's own published types.
 //
 // It translates requests and responses and decides the overall code; the limiter.Service matches rules and decides checks.
-// docs/envoy.md is its reference and lists the differences from envoyproxy/ratelimit. It starts no goroutine.
+// docs/use/envoy.md is its reference and lists the differences from envoyproxy/ratelimit. It starts no goroutine.
 package envoy
 
 import (

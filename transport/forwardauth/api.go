@@ -1,6 +1,6 @@
 // Package forwardauth is the API for proxies that authorize each request before they pass it on: nginx's auth_request,
 // Traefik's ForwardAuth, Caddy's forward_auth and Envoy's ext_authz over HTTP. It serves /v1/authorize/DOMAIN and all paths
-// below. docs/forward-auth.md is its reference.
+// below. docs/use/forward-auth.md is its reference.
 //
 // It reads the original request, as far as the proxy is trusted, and makes checks of it by the key authorize of the domain's
 // rule file. The limiter.Service decides them. A call that cannot be read or decided is rejected: never a 2xx. It starts no
@@ -90,7 +90,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	auth := a.config.Authorize(domain)
 	if auth == nil {
 		httpanswer.Reject(w, httpanswer.ProblemOf(&limiter.Error{
-			Code: limiter.NotFound, Message: "no rule file in force has authorize for this domain; see docs/forward-auth.md",
+			Code: limiter.NotFound, Message: "no rule file in force has authorize for this domain; see docs/use/forward-auth.md",
 		}))
 		return
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
-// TestDocs: docs/forward-auth.md shows rules that load without a warning, a call, and what is answered to
+// TestDocs: docs/use/forward-auth.md shows rules that load without a warning, a call, and what is answered to
 // it; and every source of a value and every code of a rejection stands there.
 func TestDocs(t *testing.T) {
-	data, err := os.ReadFile("../../docs/forward-auth.md")
+	data, err := os.ReadFile("../../docs/use/forward-auth.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +32,11 @@ func TestDocs(t *testing.T) {
 	shown := strings.Split(strings.TrimSpace(blocks[5]), "\n")
 	w := ask(open(t, apitest.NewNode(t), file), call{path: path, peer: "127.0.0.1:80", headers: strings.Join(headers, "\n")})
 	if shown[0] != "HTTP/1.1 200 OK" || w.Code != 200 || len(shown)-1 != len(w.Header()) {
-		t.Errorf("docs/forward-auth.md shows\n%s\nit is %d %v", blocks[5], w.Code, w.Header())
+		t.Errorf("docs/use/forward-auth.md shows\n%s\nit is %d %v", blocks[5], w.Code, w.Header())
 	}
 	for _, line := range shown[1:] {
 		if name, value, _ := strings.Cut(line, ": "); w.Header().Get(name) != value {
-			t.Errorf("docs/forward-auth.md shows %s\nit is %s", line, w.Header().Get(name))
+			t.Errorf("docs/use/forward-auth.md shows %s\nit is %s", line, w.Header().Get(name))
 		}
 	}
 	words := []string{"X-Forwarded-For", "invalid", "not_found", "unavailable", "overloaded"}
@@ -45,7 +45,7 @@ func TestDocs(t *testing.T) {
 	}
 	for _, word := range words {
 		if !strings.Contains(doc, "`"+word+"`") {
-			t.Errorf("docs/forward-auth.md does not mention %s", word)
+			t.Errorf("docs/use/forward-auth.md does not mention %s", word)
 		}
 	}
 }

@@ -13,15 +13,15 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// What docs/api.md shows of gRPC can be sent and could come back.
+// What docs/use/api.md shows of gRPC can be sent and could come back.
 func TestDocumentedCall(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/api.md")
+	doc, err := os.ReadFile("../../docs/use/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile("(?s)grpcurl -plaintext -d '(.*?)' 127.0.0.1:7460 (\\S+)\n```\n\n```json\n(.*?)```").FindStringSubmatch(string(doc))
 	if m == nil {
-		t.Fatal("docs/api.md has no grpcurl call with its answer")
+		t.Fatal("docs/use/api.md has no grpcurl call with its answer")
 	}
 	var req sluicev1.CheckRequest
 	if err := protojson.Unmarshal([]byte(m[1]), &req); err != nil {
@@ -45,7 +45,7 @@ func TestDocumentedCall(t *testing.T) {
 		fields := msg.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
 			if name := string(fields.Get(i).Name()); !strings.Contains(string(doc), "`"+name+"`") {
-				t.Errorf("%s is not in docs/api.md", fields.Get(i).FullName())
+				t.Errorf("%s is not in docs/use/api.md", fields.Get(i).FullName())
 			}
 		}
 	}

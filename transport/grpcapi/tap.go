@@ -66,7 +66,7 @@ func (s *Server) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	return s.inflow.Begin(ctx, call.FullMethodName, known)
 }
 
-// Bounds of what is held of incomplete messages: see docs/limits.md.
+// Bounds of what is held of incomplete messages: see docs/operate/limits.md.
 const (
 	maxUnread        = 24 << 20  // bytes of one connection
 	maxUnreadOfAll   = 128 << 20 // bytes

@@ -2,7 +2,7 @@
 // pb.gubernator.V1 on a *grpc.Server that the caller makes and serves, and the same three
 // calls as JSON over HTTP.
 //
-// It translates requests and responses; the limiter.Service decides checks. docs/gubernator.md is its reference and lists
+// It translates requests and responses; the limiter.Service decides checks. docs/use/gubernator.md is its reference and lists
 // the differences. It starts no goroutine.
 package gubernator
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// The names of counters, as docs/gubernator.md promises.
+// The names of counters, as docs/use/gubernator.md promises.
 const (
 	domainPrefix = "gubernator/"
 	// maxName is the longest name, in bytes.

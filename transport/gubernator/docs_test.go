@@ -16,17 +16,17 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
-// example is the call of docs/gubernator.md, and its answer.
+// example is the call of docs/use/gubernator.md, and its answer.
 var example = regexp.MustCompile("(?s)curl 127\\.0\\.0\\.1:7461(/\\S+) -d '(.*?)'\n```\n\n```json\n(.*?)\n```")
 
 func TestDocumentedCall(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/gubernator.md")
+	doc, err := os.ReadFile("../../docs/use/gubernator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := example.FindSubmatch(doc)
 	if found == nil {
-		t.Fatal("there is no call in docs/gubernator.md: has its form changed?")
+		t.Fatal("there is no call in docs/use/gubernator.md: has its form changed?")
 	}
 	d, n := openNode(t)
 	n.Now.Store(apitest.Start)
@@ -40,9 +40,9 @@ func TestDocumentedCall(t *testing.T) {
 	}
 }
 
-// TestDocumentedErrors: each text about a wrong field stands in docs/gubernator.md, up to what varies.
+// TestDocumentedErrors: each text about a wrong field stands in docs/use/gubernator.md, up to what varies.
 func TestDocumentedErrors(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/gubernator.md")
+	doc, err := os.ReadFile("../../docs/use/gubernator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestDocumentedErrors(t *testing.T) {
 		start, _, _ := strings.Cut(text, ":")
 		start, end, _ := strings.Cut(start, " 1014 ")
 		if text == "" || !bytes.Contains(doc, []byte(start)) || !bytes.Contains(doc, []byte(end)) {
-			t.Errorf("%q is not in docs/gubernator.md", text)
+			t.Errorf("%q is not in docs/use/gubernator.md", text)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func readKey(h http.Header, b *limiter.Batch, verb bucket.Verb) error {
 	return nil
 }
 
-// The fields of each object, as docs/api.md lists them.
+// The fields of each object, as docs/use/api.md lists them.
 var (
 	checkFields = []string{"domain", "descriptor", "limits", "cost", "verb"} // see decide
 	callOptions = []string{"all_or_nothing"}

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// The bodies and headers of one check, word for word, as docs/api.md shows them.
+// The bodies and headers of one check, word for word, as docs/use/api.md shows them.
 func TestOneCheck(t *testing.T) {
 	const (
 		policy = `"shop/user";q=3;w=60`

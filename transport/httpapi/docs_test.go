@@ -17,12 +17,12 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// curl finds the calls of docs/api.md: path and body.
+// curl finds the calls of docs/use/api.md: path and body.
 var curl = regexp.MustCompile(`(?s)curl (?:-i )?'?127\.0\.0\.1:7461(/[^\s']+)'? -d '(.*?)'\n`)
 
 func readDoc(t *testing.T) string {
 	t.Helper()
-	doc, err := os.ReadFile("../../docs/api.md")
+	doc, err := os.ReadFile("../../docs/use/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func exampleRules(t *testing.T) *rules.Set {
 	return set
 }
 
-// Every call that docs/api.md shows is answered well under the example rules, and
+// Every call that docs/use/api.md shows is answered well under the example rules, and
 // the first one with the headers and the body that stand below it.
 func TestDocumentedCalls(t *testing.T) {
 	h := exampleAPI(t, func(c *limiter.Config) {
@@ -64,7 +64,7 @@ func TestDocumentedCalls(t *testing.T) {
 	doc := readDoc(t)
 	calls := curl.FindAllStringSubmatchIndex(doc, -1)
 	if len(calls) < 5 {
-		t.Fatalf("only %d calls in docs/api.md: has their form changed?", len(calls))
+		t.Fatalf("only %d calls in docs/use/api.md: has their form changed?", len(calls))
 	}
 	for i, at := range calls {
 		path, body := doc[at[2]:at[3]], doc[at[4]:at[5]]
@@ -87,9 +87,9 @@ func TestDocumentedCalls(t *testing.T) {
 			name, value, ok := strings.Cut(line, ": ")
 			switch {
 			case strings.HasPrefix(line, "{") && line != strings.TrimSpace(w.Body.String()):
-				t.Errorf("docs/api.md shows the body %s\nit is %s", line, w.Body)
+				t.Errorf("docs/use/api.md shows the body %s\nit is %s", line, w.Body)
 			case !strings.HasPrefix(line, "{") && ok && w.Header().Get(name) != value:
-				t.Errorf("docs/api.md shows %s: %s\nit is %s", name, value, w.Header().Get(name))
+				t.Errorf("docs/use/api.md shows %s: %s\nit is %s", name, value, w.Header().Get(name))
 			}
 		}
 	}
@@ -99,9 +99,9 @@ func TestDocumentedCalls(t *testing.T) {
 func TestEveryCodeIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	for c := limiter.Invalid; c <= limiter.Unsupported; c++ {
-		page, anchor, _ := strings.Cut(httpanswer.ProblemOf(&limiter.Error{Code: c}).Type, "/docs/api.md#")
+		page, anchor, _ := strings.Cut(httpanswer.ProblemOf(&limiter.Error{Code: c}).Type, "/docs/use/api.md#")
 		if page == "" || !strings.Contains(doc, `<a id="`+anchor+`"></a>`+"`"+c.String()+"`") {
-			t.Errorf("%v: #%s is not in docs/api.md", c, anchor)
+			t.Errorf("%v: #%s is not in docs/use/api.md", c, anchor)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func jsonNames(v any) (names []string) {
 	return names
 }
 
-// Every field that is read or written stands in docs/api.md.
+// Every field that is read or written stands in docs/use/api.md.
 func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
@@ -125,7 +125,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	}
 	for _, f := range fields {
 		if !strings.Contains(doc, "`"+f+"`") && !strings.Contains(doc, `"`+f+`"`) {
-			t.Errorf("%s is not in docs/api.md", f)
+			t.Errorf("%s is not in docs/use/api.md", f)
 		}
 	}
 }

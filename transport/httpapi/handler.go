@@ -1,5 +1,5 @@
 // Package httpapi is the HTTP API: checks as JSON with the rate limit headers that HTTP clients know, the member list, and
-// the probes. docs/api.md is its reference.
+// the probes. docs/use/api.md is its reference.
 //
 // It decides status codes, headers and bodies, and that an operator's call comes from this machine; checks are the
 // limiter.Service's. It starts no goroutine.
@@ -68,7 +68,7 @@ func New(c Config) (http.Handler, error) {
 		e.mount(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/use/api.md"))
 	})
 	return mux, nil
 }

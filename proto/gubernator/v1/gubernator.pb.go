@@ -5,7 +5,7 @@
 // source: gubernator/v1/gubernator.proto
 
 // The service that clients of gubernator call. Names and numbers are theirs and cannot
-// change; the words are ours and say what sluice makes of a field. docs/gubernator.md
+// change; the words are ours and say what sluice makes of a field. docs/use/gubernator.md
 // has the whole of it, and what differs.
 
 package gubernatorv1

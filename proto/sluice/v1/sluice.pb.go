@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: sluice/v1/sluice.proto
 
-// The API of callers: may this descriptor spend this cost now? docs/api.md is the reference, with examples.
+// The API of callers: may this descriptor spend this cost now? docs/use/api.md is the reference, with examples.
 
 package sluicev1
 
@@ -84,7 +84,7 @@ func (Verb) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{0}
 }
 
-// Algorithm says how a limit counts; docs/algorithms.md describes each.
+// Algorithm says how a limit counts; docs/use/algorithms.md describes each.
 type Algorithm int32
 
 const (

@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: sluice/v1/sluice.proto
 
-// The API of callers: may this descriptor spend this cost now? docs/api.md is the reference, with examples.
+// The API of callers: may this descriptor spend this cost now? docs/use/api.md is the reference, with examples.
 
 package sluicev1
 

@@ -97,8 +97,8 @@ func ProblemOf(err error) Problem {
 	return p
 }
 
-// errorTypes and the name of a code are the type of a problem: docs/api.md lists the codes.
-const errorTypes = "https://github.com/sluice-project/sluice/blob/main/docs/api.md#"
+// errorTypes and the name of a code are the type of a problem: docs/use/api.md lists the codes.
+const errorTypes = "https://github.com/sluice-project/sluice/blob/main/docs/use/api.md#"
 
 var statuses = map[limiter.Code]int{
 	limiter.Invalid: http.StatusBadRequest, limiter.UnknownDomain: http.StatusBadRequest,
