@@ -173,6 +173,7 @@ load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
 bench: build ## against bare gRPC, Redis and other limiters, real processes
 	GOWORK=off go -C bench run . rows -only '^(one-node|three-nodes|redis|stream|sdk|keys|more-nodes)$$'
 	GOWORK=off go -C bench run . draw -out ../docs/img results/rows.json
+	GOWORK=off go -C bench test ./report -run Bars -update
 
 .PHONY: bench-more
 bench-more: build ## the cost of TLS, hot keys, traces, metrics, a join and snapshots of 10^7 counters
