@@ -26,7 +26,11 @@ func readDoc(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(doc)
+	admin, err := os.ReadFile("../../docs/internals/admin-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(doc) + string(admin)
 }
 
 // exampleRules returns those of examples/rules.
