@@ -157,6 +157,10 @@ check-generate: ## fail if the generated code is out of date
 lines: ## lines and files of Go by package (COMMIT=e1d2299 for another commit)
 	@COMMIT=$(COMMIT) internal/tools/lines
 
+.PHONY: words
+words: ## words of the documentation for users by page; at most 32,000 in all
+	@go test -count 1 -run UserWords -v ./internal/arch
+
 .PHONY: call-path
 call-path: ## the functions and files that run only because of one check that another node decides
 	@internal/tools/call-path

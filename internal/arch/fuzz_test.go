@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// docs/operate/limits.md lists what reads bytes of others and the target that fuzzes it, and nothing else.
+// docs/internals/hardening.md lists what reads bytes of others and the target that fuzzes it, and nothing else.
 func TestParsersAreFuzzed(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/operate/limits.md")
+	doc, err := os.ReadFile("../../docs/internals/hardening.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,30 +21,30 @@ func TestParsersAreFuzzed(t *testing.T) {
 		listed[m[1]+" "+m[2]] = true
 	}
 	if len(listed) < 20 {
-		t.Fatalf("docs/operate/limits.md lists %d targets: is the table there?", len(listed))
+		t.Fatalf("docs/internals/hardening.md lists %d targets: is the table there?", len(listed))
 	}
 	found := functions(t, "Fuzz")
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if !listed[name] {
-			t.Errorf("`./%s` is not in the table of docs/operate/limits.md#parsers", name)
+			t.Errorf("`./%s` is not in the table of docs/internals/hardening.md#parsers", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		if !found[name] {
-			t.Errorf("docs/operate/limits.md lists `./%s`, which is not there", name)
+			t.Errorf("docs/internals/hardening.md lists `./%s`, which is not there", name)
 		}
 	}
 }
 
-// Each row of docs/operate/security.md about what a port can cost names a test that is there.
+// Each row of docs/internals/hardening.md about what a port can cost names a test that is there.
 func TestCostsAreHeld(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/operate/security.md")
+	doc, err := os.ReadFile("../../docs/internals/hardening.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, ok := strings.Cut(string(doc), "\n| Port |")
 	if !ok {
-		t.Fatal("docs/operate/security.md has no table of ports")
+		t.Fatal("docs/internals/hardening.md has no table of ports")
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := strings.Split(strings.TrimSpace(table), "\n")[2:] // behind its head
@@ -59,7 +59,7 @@ func TestCostsAreHeld(t *testing.T) {
 		}
 		for _, m := range names {
 			if !found[m[1]+" "+m[2]] {
-				t.Errorf("docs/operate/security.md names `./%s %s`, which is not there", m[1], m[2])
+				t.Errorf("docs/internals/hardening.md names `./%s %s`, which is not there", m[1], m[2])
 			}
 		}
 	}

@@ -228,7 +228,7 @@ func (a *account) longestGap(until time.Time) (longest time.Duration) {
 
 // bound is what consistency.md allows a scenario. Zero is planned change: nothing beyond the limit.
 type bound struct {
-	// row is the situation in the table of docs/use/consistency.md, or the item of docs that it follows from.
+	// row is the situation in the table of docs/internals/consistency.md, or the item of docs that it follows from.
 	row string
 	// nodes is how many may answer by themselves at most, on_failure or on_partition share: each ⌊left ÷ voters⌋ of a
 	// key, left being what the owner told it last; the whole limit where it never asked (unknown_share: limit).

@@ -1,7 +1,7 @@
 //go:build linux && faultmatrix
 
 // Package faultmatrix measures how far beyond its limits a cluster of real processes goes under each fault of the
-// network and of processes, and holds it to docs/use/consistency.md. TestMatrix runs each cell in a process of its
+// network and of processes, and holds it to docs/internals/consistency.md. TestMatrix runs each cell in a process of its
 // own; see `make fault-matrix`.
 package faultmatrix
 

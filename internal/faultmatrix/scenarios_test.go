@@ -33,7 +33,7 @@ type scenario struct {
 	bound        func(n int) bound
 }
 
-// Situations of docs/use/consistency.md.
+// Situations of docs/internals/consistency.md.
 const (
 	rowNothing  = "nothing happens"
 	rowPlanned  = "a node joins, leaves, is restarted in order"

@@ -204,7 +204,7 @@ func judge(t *testing.T, all []outcome) {
 			}
 		}
 		// All rules have a window of each minute, n together. A login is asked by per-client too, and per-client admits besides what a
-		// share of one of three nodes and the 50 ms before a crash admit (docs/use/consistency.md).
+		// share of one of three nodes and the 50 ms before a crash admit (docs/internals/consistency.md).
 		if most := perMinute*n + perMinute/3; byClient[who]+loginsOf[who] > most {
 			t.Errorf("client %d: %d passed, of %d at most", who, byClient[who]+loginsOf[who], most)
 		}
