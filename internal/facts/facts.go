@@ -60,6 +60,14 @@ type Node struct {
 	Slot int64
 	// History counts all checks; otherwise as in Rule.
 	History []Counts
+	// Members has the size of the cluster in each slot of History, as far as the node knew it. It is 0 if the node knows
+	// nothing of the slot, for example because it was not running.
+	Members []int
+	// Calls are those of each slot of History, by the buckets of Latency.
+	Calls [][]uint64
+	// Uptime is the time since the start of the process, Keys the number of counters, Bytes their memory, MaxBytes its limit.
+	Uptime                time.Duration
+	Keys, Bytes, MaxBytes int64
 }
 
 // PartitionCounts are current numbers of partitions; see limiter.PartitionCounts.

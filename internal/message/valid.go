@@ -88,7 +88,7 @@ func validateFacts(n *facts.Node) error {
 	if len(n.ByRule) > facts.MaxRules {
 		return fmt.Errorf("facts: %d rules; want at most %d", len(n.ByRule), facts.MaxRules)
 	}
-	slots := len(n.History)
+	slots := max(len(n.History), len(n.Members), len(n.Calls))
 	for i := range n.ByRule {
 		slots = max(slots, len(n.ByRule[i].History))
 	}

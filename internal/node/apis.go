@@ -117,7 +117,7 @@ var otherMethods = map[string]grpcapi.Method{
 // mountConsole makes the hub that watches the cluster, and mounts the console unless --console=false.
 func (n *Node) mountConsole(mux *http.ServeMux) error {
 	n.hub = watch.NewHub(watch.Config{
-		Members: n.service.Members, Here: n.service.FactsHere, Others: n.queries.facts, Top: n.service.Top,
+		Members: n.service.Members, Here: n.facts, Others: n.queries.facts, Top: n.service.Top,
 	})
 	if !n.config.Console {
 		return nil

@@ -61,7 +61,7 @@ func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
 	w := &testCluster{limiter: s}
 	w.hub = watch.NewHub(watch.Config{
 		Members: s.Members, Here: s.FactsHere, Top: s.Top,
-		Others: func(context.Context, bool) ([]facts.Node, []string) { return nil, nil },
+		Others: func(context.Context, int) ([]facts.Node, []string) { return nil, nil },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -116,7 +116,7 @@ func bodies() []message.Body {
 		&message.TopResponse{Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
 		&message.AcceptLoss{},
 		&message.FactsRequest{},
-		&message.FactsRequest{History: true},
+		&message.FactsRequest{Slots: facts.Slots},
 		&message.FactsResponse{},
 		&message.FactsResponse{Node: facts.Node{
 			Rules: odd, MayDecide: true, Reason: "none",
@@ -124,7 +124,8 @@ func bodies() []message.Body {
 			All:             facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
 			Latency:         facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
 			ByRule:          []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},
-			Slot:            math.MinInt64, History: []facts.Counts{{Denied: 7}},
+			Slot:            math.MinInt64, History: []facts.Counts{{Denied: 7}}, Members: []int{last}, Calls: [][]uint64{{0, huge}},
+			Uptime: math.MaxInt64, Keys: 1, Bytes: 2, MaxBytes: 3,
 		}},
 		&message.KeyRequest{},
 		&message.KeyRequest{Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred},
