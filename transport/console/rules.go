@@ -29,7 +29,9 @@ type rule struct {
 	File   string   `json:"file"`
 	Line   int      `json:"line"`
 	Limits []string `json:"limits"`
-	Notes  []string `json:"notes"`
+	// Rate is the number of units per second that the limits admit in the long run, 0 for none or without a limit.
+	Rate  float64  `json:"rate,omitempty"`
+	Notes []string `json:"notes"`
 }
 
 type level struct {
@@ -70,7 +72,11 @@ func ruleOf(r *rules.Rule) *rule {
 		j.Limits = append(j.Limits, "unlimited")
 	} else if r.Limits != nil {
 		for i := range r.Limits.Len() {
-			j.Limits = append(j.Limits, limitText(r.Limits.At(i)))
+			l := r.Limits.At(i)
+			j.Limits = append(j.Limits, limitText(l))
+			if rate := float64(l.Count) / l.Period.Seconds(); !l.Unlimited && l.Period > 0 && (j.Rate == 0 || rate < j.Rate) {
+				j.Rate = rate
+			}
 		}
 	}
 	note := func(set bool, text string) {
