@@ -33,7 +33,7 @@ func (n *Node) openLimiter() error {
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts,
+		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts, Report: n.report, AskFacts: n.queries.facts,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
