@@ -171,10 +171,8 @@ func (l *Limiter) FactsHere(ctx context.Context, slots int) facts.Node {
 	o := l.config.Cluster(ctx)
 	active := l.rules.Load()
 	_, latency := l.apiLatencies()
-	n := facts.Node{
-		Rules: active.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
-		All: l.results.load(), Latency: facts.Latency(latency),
-	}
+	n := l.reportOf(&Members{MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: o.PartitionCounts})
+	n.All, n.Latency = l.results.load(), facts.Latency(latency)
 	n.ByRule = make([]facts.Rule, 0, len(active.counts.byName))
 	for name, c := range active.counts.byName {
 		n.ByRule = append(n.ByRule, facts.Rule{Domain: name.domain, Name: name.name, Counts: c.load()})

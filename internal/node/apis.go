@@ -34,7 +34,7 @@ func (n *Node) openLimiter() error {
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts,
+		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts, Report: n.report, AskFacts: n.queries.facts,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
@@ -118,7 +118,7 @@ var otherMethods = map[string]grpcapi.Method{
 // mountConsole makes the hub that watches the cluster, and mounts the console unless --console=false.
 func (n *Node) mountConsole(mux *http.ServeMux) error {
 	n.hub = watch.NewHub(watch.Config{
-		Members: n.service.Members, Here: n.facts, Others: n.queries.facts, Top: n.service.Top,
+		Members: n.service.Members, Here: n.service.FactsHere, Others: n.queries.facts, Top: n.service.Top,
 	})
 	if !n.config.Console {
 		return nil

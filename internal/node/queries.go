@@ -70,7 +70,7 @@ func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 	case *message.TopRequest:
 		return topAnswer(n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
 	case *message.FactsRequest:
-		return &message.FactsResponse{Node: n.facts(ctx, int(q.Slots))}
+		return &message.FactsResponse{Node: n.service.FactsHere(ctx, int(q.Slots))}
 	case *message.KeyRequest:
 		if q.Limits == nil {
 			return nil
@@ -82,15 +82,6 @@ func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 		return &message.KeyResponse{Key: k}
 	}
 	return nil
-}
-
-// facts is this node's report of itself, with the newest slots of its history.
-func (n *Node) facts(ctx context.Context, slots int) facts.Node {
-	f := n.service.FactsHere(ctx, slots)
-	table := n.table.Stats()
-	f.Uptime, f.Keys, f.Bytes = time.Since(n.began), table.Entries, table.Bytes
-	f.MaxBytes, _ = n.config.counterBytes() // it was valid at the start
-	return f
 }
 
 func topAnswer(top limiter.NodeTop) *message.TopResponse {

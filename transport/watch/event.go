@@ -37,6 +37,7 @@ type state struct {
 	Ring       string            `json:"ring"`
 	Partitions int               `json:"partitions"`
 	Set        *limiter.VoterSet `json:"voter_set,omitempty"`
+	Health     limiter.Health    `json:"health"`
 	Members    []memberJSON      `json:"members"`
 	Missing    []string          `json:"missing"` // did not respond in time
 	Rules      string            `json:"rules"`   // the hash of Self's

@@ -184,6 +184,7 @@ func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, missing []string) *state {
 	out := &state{
 		At: float64(at.UnixMilli()) / 1000, Self: members.Self, Ring: members.Ring, Partitions: members.Partitions,
+		Health:  limiter.JudgeHealth(members, nodes, missing),
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
 	}
 	if members.Set.Version > 0 {

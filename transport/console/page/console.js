@@ -36,7 +36,7 @@ function route() {
 
 // The health that nodes report, by its level on the page.
 const levels = { healthy: ["good", "Healthy"], degraded: ["warn", "Degraded"], stale_rules: ["warn", "Stale rules"], no_quorum: ["bad", "No quorum"] };
-const docs = "https://github.com/sluice-project/sluice/blob/main/";
+const noConnection = "https://github.com/sluice-project/sluice/blob/main/docs/troubleshooting.md#sluicedown";
 
 // link is "wait", "live", "lost" or "paused". heard is when the last state came, in ms.
 const connection = { link: "wait", heard: 0 };
@@ -48,7 +48,7 @@ function banner(level, status, causes) {
   const content = JSON.stringify(causes);
   if ($("causes").dataset.content === content) return;
   $("causes").dataset.content = content;
-  $("causes").replaceChildren(...causes.map((c) => el("li", { "data-severity": c.severity }, c.text, c.doc ? " " : "", c.doc ? el("a", { href: docs + c.doc, rel: "noreferrer" }, "What to do") : "")));
+  $("causes").replaceChildren(...causes.map((c) => el("li", { "data-severity": c.severity }, c.text, c.doc ? " " : "", c.doc ? el("a", { href: c.doc, rel: "noreferrer" }, "What to do") : "")));
 }
 
 // drawBanner says how the cluster is, and whether that is still so.
@@ -62,11 +62,15 @@ function drawBanner() {
   const self = s?.self || "the node";
   if (session.allowed === "none") banner("wait", "Not signed in", []);
   else if (session.allowed === "some") banner("wait", "Signed in for some domains", [{ text: "Inspect works for them. The other views need a caller with the verb read in all domains (\"*\")." }]);
-  else if (stale && connection.link === "lost") banner("bad", `No connection to ${self}`, [{ text: "The figures below are old. The node has stopped, or the network between it and this browser has failed. Trying again.", doc: "docs/troubleshooting.md#sluicedown" }]);
-  else if (stale) banner("bad", `${self} does not respond`, [{ text: "The figures below are old. The connection is open, but the node sends nothing: its process may be stopped or overloaded.", doc: "docs/troubleshooting.md#sluicedown" }]);
-  else if (connection.link === "lost" && !connection.heard) banner("bad", "No connection to the node", [{ text: "Trying again.", doc: "docs/troubleshooting.md#sluicedown" }]);
+  else if (stale && connection.link === "lost") banner("bad", `No connection to ${self}`, [{ text: "The figures below are old. The node has stopped, or the network between it and this browser has failed. Trying again.", doc: noConnection }]);
+  else if (stale) banner("bad", `${self} does not respond`, [{ text: "The figures below are old. The connection is open, but the node sends nothing: its process may be stopped or overloaded.", doc: noConnection }]);
+  else if (connection.link === "lost" && !connection.heard) banner("bad", "No connection to the node", [{ text: "Trying again.", doc: noConnection }]);
   else if (!s) banner("wait", "Connecting…", []);
-  else banner(...(levels[s.health.status] || ["warn", s.health.status]), s.health.causes);
+  else {
+    const [level, status] = levels[s.health.status] || ["warn", s.health.status];
+    $("summary").textContent = s.health.status === "healthy" ? s.health.summary.replace(/^[^:]*: /, "") : "";
+    banner(level, status, s.health.causes);
+  }
 }
 
 // ---- watching ----

@@ -109,7 +109,6 @@ function drawNodes(s) {
     s.voter_set ? `voter set of ${s.voter_set.members.length}, version ${s.voter_set.version}` : "no voter set is known",
     `${many(s.partitions, "partition")}, ${moving.join(" and ") || "none moving"}`,
   ].join(" · ");
-  $("summary").textContent = `${s.members.length - s.missing.length - s.members.filter((m) => !m.own && !s.missing.includes(m.name)).length} of ${many(s.members.length, "node")} respond`;
   put($("member-rows"), s.members.map((m) => [m.name, JSON.stringify({ ...m, self: s.self, silent: m.silent && Math.round(m.silent) }), () => nodeRow(m, s)]));
 }
 
