@@ -59,7 +59,8 @@ func openAt(t *testing.T, address string, width, height int64, dark bool, option
 				text += " " + x.Description
 			}
 		case *log.EventEntryAdded:
-			if e.Entry.Source != log.EntrySourceNetwork { // rejected and lost connections
+			// Rejected and lost connections; and over HTTP by a name, browsers ignore a header and say so.
+			if e.Entry.Source != log.EntrySourceNetwork && !strings.Contains(e.Entry.Text, "Cross-Origin-Opener-Policy header has been ignored") {
 				text = string(e.Entry.Level) + ": " + e.Entry.Text
 			}
 		case *runtime.EventConsoleAPICalled:

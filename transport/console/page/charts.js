@@ -89,9 +89,9 @@ export class Chart {
     this.line = svg("path", { class: "grid cross", d: "" });
     e.append(this.line);
     this.box.replaceChildren(e, this.tip);
-    const notes = [];
+    const notes = d.series.some((s) => s.values.some((v) => v > 0)) ? [] : ["Nothing to show: no checks in the last five minutes."];
     if (partial !== null) notes.push(`Hatched: only some of the nodes have reported, ${d.nodes[partial]} of ${d.members[partial]} at ${clock(begin + partial * d.slot, true)}.`);
-    if (d.nodes.some((k) => !k)) notes.push("Gaps: no node that responds was running or counting.");
+    if (d.nodes.some((k) => !k)) notes.push("Gaps: none of the nodes that respond was running then.");
     this.note.textContent = notes.join(" ");
     this.read(this.pointer ?? null);
   }

@@ -23,6 +23,7 @@ function route() {
   if (session.allowed === "some" && view !== "signin") view = "inspect";
   for (const e of document.querySelectorAll("[data-view]")) e.hidden = e.dataset.view !== view;
   for (const a of document.querySelectorAll("nav a")) {
+    a.hidden = session.allowed === "none" || (session.allowed === "some" && a.hash !== "#/inspect");
     if (a.hash === "#/" + view) a.setAttribute("aria-current", "page");
     else a.removeAttribute("aria-current");
   }
@@ -36,7 +37,6 @@ function route() {
 
 // The health that nodes report, by its level on the page.
 const levels = { healthy: ["good", "Healthy"], degraded: ["warn", "Degraded"], stale_rules: ["warn", "Stale rules"], no_quorum: ["bad", "No quorum"] };
-const noConnection = "https://github.com/sluice-project/sluice/blob/main/docs/troubleshooting.md#sluicedown";
 
 // link is "wait", "live", "lost" or "paused". heard is when the last state came, in ms.
 const connection = { link: "wait", heard: 0 };
@@ -48,7 +48,8 @@ function banner(level, status, causes) {
   const content = JSON.stringify(causes);
   if ($("causes").dataset.content === content) return;
   $("causes").dataset.content = content;
-  $("causes").replaceChildren(...causes.map((c) => el("li", { "data-severity": c.severity }, c.text, c.doc ? " " : "", c.doc ? el("a", { href: c.doc, rel: "noreferrer" }, "What to do") : "")));
+  const linked = (c, i) => c.doc && causes.findIndex((other) => other.doc === c.doc) === i; // each page once
+  $("causes").replaceChildren(...causes.map((c, i) => el("li", { "data-severity": c.severity }, c.text, linked(c, i) ? el("a", { href: c.doc, rel: "noreferrer" }, "What to do") : null)));
 }
 
 // drawBanner says how the cluster is, and whether that is still so.
@@ -62,9 +63,9 @@ function drawBanner() {
   const self = s?.self || "the node";
   if (session.allowed === "none") banner("wait", "Not signed in", []);
   else if (session.allowed === "some") banner("wait", "Signed in for some domains", [{ text: "Inspect works for them. The other views need a caller with the verb read in all domains (\"*\")." }]);
-  else if (stale && connection.link === "lost") banner("bad", `No connection to ${self}`, [{ text: "The figures below are old. The node has stopped, or the network between it and this browser has failed. Trying again.", doc: noConnection }]);
-  else if (stale) banner("bad", `${self} does not respond`, [{ text: "The figures below are old. The connection is open, but the node sends nothing: its process may be stopped or overloaded.", doc: noConnection }]);
-  else if (connection.link === "lost" && !connection.heard) banner("bad", "No connection to the node", [{ text: "Trying again.", doc: noConnection }]);
+  else if (stale && connection.link === "lost") banner("bad", `No connection to ${self}`, [{ text: "The figures below are old. The node has stopped, or the network between it and this browser has failed. Trying again.", doc: session.runbook }]);
+  else if (stale) banner("bad", `${self} does not respond`, [{ text: "The figures below are old. The connection is open, but the node sends nothing: its process may be stopped or overloaded.", doc: session.runbook }]);
+  else if (connection.link === "lost" && !connection.heard) banner("bad", "No connection to the node", [{ text: "Trying again.", doc: session.runbook }]);
   else if (!s) banner("wait", "Connecting…", []);
   else {
     const [level, status] = levels[s.health.status] || ["warn", s.health.status];

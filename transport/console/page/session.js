@@ -3,8 +3,8 @@
 import * as client from "/console/client.js";
 import { $, el } from "/console/dom.js";
 
-// session has what the page knows about it. allowed is "none", "some" (of the domains) or "all". changed is called when it changes.
-export const session = { allowed: "all", changed: () => {}, watch: () => {} };
+// session has what the page knows about it: runbook is about a node that does not respond, allowed is "none", "some" (of the domains) or "all". changed is called when it changes.
+export const session = { allowed: "all", runbook: "", changed: () => {}, watch: () => {} };
 
 let retry = null;
 
@@ -37,6 +37,7 @@ export async function begin(code, token) {
   session.allowed = "all";
   if (location.hash === "#/signin") location.hash = "#/overview";
   session.changed();
+  drawWays();
   const again = retry;
   retry = null;
   session.watch();
@@ -53,7 +54,10 @@ export async function drawWays() {
   } catch {
     return; // the node does not answer, which watching says
   }
+  session.runbook = o.runbook;
   $("sign").hidden = $("token-form").hidden = !o.access_control;
+  $("sign-out").hidden = session.allowed === "none";
+  $("sign").textContent = session.allowed === "none" ? "Sign in" : "Account";
   const local = new URL(o.url);
   const step = (text, ...commands) => el("li", {}, text, ...commands.map((c) => el("pre", {}, el("code", {}, c))));
   const steps = [];
@@ -69,7 +73,7 @@ export async function drawWays() {
   } else {
     steps.push(step("On the node's machine, as the user that the node runs as, make a login URL, and open it here:", o.command));
   }
-  $("ways").replaceChildren(el("h3", {}, head), el("ol", { class: "ways" }, ...steps), el("p", { class: "small" }, "The URL is valid for one login within a minute."),
+  $("ways").replaceChildren(el("h3", {}, head), el(steps.length > 1 ? "ol" : "ul", { class: "ways" }, ...steps), el("p", { class: "small" }, "The URL is valid for one login within a minute."),
     o.access_control ? "" : el("p", { class: "small" }, "This node has no access control list, so there are no tokens to sign in with. Started with ", el("code", {}, "--callers"), ", it accepts tokens from any machine."));
 }
 

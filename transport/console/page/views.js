@@ -70,7 +70,7 @@ const ruleOf = (domain, name) => known.tree?.rules.find((r) => r.domain === doma
 
 // ---- overview ----
 
-const charts = { checks: new Chart($("chart"), rate), latency: new Chart($("latency"), duration) };
+const charts = { checks: new Chart($("chart"), (n) => (n < 1 ? String(+n.toPrecision(2)) : rate(n))), latency: new Chart($("latency"), duration) };
 
 function drawTraffic(s) {
   const t = s.total;
@@ -116,7 +116,7 @@ function nodeRow(m, s) {
   const o = m.own;
   const cell = (label, attributes, ...children) => el("td", { "data-label": label, ...attributes }, el("span", {}, ...children));
   const sub = (...what) => el("span", { class: "sub" }, ...what);
-  const none = el("span", { class: "empty" }, "–");
+  const none = () => el("span", { class: "empty" }, "–");
   const state = [m.state, sub(m.voter ? "voter" : "not a voter")];
   if (!m.alive) state.push(sub(m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));
   const quorum = !o ? [el("span", { class: "empty" }, "does not respond")]
@@ -130,15 +130,15 @@ function nodeRow(m, s) {
     if (h.below_replicas > h.unprotected) hands.push(`${h.below_replicas} below their number of replicas`);
     if (h.divergent) hands.push(`${h.divergent} to be merged`);
   }
-  const memory = o?.max_bytes ? [`${o.keys.toLocaleString("en")}`, meter(o.bytes / o.max_bytes, `${percent(o.bytes / o.max_bytes)} of the memory for counters`), sub(`${bytes(o.bytes)} of ${bytes(o.max_bytes)}`)] : [none];
+  const memory = o?.max_bytes ? [`${o.keys.toLocaleString("en")}`, meter(o.bytes / o.max_bytes, `${percent(o.bytes / o.max_bytes)} of the memory for counters`), sub(`${bytes(o.bytes)} of ${bytes(o.max_bytes)}`)] : [none()];
   return el("tr", { class: o && m.alive ? "" : "gone" },
     el("th", { scope: "row" }, m.name, m.name === s.self ? sub("this page's node") : null, m.address ? sub(el("span", { class: "mono" }, m.address)) : null, m.zone ? sub("zone " + m.zone) : null),
     cell("State", {}, ...state),
     cell("Quorum", {}, ...quorum),
-    cell("Uptime", {}, o ? duration(o.uptime) : none),
+    cell("Uptime", {}, o ? duration(o.uptime) : none()),
     cell("Keys and memory", {}, ...memory),
-    cell("Partitions owned", {}, `${m.owned.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, o ? sub(`replicas of ${o.partition_counts.replicas.toLocaleString("en")}`) : null),
-    cell("Handoffs", {}, hands.length ? hands.join(", ") : o ? el("span", { class: "empty" }, "none") : none),
+    cell("Partitions owned", {}, m.state === "missing" ? none() : `${m.owned.toLocaleString("en")} of ${m.partitions.toLocaleString("en")}`, o ? sub(`replicas of ${o.partition_counts.replicas.toLocaleString("en")}`) : null),
+    cell("Handoffs", {}, hands.length ? hands.join(", ") : o ? el("span", { class: "empty" }, "none") : none()),
     cell("Checks/s", { class: "num" }, typeof o?.checks === "number" ? rate(o.checks) : "–"),
     cell("Version", {}, m.version || "–"));
 }
@@ -149,8 +149,8 @@ const ruleView = { domain: "", sort: "checks", up: false };
 
 // columns of the table of rules: what each is sorted by, and its title.
 const columns = [
-  ["name", "Rule", (r) => r.name], ["limit", "Limit", (r) => r.rule?.rate ?? Infinity], ["checks", "Last five minutes", (r) => r.checks],
-  ["use", "Utilization", (r) => r.use ?? -1, "Checks per second of the rule's busiest key in the last minute, of the rate of its limit"],
+  ["name", "Rule", (r) => r.name], ["limit", "Limit", (r) => (r.rule?.rates.length ? Math.min(...r.rule.rates.map((l) => l.count / l.period)) : Infinity)], ["checks", "Last five minutes", (r) => r.checks],
+  ["use", "Utilization", (r) => r.use ?? -1, "Checks of the rule's busiest key in the last minute, of what its limits admit in that time"],
   ...kinds.map((k) => [k, k[0].toUpperCase() + k.slice(1), (r) => r[k]]),
 ];
 
@@ -178,10 +178,18 @@ export function selectDomain(domain) {
   if (known.state) drawRules();
 }
 
-// busiest returns the share of its limit's rate that the busiest key of a rule takes, undefined if that is not known.
-function busiest(r, rule) {
-  const keys = rule?.rate ? (known.top?.frequent || []).filter((k) => k.domain === r.domain && k.rule === r.name) : [];
-  return keys.length ? Math.max(...keys.map((k) => k.per_second)) / rule.rate : undefined;
+// share returns the part of its rule's limits that the checks of a key in the time covered took, undefined if that is not known: of
+// limits with longer periods, the counter may have more.
+function share(k) {
+  const covers = known.top.covers;
+  const of = (ruleOf(k.domain, k.rule)?.rates || []).filter((l) => l.period <= 60 && l.count > 0).map((l) => (k.per_second * covers) / (l.count * Math.max(1, covers / l.period)));
+  return of.length ? Math.max(...of) : undefined;
+}
+
+// busiest is the largest share of the keys of a rule.
+function busiest(r) {
+  const of = (known.top?.frequent || []).filter((k) => k.domain === r.domain && k.rule === r.name).map(share).filter((x) => x !== undefined);
+  return of.length ? Math.max(...of) : undefined;
 }
 
 function drawRules() {
@@ -192,7 +200,7 @@ function drawRules() {
     const rule = ruleOf(r.domain, r.name);
     const series = kinds.map((kind) => ({ kind, name: kind, values: history((slot) => slot.byRule.get(ruleKey(r))?.[kind] || 0) }));
     const checks = series.reduce((n, one) => n + one.values.reduce((a, b) => a + b, 0), 0);
-    return { ...r, rule, series, checks, use: busiest(r, rule) };
+    return { ...r, rule, series, checks, use: busiest(r) };
   });
   const idle = matching.filter((r) => !r.checks && !kinds.some((k) => r[k]));
   $("idle-text").textContent = idle.length ? `Show ${many(idle.length, "idle rule")}` : "Show idle rules";
@@ -252,18 +260,18 @@ export function onTop(t) {
   for (const [id, keys] of [["limited-rows", t.limited], ["frequent-rows", t.frequent]]) {
     const rows = keys.map((k) => {
       const text = spellAll(k.descriptor) + (k.cut ? " …" : "");
-      const limit = ruleOf(k.domain, k.rule)?.rate;
-      return [k.domain + "\n" + text, JSON.stringify([k, limit]), () => keyRow(k, text, id === "frequent-rows" && (limit ? percent(k.per_second / limit) : "–"))];
+      const part = id === "frequent-rows" && share(k);
+      return [k.domain + "\n" + text, JSON.stringify([k, part]), () => keyRow(k, text, part === undefined ? "–" : part && percent(part))];
     });
     if (!rows.length) rows.push(["", "", () => el("tr", {}, el("td", { colspan: 3, class: "empty" }, t.off ? "–" : "none"))]);
     put($(id), rows);
   }
 }
 
-function keyRow(k, text, share) {
+function keyRow(k, text, part) {
   const whole = !k.cut && !k.descriptor.some((e) => e.value.startsWith("redacted:"));
   const name = whole ? el("a", { class: "mono", href: linkTo(k.domain, spellAll(k.descriptor)), title: "Inspect this key" }, text) : el("span", { class: "mono" }, text);
-  return el("tr", {}, el("th", { scope: "row" }, name, el("span", { class: "sub" }, k.domain)), el("td", { class: "num" }, rate(k.per_second)), share ? el("td", { class: "num" }, share) : null);
+  return el("tr", {}, el("th", { scope: "row" }, name, el("span", { class: "sub" }, k.domain)), el("td", { class: "num" }, rate(k.per_second)), part ? el("td", { class: "num" }, part) : null);
 }
 
 $("rule-filter").addEventListener("input", () => known.state && drawRules());
