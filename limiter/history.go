@@ -20,7 +20,23 @@ type history struct {
 		all    track
 		tracks []*track
 		slot   int64 // the present one, 0 before the first
+
+		now     standings        // of the present slot
+		members [facts.Slots]int // as facts.Node.Members; slot n is at n % facts.Slots
+		calls   [facts.Slots][]uint64
 	}
+}
+
+// standings are what the history takes of a node at the turn of a slot: the size of the cluster, and the calls by the buckets of
+// their latency since the start.
+type standings struct {
+	members int
+	calls   []uint64
+}
+
+func (l *Limiter) standings(o Overview) standings {
+	_, latency := l.apiLatencies()
+	return standings{len(membersOf(o).Members), latency.Counts}
 }
 
 // track is one rule's, or that of all.
@@ -35,38 +51,48 @@ func (c *counts) load() facts.Counts {
 	return facts.Counts{Allowed: c.allowed.Load(), Denied: c.denied.Load(), Shadowed: c.shadowed.Load(), Failed: c.errors.Load()}
 }
 
-// advance ends the slots that are over at now.
-func (h *history) advance(now time.Time, active *activeRules, all *counts) {
+// advance ends the slots that are over at now. If that is more than one, it is not known which checks were in which, and they are
+// unknown. After the clock was set back the history restarts.
+func (h *history) advance(now time.Time, active *activeRules, all *counts, at standings) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.mu.active != active {
 		h.followLocked(active, all)
 	}
-	slot := now.UnixNano() / int64(facts.SlotTime)
-	if slot == h.mu.slot {
+	from, to := h.mu.slot, now.UnixNano()/int64(facts.SlotTime)
+	if to == from {
 		return
 	}
-	first := h.mu.slot == 0
-	h.mu.all.advance(h.mu.slot, slot, first)
-	for _, t := range h.mu.tracks {
-		t.advance(h.mu.slot, slot, first)
+	lost := to - from - 1 // slots that are unknown, from the present one on
+	if lost < 0 || lost > facts.Slots {
+		lost = facts.Slots
 	}
-	h.mu.slot = slot
-}
-
-// advance ends slot from, which gets the counts, and begins slot to. Those between are unknown and stay empty. After the clock was
-// set back the history restarts.
-func (t *track) advance(from, to int64, first bool) {
-	now := t.counts.load()
-	if to < from || to-from >= facts.Slots {
-		t.ring = [facts.Slots]facts.Counts{}
-	} else if !first {
-		for s := from + 1; s <= to; s++ {
-			t.ring[s%facts.Slots] = facts.Counts{}
+	h.mu.all.advance(to, lost)
+	for _, t := range h.mu.tracks {
+		t.advance(to, lost)
+	}
+	for s := max(0, to-1-lost); s < to; s++ {
+		h.mu.members[s%facts.Slots] = 0
+	}
+	if lost == 0 {
+		i := from % facts.Slots
+		h.mu.members[i] = max(at.members, h.mu.now.members) // one may have left, with its counts
+		h.mu.calls[i] = slices.Grow(h.mu.calls[i][:0], len(at.calls))
+		for b, n := range at.calls {
+			h.mu.calls[i] = append(h.mu.calls[i], n-h.mu.now.calls[b])
 		}
 	}
-	if !first && to > from {
-		t.ring[from%facts.Slots] = now.Minus(t.last)
+	h.mu.slot, h.mu.now = to, at
+}
+
+// advance ends the slot before slot to, which gets the counts, unless that slot and as many before it as are lost are unknown.
+func (t *track) advance(to, lost int64) {
+	now := t.counts.load()
+	for s := max(0, to-1-lost); s < to; s++ {
+		t.ring[s%facts.Slots] = facts.Counts{}
+	}
+	if lost == 0 {
+		t.ring[(to-1)%facts.Slots] = now.Minus(t.last)
 	}
 	t.last = now
 }
@@ -92,30 +118,35 @@ func (h *history) followLocked(active *activeRules, all *counts) {
 	}
 }
 
-// copyTo copies the slots before the present one to n and its rules.
-func (h *history) copyTo(n *facts.Node) {
+// copyTo copies the newest slots before the present one to n and its rules.
+func (h *history) copyTo(n *facts.Node, slots int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.mu.slot == 0 {
 		return
 	}
 	n.Slot = h.mu.slot - 1
-	n.History = h.mu.all.slots(n.Slot)
+	first := max(0, n.Slot-int64(min(slots, facts.Slots-1))+1) // the present one has the place of the oldest
+	n.History = h.mu.all.slots(first, n.Slot)
+	for s := first; s <= n.Slot; s++ {
+		n.Members = append(n.Members, h.mu.members[s%facts.Slots])
+		n.Calls = append(n.Calls, slices.Clone(h.mu.calls[s%facts.Slots]))
+	}
 	of := make(map[ruleName]*track, len(h.mu.tracks))
 	for _, t := range h.mu.tracks {
 		of[t.name] = t
 	}
 	for i := range n.ByRule {
 		if t := of[ruleName{n.ByRule[i].Domain, n.ByRule[i].Name}]; t != nil {
-			n.ByRule[i].History = t.slots(n.Slot)
+			n.ByRule[i].History = t.slots(first, n.Slot)
 		}
 	}
 }
 
-// slots returns the slots up to last, the oldest first. The present one has the place of the oldest.
-func (t *track) slots(last int64) []facts.Counts {
-	out := make([]facts.Counts, 0, facts.Slots-1)
-	for s := max(0, last-facts.Slots+2); s <= last; s++ {
+// slots returns the slots from first to last.
+func (t *track) slots(first, last int64) []facts.Counts {
+	out := make([]facts.Counts, 0, last-first+1)
+	for s := first; s <= last; s++ {
 		out = append(out, t.ring[s%facts.Slots])
 	}
 	return out
@@ -125,7 +156,7 @@ func (t *track) slots(last int64) []facts.Counts {
 func (l *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
-		l.history.advance(now, l.rules.Load(), &l.results)
+		l.history.advance(now, l.rules.Load(), &l.results, l.standings(l.config.Cluster(ctx)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -134,15 +165,14 @@ func (l *Limiter) RunHistory(ctx context.Context) error {
 	}
 }
 
-// FactsHere is this node's report of itself, with the history of its rules or without. Name and Boot are empty.
-func (l *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
+// FactsHere is this node's report of itself, with the newest slots of its history. Name, Boot and what is not the limiter's are
+// empty.
+func (l *Limiter) FactsHere(ctx context.Context, slots int) facts.Node {
 	o := l.config.Cluster(ctx)
 	active := l.rules.Load()
 	_, latency := l.apiLatencies()
-	n := facts.Node{
-		Rules: active.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
-		All: l.results.load(), Latency: facts.Latency(latency),
-	}
+	n := l.reportOf(&Members{MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: o.PartitionCounts})
+	n.All, n.Latency = l.results.load(), facts.Latency(latency)
 	n.ByRule = make([]facts.Rule, 0, len(active.counts.byName))
 	for name, c := range active.counts.byName {
 		n.ByRule = append(n.ByRule, facts.Rule{Domain: name.domain, Name: name.name, Counts: c.load()})
@@ -155,8 +185,8 @@ func (l *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 		n.ByRule = n.ByRule[:facts.MaxRules]
 	}
 	slices.SortFunc(n.ByRule, func(a, b facts.Rule) int { return name(&a).compare(name(&b)) })
-	if history {
-		l.history.copyTo(&n)
+	if slots > 0 {
+		l.history.copyTo(&n, slots)
 	}
 	return n
 }

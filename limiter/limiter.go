@@ -34,6 +34,8 @@ type Service interface {
 	Check(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
+	// Status returns the health of the cluster by the reports of all nodes.
+	Status(ctx context.Context) Status
 	// ReportLoad takes a service's report of its load for a pool, and sends it to the other nodes. The error is Invalid,
 	// NotFound or Rejected.
 	ReportLoad(ctx context.Context, r LoadReport) (PoolLoad, error)
@@ -79,6 +81,11 @@ type Config struct {
 	// respond in time. nil is a node without counters, or a single node.
 	KeyFacts    func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error)
 	AskKeyFacts func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
+	// Report sets the RulesError, Files, Insecure, Uptime, Keys, Bytes and MaxBytes of this node's report. AskFacts gets the
+	// reports of the other nodes, with the newest slots of their histories, and which of them did not respond in time. nil is
+	// a node without files, or a single node.
+	Report   func(*facts.Node)
+	AskFacts func(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	// Hasher makes counter keys; all nodes must have the same.
 	Hasher Hasher
 	// Gate bounds the checks in progress. nil is no bound.
@@ -200,7 +207,20 @@ func (l *Limiter) SetRules(set *rules.Set) {
 func (l *Limiter) Rules() *rules.Set { return l.rules.Load().set }
 
 // Members implements Service.
-func (l *Limiter) Members(ctx context.Context) Members { return membersOf(l.config.Cluster(ctx)) }
+func (l *Limiter) Members(ctx context.Context) Members {
+	m := membersOf(l.config.Cluster(ctx))
+	m.Health = JudgeHealth(m, []facts.Node{l.reportOf(&m)}, nil)
+	return m
+}
+
+// reportOf is what this node reports of itself without its counts.
+func (l *Limiter) reportOf(m *Members) facts.Node {
+	n := facts.Node{Rules: l.rules.Load().hash, MayDecide: m.MayDecide, Reason: m.Reason, PartitionCounts: facts.PartitionCounts(m.PartitionCounts)}
+	if l.config.Report != nil {
+		l.config.Report(&n)
+	}
+	return n
+}
 
 // Check implements Service.
 func (l *Limiter) Check(ctx context.Context, b *Batch) error {

@@ -30,6 +30,8 @@ type Members struct {
 	PartitionCounts PartitionCounts
 	Clocks          Clocks
 	LostRules       []LostRule
+	// Health is judged by this node alone; that of Status by the reports of all.
+	Health Health
 }
 
 // Member is one member, its partitions, and its standing with this node.

@@ -80,7 +80,9 @@ Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 no node answers, 4 INCONCLUSIVE.`,
   sluice audit --addr n1,n2,n3 --inline-limits=false --domain audit --descriptor-key user \
       --algorithm fixed_window --align epoch --limit 10 --period 1h --until-exhausted`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -107,7 +109,7 @@ Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 no node answers, 4 INCONCLUSIVE.`,
 	return cmd
 }
 
-func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
+func (f *auditFlags) run(ctx context.Context, out, stderr io.Writer) (err error) {
 	c, err := f.config()
 	if err != nil {
 		return usageError(err)
@@ -148,7 +150,12 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 			}
 		}()
 	}
+	line := newProgress(stderr)
+	if line.out != nil {
+		c.Progress = func(p audit.Progress) { line.show(p.Elapsed, p.All, auditProgress(p)) }
+	}
 	report, err := audit.Run(ctx, c)
+	line.clear()
 	if report != nil {
 		v := struct {
 			Verdict audit.Verdict `json:"verdict"`

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/audit"
@@ -12,47 +11,60 @@ import (
 // auditText is a report for people.
 func auditText(r *audit.Report) string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(r.Nodes, ", "))
-	fmt.Fprintf(w, "run\t%s, %v by %d callers\n", r.Run, round(r.Took), r.Callers)
-	fmt.Fprintf(w, "checks\t%d, %.0f/s\n", r.Checks, r.Rate)
-	fmt.Fprintf(w, "latency\tp50 %v, p99 %v, max %v\n", round(r.Latency.P50), round(r.Latency.P99), round(r.Latency.Max))
-	fmt.Fprintf(w, "admitted\t%d%s\n", r.Admitted, bySource(r, func(d audit.Decided) int64 { return d.Admitted }))
-	fmt.Fprintf(w, "denied\t%d%s\n", r.Denied, bySource(r, func(d audit.Decided) int64 { return d.Denied }))
-	fmt.Fprintf(w, "over quota\t%s", keysText(r.Over))
+	var w, specs, keys grid
+	fmt.Fprintf(&w, "nodes\t%s\n", strings.Join(r.Nodes, ", "))
+	fmt.Fprintf(&w, "run\t%s, %v by %d callers\n", r.Run, round(r.Took), r.Callers)
+	fmt.Fprintf(&w, "checks\t%d, %.0f/s\n", r.Checks, r.Rate)
+	fmt.Fprintf(&w, "latency\tp50 %v, p99 %v, max %v\n", round(r.Latency.P50), round(r.Latency.P99), round(r.Latency.Max))
+	fmt.Fprintf(&w, "admitted\t%d%s\n", r.Admitted, bySource(r, func(d audit.Decided) int64 { return d.Admitted }))
+	fmt.Fprintf(&w, "denied\t%d%s\n", r.Denied, bySource(r, func(d audit.Decided) int64 { return d.Denied }))
+	fmt.Fprintf(&w, "over quota\t%s", keysText(r.Over))
 	if r.Sources["share"].Admitted+r.Sources["open"].Admitted > 0 {
-		fmt.Fprintf(w, "; by what owners admitted, %s", keysText(r.OverByOwners))
+		fmt.Fprintf(&w, "; by what owners admitted, %s", keysText(r.OverByOwners))
 	}
-	fmt.Fprintln(w)
-	fmt.Fprintf(w, "under quota\t%s, of %d that were denied\n", keysText(r.Under), r.AtLimit)
-	fmt.Fprintf(w, "errors\t%s\n", plural(r.FinalErrors, "check without an answer", "checks without an answer"))
-	fmt.Fprintf(w, "retries\t%s, %s sent to another node\n",
+	fmt.Fprintln(&w)
+	fmt.Fprintf(&w, "under quota\t%s, of %d that were denied\n", keysText(r.Under), r.AtLimit)
+	fmt.Fprintf(&w, "errors\t%s\n", plural(r.FinalErrors, "check without an answer", "checks without an answer"))
+	fmt.Fprintf(&w, "retries\t%s, %s sent to another node\n",
 		plural(r.AmbiguousRetries, "ambiguous retry", "ambiguous retries"), plural(r.ReroutedCalls, "call", "calls"))
-	fmt.Fprintf(w, "longest gap\t%s\n", gapText(r))
-	w.Flush()
-	b.WriteByte('\n')
-	specs := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(specs, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
+	fmt.Fprintf(&w, "longest gap\t%s\n", gapText(r))
+	fmt.Fprintln(&specs, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
 	for _, s := range r.Specs {
-		fmt.Fprintf(specs, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
+		fmt.Fprintf(&specs, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
 	}
-	specs.Flush()
+	b.WriteString(w.String() + "\n" + specs.String())
 	for _, k := range r.Errors {
 		fmt.Fprintf(&b, "\nerror %s: %s, %s\n  %s\n", k.Kind, plural(k.Attempts, "attempt", "attempts"),
 			plural(k.Final, "check without an answer", "checks without an answer"), k.Example)
 	}
 	if len(r.Violations) > 0 {
 		b.WriteString("\nThe worst keys, with units that are certain:\n")
-		keys := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(keys, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY OWNERS\tUNDER\tAMBIGUOUS RETRIES")
+		fmt.Fprintln(&keys, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY OWNERS\tUNDER\tAMBIGUOUS RETRIES")
 		for _, f := range r.Violations {
-			fmt.Fprintf(keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverByOwners, f.Under, f.Ambiguous)
+			fmt.Fprintf(&keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverByOwners, f.Under, f.Ambiguous)
 		}
-		keys.Flush()
+		b.WriteString(keys.String())
 	}
-	fmt.Fprintf(&b, "\n%s\n", verdictText(r))
+	verdict, why, _ := strings.Cut(verdictText(r), ": ")
+	fmt.Fprintf(&b, "\n%s: %s\n", paint(bold, paint(verdictColours[r.Verdict()], verdict)), why)
 	return b.String()
 }
+
+// auditProgress is the text of one second.
+func auditProgress(p audit.Progress) string {
+	over := paint(green, "excess 0")
+	if p.Over.Units > 0 {
+		over = paint(red, "excess "+keysText(p.Over))
+	}
+	text := fmt.Sprintf("%s, %d of %d keys at limit, %d checks", over, p.Exhausted, p.Keys, p.Checks)
+	if p.Errors > 0 {
+		text += paint(red, fmt.Sprintf(", %d errors", p.Errors))
+	}
+	return text
+}
+
+// verdictColours are those of the last line.
+var verdictColours = map[audit.Verdict]string{audit.Pass: green, audit.Fail: red, audit.Inconclusive: yellow}
 
 // verdictText is the verdict with its reason.
 func verdictText(r *audit.Report) string {

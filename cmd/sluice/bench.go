@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-project/sluice/internal/load"
@@ -34,6 +36,7 @@ type benchFlags struct {
 	timeout          time.Duration
 	connections      int
 	seed             uint64
+	compare          string
 	output           string
 	tls              clientTLS
 	token            tokenFlags
@@ -98,6 +101,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 no node answers.`,
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
 	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by all callers")
 	flags.Uint64Var(&f.seed, "seed", 0, "the same seed checks the same keys in the same order; 0: a new one")
+	flags.StringVar(&f.compare, "compare", "", "`file` with the report (-o json) of an earlier run, to print the changes since")
 	f.tls.register(flags)
 	f.token.register(flags)
 	registerOutput(flags, &f.output)
@@ -115,6 +119,10 @@ func apisHelp() string {
 }
 
 func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error) {
+	before, err := f.readCompare()
+	if err != nil {
+		return usageError(fmt.Errorf("--compare: %w", err))
+	}
 	kind, err := api.Find(f.api)
 	if err != nil {
 		return usageError(fmt.Errorf("--%w", err))
@@ -140,15 +148,19 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	if err := load.Probe(ctx, target, work.Prefix, f.batch); err != nil {
 		return noAnswer(nodes, err)
 	}
-	if terminal(stderr) {
-		work.Progress = func(p load.Progress) { fmt.Fprint(stderr, "\r\x1b[K", progressText(p)) }
-		defer fmt.Fprint(stderr, "\r\x1b[K")
+	line := newProgress(stderr)
+	if line.out != nil {
+		work.Progress = func(p load.Progress) { line.show(p.Elapsed, f.warmup+f.duration, progressText(p)) }
 	}
 	result, err := load.Run(ctx, target, work)
+	line.clear()
 	if err != nil {
 		return usageError(err)
 	}
 	b := benchOf(f, result)
+	if before != nil {
+		b.Compared = compared(before, &b)
+	}
 	if err := write(out, f.output, benchText(&b, result), b); err != nil {
 		return err
 	}
@@ -223,16 +235,6 @@ func parseBenchLimit(text string) (l api.Limit, err error) {
 	return l, nil
 }
 
-// terminal reports whether w may be a terminal.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
 // benchJSON is the answer of `sluice bench -o json`. Times are in seconds.
 type benchJSON struct {
 	API             string                  `json:"api"`
@@ -254,6 +256,23 @@ type benchJSON struct {
 	FailedCalls     int64                   `json:"failed_calls"`
 	FirstError      string                  `json:"first_error,omitempty"`
 	Sources         map[string]load.Decided `json:"sources"`
+	// Histogram counts calls by latency.
+	Histogram []benchBucket `json:"histogram"`
+	Compared  []benchChange `json:"compared,omitempty"`
+}
+
+// benchBucket has the calls with a latency below Below and not below that of the bucket before.
+type benchBucket struct {
+	Below float64 `json:"below"`
+	Calls int64   `json:"calls"`
+}
+
+// benchChange is a figure of this run and of an earlier one. Change is relative, for example 0.1 for a tenth more.
+type benchChange struct {
+	Figure string  `json:"figure"`
+	Before float64 `json:"before"`
+	Now    float64 `json:"now"`
+	Change float64 `json:"change"`
 }
 
 type benchLatency struct {
@@ -281,6 +300,7 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 		},
 		Allowed: all.Allowed, Denied: all.Denied, Errors: r.Failed, FailedCalls: r.FailedCalls, Sources: map[string]load.Decided{},
 	}
+	b.Histogram = histogramOf(r.Latency)
 	if r.FirstError != nil {
 		b.FirstError = r.FirstError.Error()
 	}
@@ -293,34 +313,135 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 }
 
 func benchText(b *benchJSON, r *load.Result) string {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
-	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(b.Concurrency, "caller", "callers"),
+	var w grid
+	fmt.Fprintf(&w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
+	fmt.Fprintf(&w, "load\t%s, %s, %s a call, %s", b.API, plural(b.Concurrency, "caller", "callers"),
 		plural(b.Batch, "check", "checks"), plural(b.Keys, "key", "keys"))
 	if b.Skew != 0 {
-		fmt.Fprintf(w, " with a skew of %v", b.Skew)
+		fmt.Fprintf(&w, " with a skew of %v", b.Skew)
 	}
 	if b.Rate != 0 {
-		fmt.Fprintf(w, ", at most %v checks/s", b.Rate)
+		fmt.Fprintf(&w, ", at most %v checks/s", b.Rate)
 	}
-	fmt.Fprintln(w)
-	fmt.Fprintf(w, "measured\t%v\n", r.Took.Round(time.Millisecond))
-	fmt.Fprintf(w, "calls\t%d, %.0f/s\n", b.Calls, b.CallsPerSecond)
-	fmt.Fprintf(w, "checks\t%d, %.0f/s\n", b.Checks, b.ChecksPerSecond)
+	fmt.Fprintln(&w)
+	fmt.Fprintf(&w, "measured\t%v\n", r.Took.Round(time.Millisecond))
+	fmt.Fprintf(&w, "calls\t%d, %.0f/s\n", b.Calls, b.CallsPerSecond)
+	fmt.Fprintf(&w, "checks\t%d, %.0f/s\n", b.Checks, b.ChecksPerSecond)
 	if b.Calls > 0 {
 		l := &b.Latency
-		fmt.Fprintf(w, "latency\tp50 %v, p90 %v, p99 %v, p99.9 %v, max %v\n", short(l.P50), short(l.P90), short(l.P99), short(l.P999), short(l.Max))
+		fmt.Fprintf(&w, "latency\tp50 %v, p90 %v, p99 %v, p99.9 %v, max %v\n", short(l.P50), short(l.P90), short(l.P99), short(l.P999), short(l.Max))
 	}
-	fmt.Fprintf(w, "allowed\t%d%s\n", b.Allowed, sourcesText(r, func(d load.Decided) int64 { return d.Allowed }))
-	fmt.Fprintf(w, "denied\t%d%s\n", b.Denied, sourcesText(r, func(d load.Decided) int64 { return d.Denied }))
-	fmt.Fprintf(w, "errors\t%s", plural(b.Errors, "check", "checks"))
+	fmt.Fprintf(&w, "allowed\t%d%s\n", b.Allowed, sourcesText(r, func(d load.Decided) int64 { return d.Allowed }))
+	fmt.Fprintf(&w, "denied\t%d%s\n", b.Denied, sourcesText(r, func(d load.Decided) int64 { return d.Denied }))
+	fmt.Fprintf(&w, "errors\t%s", plural(b.Errors, "check", "checks"))
 	if b.Errors > 0 {
-		fmt.Fprintf(w, ", %s\nfirst error\t%s", plural(b.FailedCalls, "failed call", "failed calls"), b.FirstError)
+		fmt.Fprintf(&w, ", %s\nfirst error\t%s", plural(b.FailedCalls, "failed call", "failed calls"), b.FirstError)
 	}
-	fmt.Fprintln(w)
-	w.Flush()
-	return text.String()
+	fmt.Fprintln(&w)
+	return w.String() + histogramText(b.Histogram) + comparedText(b.Compared)
+}
+
+// readCompare reads the report of --compare, nil without one.
+func (f *benchFlags) readCompare() (*benchJSON, error) {
+	if f.compare == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(f.compare)
+	if err != nil {
+		return nil, err
+	}
+	b := new(benchJSON)
+	if err := json.Unmarshal(text, b); err != nil || b.Calls == 0 {
+		return nil, fmt.Errorf("%s is not a report of sluice bench -o json with any calls", f.compare)
+	}
+	if b.API != f.api || b.Concurrency != f.callers || b.Batch != f.batch || b.Keys != f.keys || b.Skew != f.skew || b.Rate != f.rate {
+		return nil, fmt.Errorf("%s is of another load: want --api %s --concurrency %d --batch %d --keys %d --skew %v --rate %v",
+			f.compare, b.API, b.Concurrency, b.Batch, b.Keys, b.Skew, b.Rate)
+	}
+	return b, nil
+}
+
+func compared(before, now *benchJSON) (list []benchChange) {
+	for _, c := range []benchChange{
+		{Figure: "checks/s", Before: before.ChecksPerSecond, Now: now.ChecksPerSecond},
+		{Figure: "p50", Before: before.Latency.P50, Now: now.Latency.P50},
+		{Figure: "p90", Before: before.Latency.P90, Now: now.Latency.P90},
+		{Figure: "p99", Before: before.Latency.P99, Now: now.Latency.P99},
+		{Figure: "p99.9", Before: before.Latency.P999, Now: now.Latency.P999},
+		{Figure: "errors", Before: float64(before.Errors), Now: float64(now.Errors)},
+	} {
+		if c.Before != 0 {
+			c.Change = c.Now/c.Before - 1
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+func comparedText(list []benchChange) string {
+	if list == nil {
+		return ""
+	}
+	var w grid
+	fmt.Fprint(&w, "\nFIGURE\tBEFORE\tNOW\tCHANGE")
+	for _, c := range list {
+		show := func(v float64) string { return fmt.Sprintf("%.0f", v) }
+		if c.Figure[0] == 'p' {
+			show = func(v float64) string { return short(v).String() }
+		}
+		change := "-"
+		if c.Before != 0 {
+			change = fmt.Sprintf("%+.1f%%", 100*c.Change)
+		}
+		fmt.Fprintf(&w, "\n%s\t%s\t%s\t%s", c.Figure, show(c.Before), show(c.Now), change)
+	}
+	return w.String()
+}
+
+// histogramOf counts calls in buckets that end at 1, 2 and 5 of each power of ten.
+func histogramOf(h *hdrhistogram.Histogram) []benchBucket {
+	list := []benchBucket{}
+	if h.TotalCount() == 0 {
+		return list
+	}
+	ends := []int64{1, 2, 5}
+	at, end := 0, int64(0)
+	next := func() {
+		end = ends[at%3] * int64(math.Pow10(at/3))
+		at++
+	}
+	for next(); end <= h.Min(); next() {
+	}
+	for _, bar := range h.Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		for bar.From >= end {
+			next()
+		}
+		below := time.Duration(end).Seconds()
+		if len(list) == 0 || list[len(list)-1].Below != below {
+			list = append(list, benchBucket{Below: below})
+		}
+		list[len(list)-1].Calls += bar.Count
+	}
+	return list
+}
+
+func histogramText(list []benchBucket) string {
+	var all int64
+	for _, b := range list {
+		all += b.Calls
+	}
+	var w grid
+	for _, b := range list {
+		share := float64(b.Calls) / float64(all)
+		fmt.Fprintf(&w, "  below %v\t[%s]\t%5.1f%%\t%d\n", short(b.Below), bar(share, 40), 100*share, b.Calls)
+	}
+	if all == 0 {
+		return ""
+	}
+	return "\nlatency of calls\n" + w.String()
 }
 
 // sourcesText lists the counts of decisions by source.
@@ -348,16 +469,15 @@ func short(seconds float64) time.Duration {
 	return d.Round(time.Second)
 }
 
-// progressText is the line of one second.
+// progressText is the text of one second.
 func progressText(p load.Progress) string {
 	state := ""
 	if p.Warming {
-		state = " (warming up)"
+		state = "warming up, "
 	}
-	text := fmt.Sprintf("%v%s: %d checks/s, %d denied, %v a call", p.Elapsed.Round(time.Second), state,
-		p.Decided.Allowed+p.Decided.Denied, p.Decided.Denied, short(p.Latency.Seconds()))
+	text := fmt.Sprintf("%s%d checks/s, %d denied, %v a call", state, p.Decided.Allowed+p.Decided.Denied, p.Decided.Denied, short(p.Latency.Seconds()))
 	if p.FirstError != nil {
-		text += fmt.Sprintf(", %d errors, the first: %.80s", p.Failed, strings.ReplaceAll(p.FirstError.Error(), "\n", " "))
+		text += paint(red, fmt.Sprintf(", %d errors, the first: %.80s", p.Failed, strings.ReplaceAll(p.FirstError.Error(), "\n", " ")))
 	}
 	return text
 }

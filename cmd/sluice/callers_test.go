@@ -50,7 +50,7 @@ func TestKnownDomains(t *testing.T) {
 	if code, out, errs := check("team-typo"); code != exitNoVerdict || !strings.HasSuffix(out, "; known: mine, team-a)\n") {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
-	if code, out, errs := check("blind-typo"); code != exitNoVerdict || out != "not limited: no rule matches\n" {
+	if code, out, errs := check("blind-typo"); code != exitNoVerdict || out != "NOT LIMITED: no rule matches\n" {
 		t.Errorf("without the verb read: %d %q %q", code, out, errs)
 	}
 	if code, out, errs := check("secret"); code != exitNoAnswer || strings.Contains(out+errs, "team-a") {

@@ -59,10 +59,10 @@ func (f *clientFlags) registerNode(cmd *cobra.Command) {
 }
 
 // registerOperator registers the flags of commands of operators that print JSON too.
-func (f *clientFlags) registerOperator(cmd *cobra.Command) {
+func (f *clientFlags) registerOperator(cmd *cobra.Command, formats ...string) {
 	f.register(cmd)
 	f.registerPlace(cmd)
-	registerOutput(cmd.Flags(), &f.output)
+	registerOutput(cmd.Flags(), &f.output, formats...)
 	f.operator = true
 }
 
@@ -336,51 +336,56 @@ func sourceName(d *sluicev1.Decision) string {
 	return strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
 }
 
+// decisionText is a decision in one line: the verdict, what is left, how long to wait, and who decided.
 func decisionText(d *sluicev1.Decision, why unmatched) string {
-	var b strings.Builder
-	switch {
-	case noRule(d) && !d.Allowed:
-		return fmt.Sprintf("denied: no rule matches%s\n", why)
-	case noRule(d):
-		return fmt.Sprintf("not limited: no rule matches%s\n", why)
-	case d.Source == sluicev1.Source_SOURCE_UNMATCHED:
-		return fmt.Sprintf("allowed: unlimited\nrule %s\n", d.Rule)
-	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SHADOW:
-		b.WriteString("allowed (shadow: would be denied)")
-	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC:
-		b.WriteString("allowed (above the limit, out of the rule's pool)")
-	case d.Verdict == sluicev1.Verdict_VERDICT_ALLOWED_SOFT:
-		b.WriteString("allowed (above the limit, within its soft margin)")
-	case d.Allowed:
-		b.WriteString("allowed")
-	case d.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER:
-		b.WriteString("denied for good (the cost is above the limit)")
-	default:
-		b.WriteString("denied")
+	verdict, by := paint(green, "ALLOWED"), "rule "+printable(d.Rule)
+	if !d.Allowed {
+		verdict = paint(red, "DENIED")
 	}
-	if d.Limit != nil {
-		fmt.Fprintf(&b, ": %d of %d remaining", d.GetRemaining(), d.GetLimit())
+	if d.Owner != "" {
+		by += ", node " + d.Owner
+	}
+	switch d.Source {
+	case sluicev1.Source_SOURCE_UNMATCHED, sluicev1.Source_SOURCE_OWNED, sluicev1.Source_SOURCE_FORWARDED:
+	default:
+		by += ", source " + sourceName(d)
+	}
+	var facts []string
+	fact := func(format string, args ...any) { facts = append(facts, fmt.Sprintf(format, args...)) }
+	switch {
+	case noRule(d) && d.Allowed:
+		return fmt.Sprintf("%s: no rule matches%s\n", paint(yellow, "NOT LIMITED"), why)
+	case noRule(d):
+		return fmt.Sprintf("%s: no rule matches%s\n", verdict, why)
+	case d.Source == sluicev1.Source_SOURCE_UNMATCHED:
+		fact("unlimited")
+	case d.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER && d.GetLimit() == 0:
+		fact("blocked (limit is 0)")
+	case d.Verdict == sluicev1.Verdict_VERDICT_DENIED_NEVER:
+		fact("the cost is above the limit of %d, so it is never admitted", d.GetLimit())
+	default:
+		note := map[sluicev1.Verdict]string{
+			sluicev1.Verdict_VERDICT_ALLOWED_SHADOW:  "shadow: it would be denied",
+			sluicev1.Verdict_VERDICT_ALLOWED_ELASTIC: "above the limit, out of the rule's pool",
+			sluicev1.Verdict_VERDICT_ALLOWED_SOFT:    "above the limit, within its soft margin",
+		}[d.Verdict]
+		if note != "" {
+			fact("%s", note)
+		}
+		if d.Limit != nil {
+			fact("%d/%d left", d.GetRemaining(), d.GetLimit())
+		}
 	}
 	if d.DelayNs > 0 {
-		fmt.Fprintf(&b, ", wait %v", time.Duration(d.DelayNs))
+		fact("wait %s", brief(time.Duration(d.DelayNs)))
 	}
 	if d.RetryAfterNs != nil {
-		fmt.Fprintf(&b, ", retry after %v", roundUp(d.GetRetryAfterNs()))
+		fact("retry in %s", brief(time.Duration(d.GetRetryAfterNs())))
 	}
 	if d.ResetAfterNs > 0 {
-		fmt.Fprintf(&b, ", resets after %v", roundUp(d.ResetAfterNs))
+		fact("resets in %s", brief(time.Duration(d.ResetAfterNs)))
 	}
-	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Owner, sourceName(d))
-	return b.String()
-}
-
-// roundUp rounds a wait up to whole milliseconds: a client that waits as long as printed never retries too early.
-func roundUp(ns int64) time.Duration {
-	const ms = int64(time.Millisecond)
-	if ns > 1<<62 {
-		return time.Duration(ns)
-	}
-	return time.Duration((ns + ms - 1) / ms * ms)
+	return fmt.Sprintf("%s  %s  (%s)\n", verdict, strings.Join(facts, ", "), by)
 }
 
 func seconds(ns int64) float64 { return time.Duration(ns).Seconds() }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -107,7 +106,7 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 		return err
 	}
 	fmt.Fprintln(out, "They agree:")
-	if err := printMembers(out, "text", members); err != nil {
+	if err := fprint(out, membersText(members, false)); err != nil {
 		return err
 	}
 	if err := showChecks(ctx, out, clients); err != nil {
@@ -198,8 +197,9 @@ func showChecks(ctx context.Context, out io.Writer, clients []apiClient) error {
 		if d.Error != nil {
 			return fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message)
 		}
-		text := decisionText(d, unmatched{})
-		fmt.Fprintf(out, "  asked n%d: %s\n", at+1, strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n            "))
+		if err := fprint(out, fmt.Sprintf("  asked n%d: %s", at+1, decisionText(d, unmatched{}))); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (d *demo) printHints(out io.Writer) {
 Try, in another terminal:
   bin/sluice check --domain auth auth_type=login user=me
   bin/sluice check --addr 127.0.0.1:%d --domain auth -o json auth_type=login user=me
-  bin/sluice members --addr 127.0.0.1:%d
+  bin/sluice status --addr 127.0.0.1:%d
   curl -i 127.0.0.1:%d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
   curl 127.0.0.1:%d/metrics
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -129,9 +129,8 @@ func limitText(p *sluicev1.Limit) string {
 
 // inspectionText is the answer for people.
 func inspectionText(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.InspectResponse) string {
-	var b strings.Builder
-	facts := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fact := func(name, format string, args ...any) { fmt.Fprintf(facts, name+"\t"+format+"\n", args...) }
+	var facts grid
+	fact := func(name, format string, args ...any) { fmt.Fprintf(&facts, name+"\t"+format+"\n", args...) }
 	typed, shown := descriptorText(req.Descriptor_), descriptorText(res.Shown)
 	fact("key", "%s %s", printable(req.Domain), typed)
 	if shown != typed {
@@ -148,8 +147,7 @@ func inspectionText(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.Inspec
 		fact("rule", "%s (%s)", printable(res.Rule), res.Reason)
 	}
 	if res.Rule == "" || res.Unlimited {
-		facts.Flush()
-		return b.String()
+		return facts.String()
 	}
 	fact("partition", "%d, generation %d", res.Partition, res.Generation)
 	fact("owner", "%s", cmp.Or(res.Owner, "no node that may decide has answered"))
@@ -170,23 +168,22 @@ func inspectionText(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.Inspec
 	if len(res.Missing) > 0 {
 		fact("no answer", "from %s", strings.Join(res.Missing, ", "))
 	}
-	facts.Flush()
 	if len(res.Limits) == 0 {
-		return b.String()
+		return facts.String()
 	}
-	b.WriteByte('\n')
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "SPENT\tREMAINING\tRESETS IN\tLIMIT\tNAME")
+	var table grid
+	fmt.Fprintln(&table, "SPENT\tREMAINING\tRESETS IN\tLIMIT\tNAME")
 	for _, l := range res.Limits {
 		reset := "-"
 		if l.ResetAfterNs > 0 {
-			reset = roundUp(l.ResetAfterNs).String()
+			reset = brief(time.Duration(l.ResetAfterNs))
 		}
-		fmt.Fprintf(table, "%d\t%d\t%s\t%s\t%s\n", l.Spent, l.Remaining, reset, limitText(l.Limit), printable(l.Name))
+		used := float64(l.Spent) / float64(max(1, l.Spent+l.Remaining))
+		fmt.Fprintf(&table, "[%s] %d\t%d\t%s\t%s\t%s\n", bar(used, 10), l.Spent, l.Remaining, reset, limitText(l.Limit), printable(l.Name))
 	}
-	table.Flush()
+	text := facts.String() + "\n" + table.String()
 	if !res.Counted {
-		b.WriteString("there is no counter: nothing was spent, or the limits were reset\n")
+		text += "there is no counter: nothing was spent, or the limits were reset\n"
 	}
-	return b.String()
+	return text
 }

@@ -20,7 +20,7 @@ func TestInspectCommand(t *testing.T) {
 	code, out, errs := cli("inspect", "--addr", addr, "--domain", "auth", "user=ann")
 	for _, want := range []string{
 		`(?m)^key +auth user=ann$`, `(?m)^rule +auth/user \(the rule at .*\)$`, `(?m)^partition +\d+, generation \d+$`,
-		`(?m)^owner +n1$`, `(?m)^replicas +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
+		`(?m)^owner +n1$`, `(?m)^replicas +-$`, `(?m)^\[##########\] 2 +0 +\S+ +2 in .* auth/user$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("want %s in\n%s(%d %s)", want, out, code, errs)
@@ -69,8 +69,8 @@ granted        30 in 2 leases; n2 has 7
 denial caches  n3
 no answer      from n4
 
-SPENT  REMAINING  RESETS IN  LIMIT                     NAME
-130    0          1.301s     100 in 1s (token bucket)  "per user"
+SPENT             REMAINING  RESETS IN  LIMIT                     NAME
+[##########] 130  0          1.4s       100 in 1s (token bucket)  "per user"
 `
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)

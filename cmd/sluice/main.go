@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	_ "time/tzdata"
@@ -98,8 +99,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:               "sluice",
-		Short:             "A distributed rate limiter: a cluster of equal nodes without an external store",
+		Use:   "sluice",
+		Short: "A distributed rate limiter: a cluster of equal nodes without an external store",
+		Example: "  sluice demo                                        three nodes on this machine\n" +
+			"  sluice status                                      is the cluster healthy?\n" +
+			"  sluice check --domain auth auth_type=login user=me may this client go on?\n" +
+			"  sluice rules test examples/rules                   do the rules do what they should?\n" +
+			"  sluice audit --discover --until-exhausted          does the cluster keep its limits?",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Args:              onlyCommands,
@@ -108,29 +114,70 @@ func newRoot() *cobra.Command {
 		Version:           versionString(),
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(),
-		newRules(), newCallers(), newCert(), newTokenCommand(), &cobra.Command{
-			Use:   "version",
-			Short: "Print the version",
-			Args:  cobra.NoArgs,
-			Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "sluice", versionString()) },
-		})
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run", []*cobra.Command{newServe(), newDemo()}},
+		{"Query", []*cobra.Command{newStatus(), newTop(), newInspect(), newCheck(), newMembers(), newHealth(), newConsole()}},
+		{"Rules", []*cobra.Command{newRules()}},
+		{"Test", []*cobra.Command{newBench(), newAudit()}},
+		{"Security", []*cobra.Command{newCallers(), newCert(), newTokenCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "sluice", versionString()) },
+	})
 	return root
 }
 
-// prepare fills the flags of any command from the environment, and checks --output.
+// prepare fills the flags of any command from the environment.
 func prepare(cmd *cobra.Command, _ []string) error {
 	if err := settleFromEnv(cmd.Flags(), lookupEnv); err != nil {
 		return usageError(err)
 	}
-	if f := cmd.Flags().Lookup("output"); f != nil && f.Value.String() != "text" && f.Value.String() != "json" {
-		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.Value))
-	}
 	return nil
 }
 
-func registerOutput(flags *pflag.FlagSet, output *string) {
-	flags.StringVarP(output, "output", "o", "text", "text or json")
+// oneOf is a flag with one of these values, the first by default.
+type oneOf struct {
+	value  *string
+	values []string
+}
+
+func (o oneOf) String() string {
+	if o.value == nil {
+		return ""
+	}
+	return *o.value
+}
+
+func (o oneOf) Type() string { return "" }
+
+// Set implements pflag.Value.
+func (o oneOf) Set(text string) error {
+	if !slices.Contains(o.values, text) {
+		return fmt.Errorf("want %s", strings.Join(o.values, ", "))
+	}
+	*o.value = text
+	return nil
+}
+
+// registerOutput adds --output. Commands that list have wide too.
+func registerOutput(flags *pflag.FlagSet, output *string, formats ...string) {
+	if formats == nil {
+		formats = []string{"text", "json"}
+	}
+	*output = formats[0]
+	flags.VarP(oneOf{output, formats}, "output", "o", "output `format`: "+strings.Join(formats, ", "))
 }
 
 // write prints text or, if format is json, v. An error ends the process with exitDenied.
@@ -138,8 +185,7 @@ func write(out io.Writer, format, text string, v any) error {
 	if format == "json" {
 		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
 	}
-	_, err := io.WriteString(out, text)
-	return withCode(exitDenied, err)
+	return withCode(exitDenied, fprint(out, text))
 }
 
 // helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.

@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
@@ -32,10 +30,10 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return err
 			}
-			return printMembers(cmd.OutOrStdout(), f.output, resp)
+			return write(cmd.OutOrStdout(), f.output, membersText(resp, f.output == "wide"), membersOf(resp))
 		},
 	}
-	f.registerOperator(cmd)
+	f.registerOperator(cmd, "text", "wide", "json")
 	cmd.AddCommand(newForget(), newBootstrap(), newAcceptLoss())
 	return cmd
 }
@@ -140,28 +138,29 @@ type lostRuleJSON struct {
 	Left   float64 `json:"left"`
 }
 
-func printMembers(out io.Writer, format string, r *adminv1alpha1.MembersResponse) error {
-	h := r.GetPartitionCounts()
-	list := struct {
-		Self            string              `json:"self"`
-		Ring            string              `json:"ring"`
-		Partitions      int32               `json:"partitions"`
-		VoterSet        *setJSON            `json:"voter_set,omitempty"`
-		MayDecide       bool                `json:"may_decide"`
-		Reason          string              `json:"reason,omitempty"`
-		Unreached       []string            `json:"unreached,omitempty"`
-		PartitionCounts partitionCountsJSON `json:"partition_counts"`
-		LostRules       []lostRuleJSON      `json:"lost_rules,omitempty"`
-		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
-		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
-		ClockCorrection float64      `json:"clock_correction,omitempty"`
-		Members         []memberJSON `json:"members"`
-	}{
-		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, VoterSet: setOf(r.VoterSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
-		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
-		Members: make([]memberJSON, len(r.Members)), PartitionCounts: partitionCountsJSON{
-			h.GetOwned(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetReplicas(), h.GetTakingOver(), h.GetDivergent(), h.GetLost(),
-		},
+// membersJSON is the answer of `sluice members -o json`.
+type membersJSON struct {
+	Self            string              `json:"self"`
+	Health          *limiter.Health     `json:"health,omitempty"`
+	Ring            string              `json:"ring"`
+	Partitions      int32               `json:"partitions"`
+	VoterSet        *setJSON            `json:"voter_set,omitempty"`
+	MayDecide       bool                `json:"may_decide"`
+	Reason          string              `json:"reason,omitempty"`
+	Unreached       []string            `json:"unreached,omitempty"`
+	PartitionCounts partitionCountsJSON `json:"partition_counts"`
+	LostRules       []lostRuleJSON      `json:"lost_rules,omitempty"`
+	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
+	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
+	ClockCorrection float64      `json:"clock_correction,omitempty"`
+	Members         []memberJSON `json:"members"`
+}
+
+func membersOf(r *adminv1alpha1.MembersResponse) membersJSON {
+	list := membersJSON{
+		Self: r.Self, Health: healthOf(r.Health), Ring: r.Ring, Partitions: r.Partitions, VoterSet: setOf(r.VoterSet), MayDecide: r.MayDecide,
+		Reason: r.Reason, Unreached: r.Unreached, ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
+		Members: make([]memberJSON, len(r.Members)), PartitionCounts: countsOf(r.PartitionCounts),
 	}
 	for _, x := range r.LostRules {
 		list.LostRules = append(list.LostRules, lostRuleJSON{x.Domain, x.Rule, seconds(x.LeftNs)})
@@ -169,19 +168,22 @@ func printMembers(out io.Writer, format string, r *adminv1alpha1.MembersResponse
 	for i, m := range r.Members {
 		list.Members[i] = memberOf(m)
 	}
-	return write(out, format, membersText(r), list)
+	return list
 }
 
-// membersText is a table of the members, and how the node that answers stands.
-func membersText(r *adminv1alpha1.MembersResponse) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	zones := slices.ContainsFunc(r.Members, func(m *adminv1alpha1.Member) bool { return m.Zone != "" })
-	fmt.Fprint(w, "NAME\tSTATE\tVOTER\tALIVE\tASSIGNED\tOWNED\tGRPC\tHTTP\tPEER\tVERSION")
-	if zones {
-		fmt.Fprint(w, "\tZONE")
+func countsOf(h *adminv1alpha1.PartitionCounts) partitionCountsJSON {
+	return partitionCountsJSON{
+		h.GetOwned(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetReplicas(), h.GetTakingOver(), h.GetDivergent(), h.GetLost(),
 	}
-	fmt.Fprintln(w)
+}
+
+// membersText is the health, a table of the members, and how the node that answers stands.
+func membersText(r *adminv1alpha1.MembersResponse, wide bool) string {
+	var w grid
+	fmt.Fprint(&w, "NAME\tSTATE\tVOTER\tALIVE\tASSIGNED\tOWNED\tGRPC\tVERSION")
+	if wide {
+		fmt.Fprint(&w, "\tHTTP\tPEER\tGOSSIP\tZONE\tBOOT")
+	}
 	for _, m := range r.Members {
 		name, voter := m.Name, "no"
 		if m.Name == r.Self {
@@ -190,14 +192,13 @@ func membersText(r *adminv1alpha1.MembersResponse) string {
 		if m.Voter {
 			voter = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", name, m.State, voter, aliveText(m), m.Partitions, m.Owned,
-			orDash(m.GrpcAddress), orDash(m.HttpAddress), orDash(m.PeerAddress), orDash(m.Version))
-		if zones {
-			fmt.Fprintf(w, "\t%s", orDash(m.Zone))
+		fmt.Fprintf(&w, "\n%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s", name, m.State, voter, aliveText(m), m.Partitions, m.Owned, orDash(m.GrpcAddress), orDash(m.Version))
+		if wide {
+			fmt.Fprintf(&w, "\t%s\t%s\t%s\t%s\t%s", orDash(m.HttpAddress), orDash(m.PeerAddress), orDash(m.GossipAddress), orDash(m.Zone), orDash(m.Boot))
 		}
-		fmt.Fprintln(w)
 	}
-	w.Flush()
+	var b strings.Builder
+	b.WriteString(healthLine(r.Health) + w.String())
 	fmt.Fprintf(&b, "%d partitions, ring %s, as seen by %s (*)\n%s", r.Partitions, orDash(r.Ring), r.Self, setText(r.VoterSet))
 	switch {
 	case r.MayDecide:
@@ -226,7 +227,7 @@ func aliveText(m *adminv1alpha1.Member) string {
 	case m.SilentNs == nil:
 		return "no"
 	}
-	return fmt.Sprintf("no, silent %v", time.Duration(*m.SilentNs).Round(100*time.Millisecond))
+	return "no, silent " + brief(time.Duration(*m.SilentNs))
 }
 
 func orDash(s string) string { return cmp.Or(s, "-") }

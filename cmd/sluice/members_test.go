@@ -64,18 +64,18 @@ func TestPrintMembers(t *testing.T) {
 		want         string
 	}{
 		{"three", "text", whole, `
-NAME  STATE    VOTER  ALIVE             ASSIGNED  OWNED  GRPC           HTTP           PEER           VERSION
-n1 *  serving  yes    yes               511       500    10.0.0.1:7460  10.0.0.1:7461  10.0.0.1:7462  v1
-n2    serving  yes    no, silent 1m23s  510       21     10.0.0.2:7460  10.0.0.2:7461  10.0.0.2:7462  v1
-n3    missing  yes    no                0         0      -              -              -              -
-n4    joining  no     yes               0         0      -              -              -              -
+NAME  STATE    VOTER  ALIVE             ASSIGNED  OWNED  GRPC           VERSION
+n1 *  serving  yes    yes               511       500    10.0.0.1:7460  v1
+n2    serving  yes    no, silent 1m24s  510       21     10.0.0.2:7460  v1
+n3    missing  yes    no                0         0      -              -
+n4    joining  no     yes               0         0      -              -
 1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
 voter set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
 n1 may decide
 n1 owns 500 partitions, 1 of them without a complete replica elsewhere, 6 below their number of replicas; handing over 2, taking over 4, replicas 3, divergent states 5
 `},
 		{"without a majority", "text", lost, `
-NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 1021 partitions, ring 01, as seen by n1 (*)
 voter set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 voters are alive, and a majority is 2
@@ -84,15 +84,25 @@ n1 owns 1021 partitions, 1021 of them without a complete replica elsewhere, 0 be
 		{"the only voter", "text", &adminv1alpha1.MembersResponse{
 			Self: "n1", MayDecide: true, VoterSet: &adminv1alpha1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
 		}, `
-NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 0 partitions, ring -, as seen by n1 (*)
 voter set: n1 (version 3 of 18e9-f5; a majority is 1)
 n1 is the only voter: rules with replication: sync wait for no replica
 n1 may decide
 n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
+		{"health", "text", &adminv1alpha1.MembersResponse{Self: "n1", Health: &adminv1alpha1.Health{
+			Status: "degraded", Summary: "Degraded: n3, a voter, has been silent for 12s", Causes: []*adminv1alpha1.HealthCause{{Severity: "warning"}},
+		}}, `
+Degraded: n3, a voter, has been silent for 12s
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
+0 partitions, ring -, as seen by n1 (*)
+voter set: unknown
+n1 may not decide
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
+`},
 		{"lost state", "text", without, `
-NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
+NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may decide
@@ -105,17 +115,17 @@ counters of 25 partitions of n1 are lost: bring back the nodes that had them, or
 			`"lost_rules":[{"domain":"api","rule":"api/user","left":2470.4}],"members":[]}
 `},
 		{"of an earlier version", "text", early, `
-NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
-n1 *  serving  no     no     0         0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
+n1 *  serving  no     no     0         0      -     -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
 n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 `},
-		{"zones", "text", zones, `
-NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION  ZONE
-n1 *  serving  no     no     0         0      -     -     -     -        eu-1a
-n2    serving  no     no     0         0      -     -     -     -        -
+		{"zones", "wide", zones, `
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION  HTTP  PEER  GOSSIP  ZONE   BOOT
+n1 *  serving  no     no     0         0      -     -        -     -     -       eu-1a  -
+n2    serving  no     no     0         0      -     -        -     -     -       -      -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
@@ -127,9 +137,9 @@ n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below th
 			`{"name":"n2","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
 `},
 		{"a clock that is off", "text", off, `
-NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
-n1    serving  no     no     0         0      -     -     -     -
-n2 *  serving  no     no     0         0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
+n1    serving  no     no     0         0      -     -
+n2 *  serving  no     no     0         0      -     -
 0 partitions, ring -, as seen by n2 (*)
 voter set: unknown
 n2 may not decide
@@ -138,9 +148,9 @@ clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
 `},
 		{"clocks without a majority", "text", apart, `
-NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  HTTP  PEER  VERSION
-n1 *  serving  no     no     0         0      -     -     -     -
-n2    serving  no     no     0         0      -     -     -     -
+NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
+n1 *  serving  no     no     0         0      -     -
+n2    serving  no     no     0         0      -     -
 0 partitions, ring -, as seen by n1 (*)
 voter set: unknown
 n1 may not decide
@@ -170,7 +180,7 @@ clocks: no majority agrees, so each node aligns new windows with its own clock; 
 `},
 	} {
 		var out bytes.Buffer
-		if err := printMembers(&out, c.format, c.r); err != nil {
+		if err := write(&out, c.format, membersText(c.r, c.format == "wide"), membersOf(c.r)); err != nil {
 			t.Fatal(err)
 		}
 		if got := "\n" + out.String(); got != c.want {
@@ -231,7 +241,7 @@ func TestForgetCommand(t *testing.T) {
 			"sluice: " + addr + ": this node is leaving; ask another\n"},
 		{"no argument", nil, nil, 2, "", "sluice: accepts 1 arg(s), received 0\n"},
 		{"two arguments", []string{"n2", "n3"}, nil, 2, "", "sluice: accepts 1 arg(s), received 2\n"},
-		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: --output: \"xml\" is neither text nor json\n"},
+		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: invalid argument \"xml\" for \"-o, --output\" flag: want text, json\n"},
 	} {
 		node.err = c.err
 		code, stdout, stderr := cli(append([]string{"members", "forget", "--addr", addr}, c.args...)...)

@@ -43,9 +43,12 @@ Exit codes: 0 valid, 1 an error in a file, 2 wrong usage.`,
 				return &codedError{exitDenied, err}
 			}
 			out := cmd.OutOrStdout()
+			var list grid
+			fmt.Fprintln(&list, "DOMAIN\tRULE\tLIMITS")
 			for _, r := range set.Rules() {
-				fmt.Fprintf(out, "%s\t%s\n", r.Name, describe(r))
+				fmt.Fprintf(&list, "%s\t%s\t%s\n", r.Domain, r.Name, describe(r))
 			}
+			fmt.Fprint(out, list.String())
 			for _, w := range set.Warnings() {
 				fmt.Fprintf(out, "warning: %v\n", w)
 			}
@@ -216,7 +219,7 @@ func describeLimit(l bucket.Limit) string {
 	if l.Unlimited {
 		return "unlimited"
 	}
-	period := "in " + l.Period.String()
+	period := "in " + exact(l.Period)
 	if l.Align == bucket.AlignCalendar {
 		period = fmt.Sprintf("each calendar %v", l.Unit)
 		if l.Zone != "" {

@@ -17,12 +17,32 @@ func TestTopText(t *testing.T) {
 			{Domain: "api", Count: 7, PerSecond: 0.1, Cut: true, Descriptor_: []*sluicev1.Entry{{Key: "x", Value: "\x1b[2J\t"}}},
 		},
 	}
-	want := "most limited keys of the last 1m10s, by n1, n2\nwithout n3\n" +
-		"PER SECOND  DENIED  DOMAIN  KEY                     RULE\n" +
-		"10.0        700 -3  api     tier=free \"user=ann b\"  \"per user\"\n" +
-		"0.1         7       api     \"x=\\x1b[2J\\t\" …         \n"
-	if got := topText("limited", res); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
+	for _, c := range []struct {
+		f    topFlags
+		want string
+	}{
+		{topFlags{sort: "rate"}, "limited keys of the last 1m10s: 2 keys, 10.1 denied/s together; from n1, n2\nno answer from n3\n" +
+			"PER SECOND  SHARE      DOMAIN  KEY                     RULE\n" +
+			"10.0        ##### 99%  api     tier=free \"user=ann b\"  \"per user\"\n" +
+			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …         \n"},
+		{topFlags{sort: "count", clientFlags: clientFlags{output: "wide"}}, "limited keys of the last 1m10s: 2 keys, 10.1 denied/s together; from n1, n2\nno answer from n3\n" +
+			"PER SECOND  SHARE      DOMAIN  KEY                     RULE        DENIED\n" +
+			"10.0        ##### 99%  api     tier=free \"user=ann b\"  \"per user\"  700 (-3)\n" +
+			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …                     7\n"},
+	} {
+		if got := painted.ReplaceAllString(c.f.text("limited", res), ""); got != c.want {
+			t.Errorf("%s\nwant\n%s", got, c.want)
+		}
+	}
+	f := topFlags{by: "limited", sort: "rate"}
+	for _, k := range []struct {
+		key      byte
+		again    bool
+		by, sort string
+	}{{'f', true, "frequent", "rate"}, {'k', false, "frequent", "key"}, {'l', true, "limited", "key"}, {'c', false, "limited", "count"}} {
+		if again := f.key(k.key); again != k.again || f.by != k.by || f.sort != k.sort {
+			t.Errorf("%c: %v %s %s", k.key, again, f.by, f.sort)
+		}
 	}
 }
 
@@ -34,7 +54,7 @@ func TestTopCommand(t *testing.T) {
 		cli("check", "--addr", addr, "--domain", "auth", "user=ann")
 	}
 	code, out, errs := cli("top", "--addr", addr, "--once")
-	if code != 0 || !strings.Contains(out, "most limited keys of the last") || !strings.Contains(out, "user=ann") || !strings.Contains(out, " 3 ") {
+	if code != 0 || !strings.Contains(out, "limited keys of the last") || !strings.Contains(out, "user=ann") || !strings.Contains(out, "1 key") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	code, out, _ = cli("top", "--addr", addr, "--once", "--by", "frequent", "-o", "json", "--domain", "auth")

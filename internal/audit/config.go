@@ -54,6 +54,8 @@ type Config struct {
 	Clocks model.Clocks
 	// Log, if set, gets each check as a line of JSON; see [Check].
 	Log io.Writer
+	// Progress, if set, is called each second, by one goroutine.
+	Progress func(Progress)
 	// Seed makes the choice of keys, nodes and pauses repeatable. 0: a random one.
 	Seed uint64
 	// DialOptions are added to those of every connection.

@@ -27,6 +27,7 @@ type run struct {
 	name   string // the prefix of its keys
 	keys   *keys
 	pace   *pace
+	tally  *tally // nil without Config.Progress
 	log    *logWriter
 	start  time.Time
 	began  int64 // start, in Unix ns
@@ -62,6 +63,11 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	r.start = time.Now()
 	r.began = r.start.UnixNano()
 	r.pace = newPace(c.Rate)
+	done, watching := make(chan struct{}), sync.WaitGroup{}
+	if c.Progress != nil {
+		r.tally = newTally(r.keys.len())
+		watching.Go(func() { r.watch(done) })
+	}
 	loading, stop := context.WithTimeout(ctx, c.Duration)
 	loadAll(loading, callers, anyKey(r.keys.len()))
 	stop()
@@ -73,6 +79,8 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		stop()
 		left = e.left()
 	}
+	close(done)
+	watching.Wait()
 	report := r.report(callers)
 	report.Unexhausted = left
 	if report.Checks > 0 && !slices.ContainsFunc(callers, func(c *caller) bool { return c.heard }) {

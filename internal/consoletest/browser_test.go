@@ -37,12 +37,13 @@ func open(t *testing.T, p *process, width, height int64, dark bool) *tab {
 
 // openAt shows an address of a console in a window of this size. Errors of the page fail the test, but for rejections, which the
 // test asked for.
-func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
+func openAt(t *testing.T, address string, width, height int64, dark bool, options ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	if chromium == "" {
 		t.Skip("there is no Chromium: apt-get install chromium, or say where it is in SLUICE_CHROMIUM")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+	options = append(options, chromedp.DefaultExecAllocatorOptions[:]...)
+	options = append(options, chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("font-render-hinting", "none"))
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(stop)
@@ -58,7 +59,8 @@ func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
 				text += " " + x.Description
 			}
 		case *log.EventEntryAdded:
-			if e.Entry.Source != log.EntrySourceNetwork { // rejected and lost connections
+			// Rejected and lost connections; and over HTTP by a name, browsers ignore a header and say so.
+			if e.Entry.Source != log.EntrySourceNetwork && !strings.Contains(e.Entry.Text, "Cross-Origin-Opener-Policy header has been ignored") {
 				text = string(e.Entry.Level) + ": " + e.Entry.Text
 			}
 		case *runtime.EventConsoleAPICalled:
@@ -73,16 +75,8 @@ func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scheme := "light"
-	if dark {
-		scheme = "dark"
-	}
-	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
-			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-		}})
-		return err
-	}), chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
+	b.colors(dark)
+	b.do(chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -141,8 +135,31 @@ func (b *tab) truly(what, condition string) {
 	until(b.t, what, 20*time.Second, func() bool { return js[bool](b, "Boolean(%s)", condition) })
 }
 
+// view goes to a view by its URL.
+func (b *tab) view(name string) {
+	b.t.Helper()
+	js[bool](b, "(location.hash = %q, true)", "#/"+name)
+	b.truly("the view "+name, fmt.Sprintf(`!document.querySelector("[data-view=%s]").hidden`, strings.Split(name, "/")[0]))
+}
+
+// colors emulates a colour scheme.
+func (b *tab) colors(dark bool) {
+	b.t.Helper()
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+		}})
+		return err
+	}))
+}
+
 // inspect types a key into the form and asks.
 func (b *tab) inspect(domain, descriptor string) {
 	b.t.Helper()
+	b.view("inspect")
 	b.do(chromedp.SetValue("#i-domain", domain), chromedp.SetValue("#i-descriptor", descriptor), chromedp.Click("#inspect-form button[type=submit]"))
 }

@@ -20,11 +20,16 @@ func TestWatched(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
 	b := open(t, nodes[0], 1280, 900, false)
-	b.shows("#link-text", "Live")
-	b.shows("h1", "Console of n1")
-	b.shows("#cluster", "3 members, 3 of them may decide")
+	b.shows("#age", "live")
+	b.shows("#self", "n1")
+	b.shows("#status", "Healthy")
+	b.shows("#cluster", "3 members, 3 with quorum")
 	b.shows("#member-rows", "n3")
+	b.view("rules/shop")
+	b.shows("#rule-none", "No checks in the last five minutes")
+	b.do(chromedp.Click("#rule-idle"))
 	b.shows("#rule-rows", "requests per user")
+	b.shows("#rule-rows", "5 in 1m")
 
 	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
@@ -40,14 +45,22 @@ func TestWatched(t *testing.T) {
 		}
 	})
 	b.truly("checks are shown", `parseFloat(document.querySelector("#t-allowed").textContent) > 20 && parseFloat(document.querySelector("#t-shadowed").textContent) > 5`)
-	b.truly("the rule shows them", `[...document.querySelectorAll("#rule-rows tr")].some((r) => r.textContent.includes("other pages") && parseFloat(r.querySelector("[data-label=Shadowed]").textContent) > 5)`)
+	b.truly("the rule shows them, the busiest first", `document.querySelector("#rule-rows tr").textContent.includes("other pages") && [...document.querySelectorAll("#rule-rows tr")].some((r) => r.textContent.includes("other pages") && parseFloat(r.querySelector("[data-label=Shadowed]").textContent) > 5)`)
 	b.shows("#frequent-rows", "path=/secret-page")
 	b.truly("a slot has a chart", `document.querySelector("#rule-rows svg.spark path.ps") !== null`)
+	b.truly("the busiest key is above the limit", `parseFloat(document.querySelector("#rule-rows tr [data-label=Utilization]").textContent) > 100`)
+	b.do(chromedp.Click("#rule-head th:first-child button"))
+	b.truly("the rules are sorted by name", `document.querySelector("#rule-head th").ariaSort === "ascending" && [...document.querySelectorAll("#rule-rows th .mono")].every((e, i, all) => !i || all[i - 1].textContent <= e.textContent)`)
+	b.view("keys")
 
 	// A key from the list, looked into by a click.
-	b.do(chromedp.Click("#frequent-rows button"))
+	b.do(chromedp.Click("#frequent-rows a"))
 	b.shows("#inspection h3", "other pages")
-	b.shows("#inspection", "n")
+	if at := js[string](b, "location.hash"); at != "#/inspect/shop/path%3D%2Fsecret-page" {
+		t.Errorf("the URL of the key is %q", at)
+	}
+	js[bool](b, "(history.back(), true)")
+	b.truly("back leads to the keys", `!document.querySelector("[data-view=keys]").hidden`)
 
 	// A counter that is used up, and reset.
 	for i := range 6 {
@@ -59,10 +72,13 @@ func TestWatched(t *testing.T) {
 	b.shows("#inspection h3", "shop/user/action=checkout")
 	b.shows("#inspection", "redacted:")
 	b.truly("5 of 5 are spent", `document.querySelector("#inspection td[data-label=Spent]").textContent === "5"`)
+	if at := js[string](b, "location.href"); strings.Contains(at, "ann") {
+		t.Errorf("a private value is in the URL %q", at)
+	}
 	if hash := b.text("#inspection .facts code"); strings.Contains(hash, "ann") {
 		t.Errorf("shown elsewhere as %q", hash)
 	}
-	if top := b.text("#keys"); strings.Contains(top, "ann") {
+	if top := b.text("[data-view=keys]"); strings.Contains(top, "ann") {
 		t.Errorf("a private value is among the keys: %q", top)
 	}
 	b.do(chromedp.Click("#reset-open"))
@@ -80,9 +96,11 @@ func TestWatched(t *testing.T) {
 	}
 	b.truly("n3 is seen to be gone", `[...document.querySelectorAll("#member-rows tr.gone")].some((r) => r.textContent.startsWith("n3"))`)
 	b.shows("#say", "n3")
-	b.shows("#cluster", "2 of them may decide")
+	b.shows("#cluster", "2 with quorum")
+	b.shows("#status", "Degraded")
+	b.shows("#causes", "n3")
 	b.truly("the others own all", `[...document.querySelectorAll("#member-rows tr:not(.gone) td[data-label='Partitions owned']")].reduce((n, c) => n + parseInt(c.textContent), 0) === 1021`)
-	b.shows("#link-text", "Live")
+	b.shows("#age", "live")
 
 	// The page's own node stops: it says so, and stop takes no longer for who watches.
 	stop()
@@ -91,7 +109,8 @@ func TestWatched(t *testing.T) {
 	if err := nodes[0].cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("#link-text", "Lost")
+	b.shows("#status", "No connection to n1")
+	b.shows("#age", "last update")
 	b.shows("#say", "The connection to n1 is lost")
 	if err := nodes[0].cmd.Wait(); err != nil || time.Since(began) > 15*time.Second {
 		t.Errorf("stopping took %v: %v", time.Since(began), err)
@@ -104,8 +123,8 @@ func TestTokens(t *testing.T) {
 	file, tokens := callers(t)
 	nodes := startCluster(t, "--callers", file)
 	b := openAt(t, "http://"+nodes[0].http+"/console", 1280, 900, false)
-	b.truly("the page asks for a login", `document.querySelector("#token-dialog").open`)
-	b.shows("#link-text", "Not signed in")
+	b.truly("the page asks for a token", `document.activeElement.id === "token"`)
+	b.shows("#status", "Not signed in")
 	if rows := b.text("#member-rows") + b.text("#rule-rows"); rows != "" {
 		t.Errorf("shown to nobody: %q", rows)
 	}
@@ -113,9 +132,9 @@ func TestTokens(t *testing.T) {
 		b.do(chromedp.SendKeys("#token", token+kb.Enter))
 	}
 	enter("sluice_wrong")
-	b.truly("it asks again", `document.querySelector("#token-dialog").open && document.querySelector("#token-why").textContent.includes("rejected this token")`)
+	b.truly("it asks again", `document.querySelector("#signin-why").textContent.includes("rejected this token")`)
 	enter(tokens["viewer"])
-	b.shows("#link-text", "Live")
+	b.shows("#age", "live")
 	b.shows("#member-rows", "n3")
 	if where := js[string](b, `location.href + document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`); strings.Contains(where, tokens["viewer"]) || strings.Contains(where, "sluice-") {
 		t.Errorf("a script can read the token or the session: %s", where)
@@ -145,21 +164,22 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	use := func(token string) {
-		b.do(chromedp.Click("#token-open"))
+		b.do(chromedp.Click("#sign"))
 		enter(token)
+		b.truly("the token is taken", `document.querySelector("[data-view=signin]").hidden`)
 	}
 	use(tokens["operator"])
-	b.shows("#link-text", "Live")
+	b.shows("#age", "live")
 	b.inspect("shop", "user=ann")
 	b.truly("an operator is offered a reset", `document.querySelector("#reset-open") !== null`)
 	use(tokens["tenant"]) // of one domain
-	b.shows("#notice", "may not read in all domains")
+	b.shows("#status", "Signed in for some domains")
 	b.inspect("shop", "user=ann")
 	b.shows("#inspection h3", "requests per user")
 	b.inspect("other", "user=ann")
 	b.shows("#inspection", "may not read in the domain")
-	b.do(chromedp.Click("#token-open"), chromedp.Click("#token-forget"))
-	b.truly("it asks again", `document.querySelector("#token-dialog").open`)
+	b.do(chromedp.Click("#sign"), chromedp.Click("#sign-out"))
+	b.shows("#status", "Not signed in")
 }
 
 // TestLogin: the address of sluice console logs in once, and its code does not stay in the address.
@@ -172,13 +192,17 @@ func TestLogin(t *testing.T) {
 	}
 	address := strings.TrimSpace(string(out))
 	b := openAt(t, address, 1280, 900, false)
-	b.shows("#link-text", "Live")
-	if at := js[string](b, "location.href"); at != "http://"+p.http+"/console" {
+	b.shows("#age", "live")
+	if at := js[string](b, "location.href"); at != "http://"+p.http+"/console#/overview" {
 		t.Errorf("the address is %q", at)
 	}
 	again := openAt(t, address, 1280, 900, false)
-	again.truly("it asks for a login", `document.querySelector("#token-dialog").open`)
-	again.shows("#token-why", "login address is not valid")
+	again.shows("#status", "Not signed in")
+	again.shows("#signin-why", "login URL is not valid")
+	again.shows("#ways", "sluice console --addr "+p.grpc)
+	if js[bool](again, `[...document.querySelectorAll("#sign, #token-form")].some((e) => !e.hidden)`) {
+		t.Error("a node without access control asks for a token")
+	}
 }
 
 // TestReadable: in both colour schemes and on a phone, everything can be read, reached and named.
@@ -198,34 +222,38 @@ func TestReadable(t *testing.T) {
 	}{{1280, false}, {1280, true}, {360, false}, {360, true}} {
 		t.Run(fmt.Sprintf("%d, dark %v", c.width, c.dark), func(t *testing.T) {
 			b := open(t, nodes[1], c.width, 740, c.dark)
-			b.shows("#link-text", "Live")
+			b.shows("#age", "live")
 			b.shows("#limited-rows", "redacted:")
 			b.inspect("shop", "user=ann action=checkout")
 			b.shows("#inspection", "Counter now")
-			b.do(chromedp.Click("#tree-box summary"))
-			b.truly("the tree is there", `document.querySelector("#tree li code")`)
-			if wide := js[string](b, `document.documentElement.scrollWidth > innerWidth ? [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && getComputedStyle(e).position !== "absolute").map((e) => e.tagName + "#" + e.id + "." + e.className).join(" ") || "something" : ""`); wide != "" {
-				t.Errorf("%d wide, the page scrolls sideways: %s", c.width, wide)
+			for _, view := range []string{"overview", "nodes", "rules", "keys", "inspect", "signin"} {
+				b.view(view)
+				if view == "rules" {
+					b.shows("#rule-rows", "search")
+					b.do(chromedp.Click("#rule-idle"), chromedp.Click("#tree-box summary"))
+					b.truly("the tree is there", `document.querySelector("#tree li code")`)
+				}
+				if wide := js[string](b, "%s", sideways); wide != "" {
+					t.Errorf("%s: %d wide, the page scrolls sideways: %s", view, c.width, wide)
+				}
+				for _, fault := range js[[]string](b, "%s", faults) {
+					t.Errorf("%s: %s", view, fault)
+				}
 			}
 			if dark := js[bool](b, `matchMedia("(prefers-color-scheme: dark)").matches && getComputedStyle(document.body).backgroundColor === "rgb(15, 22, 27)"`); dark != c.dark {
 				t.Errorf("dark is %v", dark)
 			}
-			for _, fault := range js[[]string](b, "%s", faults) {
-				t.Error(fault)
-			}
-			b.do(chromedp.Click("#token-open"))
-			for _, fault := range js[[]string](b, "%s", faults) {
-				t.Errorf("in the dialog: %s", fault)
-			}
 			// That is worth something only if faults are found.
-			b.do(chromedp.Click("#token-cancel"))
-			js[bool](b, `(document.querySelector("#keys").insertAdjacentHTML("beforeend", "<input class=planted><p class=planted>faint</p>"), document.querySelector("p.planted").style.color = "rgb(127 127 127 / .5)", true)`)
+			js[bool](b, `(document.querySelector("[data-view=signin]").insertAdjacentHTML("beforeend", "<input class=planted><p class=planted>faint</p>"), document.querySelector("p.planted").style.color = "rgb(127 127 127 / .5)", true)`)
 			if planted := strings.Join(js[[]string](b, "%s", faults), "; "); !strings.Contains(planted, "input.planted “” has no label") || !strings.Contains(planted, "p.planted “faint” has a contrast of ") {
 				t.Errorf("of what was planted, this is found: %q", planted)
 			}
 		})
 	}
 }
+
+// sideways names what is wider than the window.
+const sideways = `document.documentElement.scrollWidth > innerWidth ? [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && getComputedStyle(e).position !== "absolute").map((e) => e.tagName + "#" + e.id + "." + e.className).join(" ") || "something" : ""`
 
 // faults finds what people who see badly, or use a keyboard or a screen reader, would stumble over. It is written down here in the
 // place of axe: names, labels, structure, contrast (WCAG 2.2 AA), targets.
@@ -243,7 +271,7 @@ const faults = `(() => {
     level = l;
   }
   for (const s of document.querySelectorAll("section, nav, dialog, [role=region]")) if (!s.ariaLabel && !document.getElementById(s.getAttribute("aria-labelledby"))?.textContent) out.push(where(s) + " has no name");
-  for (const i of all("input")) if (!i.labels?.length) out.push(where(i) + " has no label");
+  for (const i of all("input, select")) if (!i.labels?.length) out.push(where(i) + " has no label");
   for (const b of all("button, a, summary")) if (!b.textContent.trim() && !b.ariaLabel) out.push(where(b) + " has no name");
   for (const s of all("svg")) if (s.getAttribute("role") !== "img" || !s.getAttribute("aria-label")) out.push("a picture has no name");
   for (const i of document.images) if (!i.hasAttribute("alt")) out.push(where(i) + " has no alt");
@@ -268,13 +296,13 @@ const faults = `(() => {
     if (got < (large ? 3 : 4.5)) out.push(where(e) + " has a contrast of " + got.toFixed(2));
     if (parseFloat(s.fontSize) < 12) out.push(where(e) + " is " + s.fontSize + " small");
   }
-  for (const e of all("svg path")) {
+  for (const e of all("svg.plot > path")) {
     const s = getComputedStyle(e), box = e.closest("section");
     if (s.stroke !== "none" && !e.matches(".grid") && contrast(rgb(s.stroke), ground(box)) < 3) out.push("a line has a contrast of " + contrast(rgb(s.stroke), ground(box)).toFixed(2));
   }
   for (const e of all("button, input")) {
     const r = e.getBoundingClientRect();
-    if (r.height < 24 && !e.matches(".keylink")) out.push(where(e) + " is " + r.height + " high");
+    if (r.height < 24) out.push(where(e) + " is " + r.height + " high");
   }
   return out;
 })()`
@@ -287,7 +315,9 @@ func TestKeyboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := open(t, nodes[0], 1280, 900, false)
-	b.shows("#link-text", "Live")
+	b.shows("#age", "live")
+	b.view("rules")
+	js[bool](b, `(document.querySelector("#rule-idle").click(), true)`) // which does not take the focus
 	b.shows("#rule-rows", "search")
 	key := func(keys string) { b.do(chromedp.KeyEvent(keys)) }
 	focused := func() string {
@@ -318,6 +348,7 @@ func TestKeyboard(t *testing.T) {
 	reach("rule-filter")
 	key("checkout")
 	b.truly("one rule is left", `document.querySelectorAll("#rule-rows tr").length === 1`)
+	b.view("inspect")
 	reach("i-domain")
 	key("shop")
 	reach("i-descriptor")
@@ -354,8 +385,9 @@ func TestHostileText(t *testing.T) {
 		}
 	}
 	b := open(t, nodes[0], 1280, 900, false)
+	b.view("keys")
 	b.shows("#frequent-rows", "<img src=x")
-	b.do(chromedp.Click("#frequent-rows button"))
+	b.do(chromedp.Click("#frequent-rows a"))
 	b.shows("#inspection h3", "other pages")
 	if js[bool](b, `document.title === "owned" || document.querySelector("main img") !== null`) {
 		t.Error("the page has run what a caller has sent")

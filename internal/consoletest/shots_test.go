@@ -73,7 +73,7 @@ func TestShots(t *testing.T) {
 		{"console-narrow-light", 390, 844, false}, {"console-narrow-dark", 390, 844, true},
 	} {
 		b := open(t, nodes[0], c.width, c.height, c.dark)
-		b.shows("#link-text", "Live")
+		b.shows("#age", "live")
 		b.shows("#member-rows", "n3")
 		b.inspect("shop", "user=u-0 action=checkout")
 		b.shows("#inspection", "Counter now")

@@ -173,7 +173,7 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 		}
 		return nil
 	})
-	if text := out.String(); strings.Count(text, ": allowed") != 5 || strings.Count(text, ": denied") != 1 {
+	if text := out.String(); strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 {
 		t.Errorf("want five checks allowed and one denied:\n%s", text)
 	}
 	t.Logf("%s", out.String())

@@ -56,10 +56,43 @@ type Node struct {
 	Latency Latency
 	// ByRule has at most MaxRules entries, sorted by domain and name.
 	ByRule []Rule
+	// RulesError says why the newest rule files are not in force; empty if they are.
+	RulesError string
+	// Files are the certificates, keys and secrets that the node follows, at most MaxNotices.
+	Files []File
+	// Insecure are the protections that the node runs without although other machines reach it, a sentence each, at most
+	// MaxNotices.
+	Insecure []string
 	// Slot is the newest slot of the histories, 0 without histories.
 	Slot int64
 	// History counts all checks; otherwise as in Rule.
 	History []Counts
+	// Members has the size of the cluster in each slot of History, as far as the node knew it. It is 0 if the node knows
+	// nothing of the slot, for example because it was not running.
+	Members []int
+	// Calls are those of each slot of History, by the buckets of Latency.
+	Calls [][]uint64
+	// Uptime is the time since the start of the process, Keys the number of counters, Bytes their memory, MaxBytes its limit.
+	Uptime                time.Duration
+	Keys, Bytes, MaxBytes int64
+}
+
+// MaxNotices is the number of Files and of Insecure of a report, MaxText the length of their texts and of RulesError, in bytes.
+const (
+	MaxNotices = 32
+	MaxText    = 1024
+)
+
+// File is the state of a file, or of files that belong together, that a node follows.
+type File struct {
+	// Label is the flags' name in metrics, for example "peer" or "secret".
+	Label string
+	// Error says why the newest contents are not in force; empty if they are.
+	Error string
+	// Expires is when the certificate in force does, Unix time in seconds, 0 without one. Left is the share of its life that
+	// is left, 1 to 0.
+	Expires int64
+	Left    float64
 }
 
 // PartitionCounts are current numbers of partitions; see limiter.PartitionCounts.

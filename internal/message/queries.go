@@ -32,9 +32,9 @@ type TopKey struct {
 	Error uint64     `cbor:"4,keyasint,omitempty"`
 }
 
-// FactsRequest requests the facts of a node, with or without the History of its rules. The response is a FactsResponse.
+// FactsRequest requests the facts of a node, with the newest Slots of its histories. The response is a FactsResponse.
 type FactsRequest struct {
-	History bool `cbor:"1,keyasint,omitempty"`
+	Slots uint8 `cbor:"2,keyasint,omitempty"`
 }
 
 // FactsResponse answers a FactsRequest.

@@ -88,12 +88,24 @@ func validateFacts(n *facts.Node) error {
 	if len(n.ByRule) > facts.MaxRules {
 		return fmt.Errorf("facts: %d rules; want at most %d", len(n.ByRule), facts.MaxRules)
 	}
-	slots := len(n.History)
+	slots := max(len(n.History), len(n.Members), len(n.Calls))
 	for i := range n.ByRule {
 		slots = max(slots, len(n.ByRule[i].History))
 	}
 	if slots > facts.Slots {
 		return fmt.Errorf("facts: a history of %d slots; want at most %d", slots, facts.Slots)
+	}
+	if len(n.Files) > facts.MaxNotices || len(n.Insecure) > facts.MaxNotices {
+		return fmt.Errorf("facts: %d files and %d notices; want at most %d of each", len(n.Files), len(n.Insecure), facts.MaxNotices)
+	}
+	texts := append([]string{n.RulesError}, n.Insecure...)
+	for _, f := range n.Files {
+		texts = append(texts, f.Label, f.Error)
+	}
+	for _, text := range texts {
+		if len(text) > facts.MaxText {
+			return fmt.Errorf("facts: a text of %d bytes; want at most %d", len(text), facts.MaxText)
+		}
 	}
 	return nil
 }

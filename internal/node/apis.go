@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/http"
+	"os"
 
 	"google.golang.org/grpc"
 
@@ -33,7 +34,7 @@ func (n *Node) openLimiter() error {
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts,
+		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts, Report: n.report, AskFacts: n.queries.facts,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
@@ -122,7 +123,7 @@ func (n *Node) mountConsole(mux *http.ServeMux) error {
 	if !n.config.Console {
 		return nil
 	}
-	page, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL()})
+	page, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL(), Command: n.consoleCommand(), Pod: pod()})
 	if err == nil {
 		page.Mount(mux)
 	}
@@ -136,6 +137,24 @@ func (n *Node) consoleURL() string {
 		scheme = "https"
 	}
 	return scheme + "://" + reachable(n.listen.http)
+}
+
+// consoleCommand prints a login URL on the machine of the node.
+func (n *Node) consoleCommand() string {
+	command := "sluice console"
+	if addr := reachable(n.listen.grpc); addr != "127.0.0.1:7460" {
+		command += " --addr " + addr
+	}
+	return command
+}
+
+// pod is the name of the Kubernetes pod that this process is in, if it is in one.
+func pod() string {
+	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return ""
+	}
+	name, _ := os.Hostname()
+	return name
 }
 
 // authorize returns the checks of forward auth in a domain, by the rules in force.

@@ -207,6 +207,23 @@ func (c *Config) validateSecret(p *problems) {
 		"(head -c 32 /dev/urandom | base64 > secret), or do without by --insecure=secret", c.Bind)
 }
 
+// insecurities are the protections that the node runs without although other machines reach its ports, a sentence each.
+func (c *Config) insecurities() (list []string) {
+	if c.Admin.Anywhere && c.Admin.Addr != "" {
+		list = append(list, "--admin-anywhere: the operators' token is sent without TLS to "+c.Admin.Addr)
+	}
+	if ip := net.ParseIP(c.Bind); ip != nil && ip.IsLoopback() {
+		return list
+	}
+	if c.Secret == nil && c.SecretFile == "" {
+		list = append(list, "--insecure=secret: any process that reaches its ports can join the cluster")
+	}
+	if c.Callers == "" {
+		list = append(list, fmt.Sprintf("no --callers: every client that reaches ports %d and %d of %s may check and reset any key", c.GRPCPort, c.HTTPPort, c.Bind))
+	}
+	return list
+}
+
 func (c *Config) validateExpect(p *problems) {
 	names := strings.Join(c.BootstrapNames, ", ")
 	switch ip := net.ParseIP(c.Bind); {

@@ -75,14 +75,20 @@ func (n *Node) snapshot() snapshot {
 	if n.rules != nil {
 		s.rules = n.rules.Status()
 	}
+	s.secrets = n.secretStatuses()
+	return s
+}
+
+// secretStatuses returns the state of the files with secrets.
+func (n *Node) secretStatuses() (list []secretStatus) {
 	for _, files := range n.secrets {
 		st := secretStatus{label: files.label, status: files.files.Status()}
 		if files.certificate != nil {
 			st.expires, st.left = files.certificate.Expires(), files.certificate.LifeLeft(time.Now())
 		}
-		s.secrets = append(s.secrets, st)
+		list = append(list, st)
 	}
-	return s
+	return list
 }
 
 // family is one metric and its samples.

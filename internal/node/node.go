@@ -70,6 +70,7 @@ type Node struct {
 
 	gubernatorAPI *gubernator.API
 
+	began           time.Time
 	joined, leaving atomic.Bool
 	lostAddress     atomic.Bool              // see errLostAddress
 	hasSet          bool                     // the node began with a voter set
@@ -94,7 +95,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (n *Node, err error) 
 }
 
 func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (*Node, error) {
-	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), ended: make(chan struct{})}
+	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), began: time.Now(), ended: make(chan struct{})}
 	n.leaveCtx, n.cancelLeave = context.WithCancel(context.Background())
 	var keys gossip.Keyring
 	for _, step := range []func() error{

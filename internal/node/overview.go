@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -36,6 +38,31 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
 	}
 	return o
+}
+
+// report adds to this node's report of itself what the limiter does not know.
+func (n *Node) report(r *facts.Node) {
+	short := func(err error) string {
+		text := []byte(fmt.Sprint(err))
+		return strings.ToValidUTF8(string(text[:min(len(text), facts.MaxText)]), "")
+	}
+	if err := n.rulesError(); err != nil {
+		r.RulesError = short(err)
+	}
+	for _, s := range n.secretStatuses() {
+		f := facts.File{Label: s.label, Left: s.left}
+		if err := s.status.LastError; err != nil {
+			f.Error = short(err)
+		}
+		if !s.expires.IsZero() {
+			f.Expires = s.expires.Unix()
+		}
+		r.Files = append(r.Files, f)
+	}
+	r.Insecure = n.config.insecurities()
+	table := n.table.Stats()
+	r.Uptime, r.Keys, r.Bytes = time.Since(n.began), table.Entries, table.Bytes
+	r.MaxBytes, _ = n.config.counterBytes() // it was valid at the start
 }
 
 // bootstrap makes this node found a voter set of its own.

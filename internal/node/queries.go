@@ -70,7 +70,7 @@ func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 	case *message.TopRequest:
 		return topAnswer(n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
 	case *message.FactsRequest:
-		return &message.FactsResponse{Node: n.service.FactsHere(ctx, q.History)}
+		return &message.FactsResponse{Node: n.service.FactsHere(ctx, int(q.Slots))}
 	case *message.KeyRequest:
 		if q.Limits == nil {
 			return nil
@@ -105,9 +105,9 @@ func (q *peerQueries) top(ctx context.Context, query limiter.TopQuery) (answers 
 	return answers, missing
 }
 
-// facts asks the others for their facts.
-func (q *peerQueries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
-	got, missing := queryOthers[*message.FactsResponse](ctx, q, &message.FactsRequest{History: history})
+// facts asks the others for their facts, with the newest slots of their histories.
+func (q *peerQueries) facts(ctx context.Context, slots int) (answers []facts.Node, missing []string) {
+	got, missing := queryOthers[*message.FactsResponse](ctx, q, &message.FactsRequest{Slots: uint8(slots)})
 	for from, b := range got {
 		b.Node.Name, b.Node.Boot = from.Name, from.Boot
 		answers = append(answers, b.Node)

@@ -61,13 +61,13 @@ func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
 	w := &testCluster{limiter: s}
 	w.hub = watch.NewHub(watch.Config{
 		Members: s.Members, Here: s.FactsHere, Top: s.Top,
-		Others: func(context.Context, bool) ([]facts.Node, []string) { return nil, nil },
+		Others: func(context.Context, int) ([]facts.Node, []string) { return nil, nil },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); w.hub.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	d, err := New(Config{Limiter: s, Hub: w.hub, Rules: s.Rules, Guard: guard, URL: "http://127.0.0.1:7461"})
+	d, err := New(Config{Limiter: s, Hub: w.hub, Rules: s.Rules, Guard: guard, URL: "http://127.0.0.1:7461", Command: "sluice console"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,9 @@ func (w *testCluster) askAs(ctx context.Context, method, path, body string, head
 func TestPage(t *testing.T) {
 	w := newTestCluster(t, nil)
 	for at, kind := range map[string]string{
-		"/console": "text/html; charset=utf-8", "/console/console.js": "text/javascript; charset=utf-8",
+		"/console": "text/html; charset=utf-8", "/console/console.js": "text/javascript; charset=utf-8", "/console/charts.js": "text/javascript; charset=utf-8",
+		"/console/client.js": "text/javascript; charset=utf-8", "/console/dom.js": "text/javascript; charset=utf-8", "/console/inspect.js": "text/javascript; charset=utf-8",
+		"/console/session.js": "text/javascript; charset=utf-8", "/console/views.js": "text/javascript; charset=utf-8",
 		"/console/console.css": "text/css; charset=utf-8", "/console/icon.svg": "image/svg+xml",
 	} {
 		res := w.askAs(t.Context(), "GET", at, "")
@@ -138,6 +140,9 @@ func TestPage(t *testing.T) {
 	}
 	if res := w.ask("GET", "/console/", ""); res.Code != 301 || res.Header().Get("Location") != "/console" {
 		t.Errorf("/console/: %d", res.Code)
+	}
+	if res := w.ask("GET", "/", ""); res.Code != 302 || res.Header().Get("Location") != "/console" {
+		t.Errorf("/: %d", res.Code)
 	}
 	if html := w.ask("GET", "/console", "").Body.String(); strings.Contains(html, "style=") || strings.Contains(html, "onclick") || strings.Count(html, "<script") != 1 {
 		t.Error("the page has what its policy forbids")

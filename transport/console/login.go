@@ -164,6 +164,22 @@ func (a *API) code(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// loginOptions is the response to GET /console/login-options: what a person needs to sign in. AccessControl: the node takes tokens.
+// Runbook is where to read about a node that does not respond.
+type loginOptions struct {
+	AccessControl bool   `json:"access_control"`
+	URL           string `json:"url"`
+	Command       string `json:"command"`
+	Pod           string `json:"pod,omitempty"`
+	Runbook       string `json:"runbook"`
+}
+
+// options serves GET /console/login-options.
+func (a *API) options(w http.ResponseWriter, _ *http.Request) error {
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginOptions{!a.Guard.Open(), a.URL, a.Command, a.Pod, limiter.DocsURL + "troubleshooting.md#sluicedown"})
+	return nil
+}
+
 // login serves POST /console/login: it begins a session for a code or a caller's token.
 func (a *API) login(w http.ResponseWriter, r *http.Request) error {
 	var body struct {

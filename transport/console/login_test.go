@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -43,6 +44,21 @@ func codeOf(t *testing.T, w *testCluster) string {
 		t.Fatalf("the address is %q", a.URL)
 	}
 	return code
+}
+
+// TestLoginOptions: everybody may know how to sign in.
+func TestLoginOptions(t *testing.T) {
+	const runbook = limiter.DocsURL + "troubleshooting.md#sluicedown"
+	for guard, want := range map[*access.Guard]loginOptions{
+		nil: {URL: "http://127.0.0.1:7461", Command: "sluice console", Runbook: runbook},
+		access.NewGuard(&access.Policy{}, slog.New(slog.DiscardHandler), time.Now): {AccessControl: true, URL: "http://127.0.0.1:7461", Command: "sluice console", Runbook: runbook},
+	} {
+		res := newTestCluster(t, guard).askAs(t.Context(), "GET", "/console/login-options", "")
+		var got loginOptions
+		if err := json.Unmarshal(res.Body.Bytes(), &got); err != nil || res.Code != 200 || got != want {
+			t.Errorf("%d %s: want %+v", res.Code, res.Body, want)
+		}
+	}
 }
 
 // TestLogin: without a policy nobody but an operator asks anything, and a browser in which an operator has logged in.

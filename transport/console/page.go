@@ -5,7 +5,8 @@
 //	GET  /console/api/rules          the rules in force                          read in all domains
 //	POST /console/api/inspect        the rule and counter of a descriptor         read in its domain
 //	POST /console/api/inspect/reset  forgets its counter                         reset in its domain
-//	POST /console/code      a one-time login address                    operators
+//	GET  /console/login-options  how to sign in                         all
+//	POST /console/code      a one-time login URL                        operators
 //	POST /console/login     a session for its code, or for a token      all
 //	POST /console/logout    ends the session                            all
 //
@@ -45,7 +46,8 @@ var guards = map[string]string{
 // pages are the paths of the page's files.
 var pages = map[string]string{
 	"/console": "index.html", "/console/console.css": "console.css", "/console/console.js": "console.js",
-	"/console/charts.js": "charts.js", "/console/client.js": "client.js", "/console/icon.svg": "icon.svg",
+	"/console/charts.js": "charts.js", "/console/client.js": "client.js", "/console/dom.js": "dom.js", "/console/inspect.js": "inspect.js",
+	"/console/session.js": "session.js", "/console/views.js": "views.js", "/console/icon.svg": "icon.svg",
 }
 
 // types are content types by extension: the machine's own table may differ.
@@ -86,6 +88,7 @@ func mountPage(mux *http.ServeMux) {
 			}
 		})
 	}
+	mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusFound))
 	mux.HandleFunc("/console/{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/console", http.StatusMovedPermanently)
 	})
@@ -101,6 +104,9 @@ type Config struct {
 	Guard *access.Guard
 	// URL is where browsers on this machine reach the API, without a path: "http://127.0.0.1:7461".
 	URL string
+	// Command prints a login URL on the node's machine: "sluice console". Pod is the name of the node's Kubernetes pod, if it is
+	// in one.
+	Command, Pod string
 }
 
 // Validate says which field is wrong.
@@ -133,6 +139,7 @@ func New(c Config) (*API, error) {
 // Mount adds the API's paths to mux.
 func (a *API) Mount(mux *http.ServeMux) {
 	mountPage(mux)
+	route(mux, http.MethodGet, "/console/login-options", a.options)
 	route(mux, http.MethodPost, "/console/code", a.code)
 	route(mux, http.MethodPost, "/console/login", a.login)
 	route(mux, http.MethodPost, "/console/logout", a.logout)

@@ -29,7 +29,15 @@ type rule struct {
 	File   string   `json:"file"`
 	Line   int      `json:"line"`
 	Limits []string `json:"limits"`
-	Notes  []string `json:"notes"`
+	// Rates are the limits without a calendar as numbers, for the utilization of keys.
+	Rates []admits `json:"rates"`
+	Notes []string `json:"notes"`
+}
+
+// admits is the number of units that a limit admits in a period, in seconds.
+type admits struct {
+	Count  int64   `json:"count"`
+	Period float64 `json:"period"`
 }
 
 type level struct {
@@ -59,7 +67,7 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) error {
 }
 
 func ruleOf(r *rules.Rule) *rule {
-	j := &rule{Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Limits: []string{}, Notes: []string{}}
+	j := &rule{Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Limits: []string{}, Rates: []admits{}, Notes: []string{}}
 	for _, e := range r.Entries() {
 		j.Path = append(j.Path, level{Key: e.Key, Value: e.Value})
 	}
@@ -70,7 +78,11 @@ func ruleOf(r *rules.Rule) *rule {
 		j.Limits = append(j.Limits, "unlimited")
 	} else if r.Limits != nil {
 		for i := range r.Limits.Len() {
-			j.Limits = append(j.Limits, limitText(r.Limits.At(i)))
+			l := r.Limits.At(i)
+			j.Limits = append(j.Limits, limitText(l))
+			if !l.Unlimited && l.Align != bucket.AlignCalendar {
+				j.Rates = append(j.Rates, admits{l.Count, l.Period.Seconds()})
+			}
 		}
 	}
 	note := func(set bool, text string) {

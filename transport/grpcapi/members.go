@@ -32,16 +32,18 @@ func (s admin) Members(ctx context.Context, _ *adminv1alpha1.MembersRequest) (*a
 		return nil, statusOf(rejected)
 	}
 	m := s.config.Limiter.Members(ctx)
-	h := m.PartitionCounts
+	return membersToProto(&m), nil
+}
+
+func membersToProto(m *limiter.Members) *adminv1alpha1.MembersResponse {
 	res := &adminv1alpha1.MembersResponse{
 		Self: m.Self, Ring: m.Ring, Partitions: int32(m.Partitions), Members: make([]*adminv1alpha1.Member, len(m.Members)),
 		VoterSet: setToProto(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached,
-		PartitionCounts: &adminv1alpha1.PartitionCounts{
-			Owned: int32(h.Owned), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
-			HandingOver: int32(h.HandingOver), Replicas: int32(h.Replicas), TakingOver: int32(h.TakingOver),
-			Divergent: int32(h.Divergent), Lost: int32(h.Lost),
-		},
-		ClockCorrectionNs: int64(m.Clocks.Correction),
+		PartitionCounts: countsToProto(m.PartitionCounts), ClockCorrectionNs: int64(m.Clocks.Correction),
+		Health: &adminv1alpha1.Health{Status: string(m.Health.Status), Summary: m.Health.Summary},
+	}
+	for _, x := range m.Health.Causes {
+		res.Health.Causes = append(res.Health.Causes, &adminv1alpha1.HealthCause{Severity: string(x.Severity), Text: x.Text, Doc: x.Doc})
 	}
 	if m.Clocks.Known {
 		res.ClocksAgree = new(m.Clocks.Agree)
@@ -51,6 +53,35 @@ func (s admin) Members(ctx context.Context, _ *adminv1alpha1.MembersRequest) (*a
 	}
 	for i := range m.Members {
 		res.Members[i] = memberToProto(&m.Members[i])
+	}
+	return res
+}
+
+func countsToProto(h limiter.PartitionCounts) *adminv1alpha1.PartitionCounts {
+	return &adminv1alpha1.PartitionCounts{
+		Owned: int32(h.Owned), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
+		HandingOver: int32(h.HandingOver), Replicas: int32(h.Replicas), TakingOver: int32(h.TakingOver),
+		Divergent: int32(h.Divergent), Lost: int32(h.Lost),
+	}
+}
+
+// Status implements adminv1alpha1.AdminServiceServer.
+func (s admin) Status(ctx context.Context, _ *adminv1alpha1.StatusRequest) (*adminv1alpha1.StatusResponse, error) {
+	if _, err := s.operate(ctx, access.Read, ""); err != nil {
+		return nil, err
+	}
+	st := s.config.Limiter.Status(ctx)
+	res := &adminv1alpha1.StatusResponse{Members: membersToProto(&st.Members), Missing: st.Missing}
+	for i := range st.Nodes {
+		n := &st.Nodes[i]
+		r := &adminv1alpha1.NodeReport{
+			Name: n.Name, MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, RulesError: n.RulesError,
+			PartitionCounts: countsToProto(limiter.PartitionCounts(n.PartitionCounts)), Insecure: n.Insecure,
+		}
+		for _, f := range n.Files {
+			r.Files = append(r.Files, &adminv1alpha1.FollowedFile{Label: f.Label, Error: f.Error, Expires: f.Expires, Left: f.Left})
+		}
+		res.Nodes = append(res.Nodes, r)
 	}
 	return res, nil
 }

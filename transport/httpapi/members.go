@@ -20,6 +20,7 @@ type membership struct {
 	Unreached       []string                `json:"unreached,omitempty"`
 	PartitionCounts limiter.PartitionCounts `json:"partition_counts"`
 	LostRules       []lostRule              `json:"lost_rules,omitempty"`
+	Health          limiter.Health          `json:"health"`
 	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 	ClockCorrection float64      `json:"clock_correction,omitempty"`
@@ -62,7 +63,7 @@ func (d *api) members(w http.ResponseWriter, r *http.Request) error {
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
 		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, PartitionCounts: m.PartitionCounts,
-		ClockCorrection: m.Clocks.Correction.Seconds(),
+		ClockCorrection: m.Clocks.Correction.Seconds(), Health: m.Health,
 	}
 	if m.Clocks.Known {
 		body.ClocksAgree = &m.Clocks.Agree

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -45,8 +46,9 @@ func TestMembers(t *testing.T) {
 		name string
 		o    limiter.Overview
 		want string
+		is   limiter.HealthStatus // which is cut out of want
 	}{
-		{"nothing known yet", limiter.Overview{}, `{"self":"","ring":"","partitions":0,"may_decide":false,` + nothingHeld + `,"members":[]}`},
+		{"nothing known yet", limiter.Overview{}, `{"self":"","ring":"","partitions":0,"may_decide":false,` + nothingHeld + `,"members":[]}`, limiter.NoQuorum},
 		{
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
@@ -55,6 +57,7 @@ func TestMembers(t *testing.T) {
 			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` + nothingHeld + `,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"g","peer_address":"p","grpc_address":"r","http_address":"127.0.0.1:7461",` +
 				`"version":"v1","partitions":0,"owned":0,"voter":false,"alive":true,"silent":0}]}`,
+			limiter.NoQuorum,
 		},
 		{
 			"a clock that is off",
@@ -66,6 +69,7 @@ func TestMembers(t *testing.T) {
 			`{"self":"n1","ring":"","partitions":0,"may_decide":true,` + nothingHeld + `,"clocks_agree":true,"clock_correction":-2,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
 				`"version":"","partitions":0,"owned":0,"voter":false,"alive":true,"silent":0,"clock_ahead":2}]}`,
+			limiter.Degraded,
 		},
 		{
 			"two of three",
@@ -85,11 +89,21 @@ func TestMembers(t *testing.T) {
 				`"version":"","partitions":0,"owned":521,"voter":true,"alive":false,"silent":90},` +
 				`{"name":"n3","boot":"","state":"missing","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
 				`"version":"","partitions":0,"owned":0,"voter":true,"alive":false}]}`,
+			limiter.Degraded,
 		},
 	} {
 		w, _ := call(t, clustered(t, c.o, nil), "GET", "/admin/v1alpha1/members", "")
-		if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != c.want {
-			t.Errorf("%s: %d %s\nwant %s", c.name, w.Code, got, c.want)
+		var body struct{ Health limiter.Health }
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+			t.Fatal(err)
+		}
+		health, err := json.Marshal(body.Health)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Replace(strings.TrimSpace(w.Body.String()), `"health":`+string(health)+",", "", 1)
+		if w.Code != 200 || got != c.want || body.Health.Status != c.is {
+			t.Errorf("%s: %d %s\nwant %s, %s", c.name, w.Code, w.Body, c.want, c.is)
 		}
 	}
 }

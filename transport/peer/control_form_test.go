@@ -110,6 +110,8 @@ func TestMalformedControl(t *testing.T) {
 		{"too many counters", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Counters: math.MaxInt32}, {Kind: 1, Counters: 1}}}), "counters of all parts: number 2147483648"},
 		{"too long a history", whole(&message.FactsResponse{Node: facts.Node{History: make([]facts.Counts, facts.Slots+1)}}), "history of 61 slots"},
 		{"too many rules", whole(&message.FactsResponse{Node: facts.Node{ByRule: make([]facts.Rule, facts.MaxRules+1)}}), "513 rules"},
+		{"too many files", whole(&message.FactsResponse{Node: facts.Node{Files: make([]facts.File, facts.MaxNotices+1)}}), "33 files"},
+		{"too long a text", whole(&message.FactsResponse{Node: facts.Node{Insecure: []string{strings.Repeat("x", facts.MaxText+1)}}}), "1025 bytes"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			network, box := newNetwork(), newInbox()

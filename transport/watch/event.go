@@ -12,7 +12,7 @@ import (
 const (
 	EventHistory = "history" // the last minutes, first of all
 	EventState   = "state"   // every second
-	EventSlot    = "slot"    // at the end of a slot of the history
+	EventSlot    = "slot"    // after the end of a slot of the history: that slot, and older ones that may have changed
 	EventTop     = "top"     // every five seconds
 )
 
@@ -37,11 +37,11 @@ type state struct {
 	Ring       string            `json:"ring"`
 	Partitions int               `json:"partitions"`
 	Set        *limiter.VoterSet `json:"voter_set,omitempty"`
+	Health     limiter.Health    `json:"health"`
 	Members    []memberJSON      `json:"members"`
 	Missing    []string          `json:"missing"` // did not respond in time
 	Rules      string            `json:"rules"`   // the hash of Self's
-	Total      rates             `json:"total"`
-	Latency    latency           `json:"latency"`
+	Total      *rates            `json:"total"`   // of the nodes whose rates are known, null if none are
 	ByRule     []ruleRates       `json:"by_rule"`
 }
 
@@ -49,6 +49,8 @@ type state struct {
 type memberJSON struct {
 	Name       string   `json:"name"`
 	Boot       string   `json:"boot"`
+	Address    string   `json:"address,omitempty"` // of the gRPC API
+	Zone       string   `json:"zone,omitempty"`
 	State      string   `json:"state"`
 	Version    string   `json:"version"`
 	Voter      bool     `json:"voter"`
@@ -64,28 +66,31 @@ type own struct {
 	MayDecide       bool                    `json:"may_decide"`
 	Reason          string                  `json:"reason,omitempty"`
 	Rules           string                  `json:"rules"`
-	Checks          float64                 `json:"checks"`
+	Checks          *float64                `json:"checks"` // null with the first report
 	PartitionCounts limiter.PartitionCounts `json:"partition_counts"`
+	Uptime          float64                 `json:"uptime"`
+	Keys            int64                   `json:"keys"` // counters, and their memory
+	Bytes           int64                   `json:"bytes"`
+	MaxBytes        int64                   `json:"max_bytes"`
 }
 
-// latency of the calls of the last interval; all 0 if there were none.
-type latency struct {
-	Calls float64 `json:"calls"`
-	Mean  float64 `json:"mean"`
-	P50   float64 `json:"p50"`
-	P99   float64 `json:"p99"`
-}
-
-// history is the body of EventHistory, and with one slot of EventSlot.
+// history is the body of EventHistory and EventSlot. It has the newest slots that have ended, the oldest first.
 type history struct {
 	// Slot is the length of one, in seconds. Until is the Unix time at which the last one ended.
-	Slot   float64      `json:"slot"`
-	Until  float64      `json:"until"`
+	Slot  float64 `json:"slot"`
+	Until float64 `json:"until"`
+	// Nodes is how many nodes have counted in each slot, of Members in the cluster. Without any, the slot is not known.
+	Nodes   []int `json:"nodes"`
+	Members []int `json:"members"`
+	// P50, P95 and P99 are the times to decide a call, null without calls.
+	P50    []*float64   `json:"p50"`
+	P95    []*float64   `json:"p95"`
+	P99    []*float64   `json:"p99"`
 	Total  series       `json:"total"`
 	ByRule []ruleSeries `json:"by_rule"`
 }
 
-// series are checks a second in each slot, the oldest first.
+// series are checks a second in each slot.
 type series struct {
 	Allowed  []float64 `json:"allowed"`
 	Denied   []float64 `json:"denied"`

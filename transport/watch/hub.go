@@ -35,9 +35,9 @@ var (
 // Config has the sources of a Hub. All are required.
 type Config struct {
 	Members func(context.Context) limiter.Members
-	// Here returns this node's report, Others those that come in time.
-	Here   func(ctx context.Context, history bool) facts.Node
-	Others func(ctx context.Context, history bool) (nodes []facts.Node, missing []string)
+	// Here returns this node's report with the newest slots of its history, Others those that come in time.
+	Here   func(ctx context.Context, slots int) facts.Node
+	Others func(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	Top    func(context.Context, limiter.TopQuery) (limiter.Top, error)
 }
 
@@ -148,15 +148,17 @@ func (h *Hub) Run(ctx context.Context) error {
 func (h *Hub) session(ctx context.Context) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
-	var s *sum
+	s := newSum()
 	var last []byte // the newest keys
 	for n := 0; h.Watchers() > 0 && ctx.Err() == nil; n++ {
-		g := h.gather(ctx, s == nil, n%topEvery == 0)
+		slots := s.due(time.Now())
+		g := h.gather(ctx, slots, n%topEvery == 0)
 		var events [][]byte
-		if s == nil {
-			s = newSum(g.at, g.nodes)
-		} else if slot := s.turn(g.at); slot != nil {
-			events = append(events, frame(EventSlot, slot))
+		if slots > 0 {
+			for i := range g.nodes {
+				s.addHistory(&g.nodes[i])
+			}
+			events = append(events, frame(EventSlot, s.history(slots)))
 		}
 		state := s.state(g.at, g.members, g.nodes, g.missing)
 		events = append(events, frame(EventState, state))
@@ -189,14 +191,14 @@ type gathered struct {
 	top     *top // nil without keys
 }
 
-func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
+func (h *Hub) gather(ctx context.Context, slots int, keys bool) (g gathered) {
 	var both sync.WaitGroup
 	if keys {
 		both.Go(func() { g.top = h.keys(ctx) })
 	}
 	g.members = h.cfg.Members(ctx)
-	g.nodes, g.missing = h.cfg.Others(ctx, history)
-	here := h.cfg.Here(ctx, history)
+	g.nodes, g.missing = h.cfg.Others(ctx, slots)
+	here := h.cfg.Here(ctx, slots)
 	here.Name = g.members.Self
 	for i := range g.members.Members {
 		if m := &g.members.Members[i]; m.Name == here.Name {

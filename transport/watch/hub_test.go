@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,14 +28,20 @@ type testCluster struct {
 	dead, off     atomic.Bool
 }
 
-func (w *testCluster) node(name string, history bool) facts.Node {
+func (w *testCluster) node(name string, slots int) facts.Node {
 	s := uint64(time.Since(w.began) / time.Second)
 	n := facts.Node{Name: name, Boot: name + "-1", Rules: "abc", MayDecide: true, All: facts.Counts{Allowed: 10 * s, Denied: 2 * s}}
-	n.Latency = facts.Latency{Bounds: []time.Duration{time.Millisecond, time.Second}, Counts: []uint64{11 * s, s, 0}, Sum: time.Duration(12*s) * time.Millisecond}
+	n.Latency = facts.Latency{Bounds: []time.Duration{time.Millisecond, time.Second}}
 	n.ByRule = []facts.Rule{{Domain: "shop", Name: "user", Counts: n.All}, {Domain: "shop", Name: "idle"}}
-	if history {
-		n.Slot = slotOf(time.Now()) - 1
-		n.History = []facts.Counts{{Allowed: 5}, {Denied: 50}}
+	if slots > 0 { // it has counted since the slot after it began
+		n.Slot = time.Now().UnixNano()/int64(facts.SlotTime) - 1
+		for at := n.Slot - int64(slots) + 1; at <= n.Slot; at++ {
+			c, calls, members := facts.Counts{Allowed: 50, Denied: 10}, []uint64{40, 19, 1}, 2
+			if at*int64(facts.SlotTime) < w.began.UnixNano() {
+				c, calls, members = facts.Counts{}, nil, 0
+			}
+			n.History, n.Calls, n.Members = append(n.History, c), append(n.Calls, calls), append(n.Members, members)
+		}
 		n.ByRule[0].History = n.History
 	}
 	return n
@@ -49,12 +57,12 @@ func newTestCluster(t *testing.T, ctx context.Context) *testCluster {
 			}}
 			return m
 		},
-		Here: func(_ context.Context, history bool) facts.Node { w.asked.Add(1); return w.node("", history) },
-		Others: func(_ context.Context, history bool) ([]facts.Node, []string) {
+		Here: func(_ context.Context, slots int) facts.Node { w.asked.Add(1); return w.node("", slots) },
+		Others: func(_ context.Context, slots int) ([]facts.Node, []string) {
 			if w.dead.Load() {
 				return nil, []string{"n2"}
 			}
-			return []facts.Node{w.node("n2", history)}, nil
+			return []facts.Node{w.node("n2", slots)}, nil
 		},
 		Top: func(_ context.Context, q limiter.TopQuery) (limiter.Top, error) {
 			w.topped.Add(1)
@@ -87,6 +95,21 @@ func event(t *testing.T, w *Watcher, name string, body any) {
 	}
 }
 
+// await takes events until the next one with this name.
+func await(t *testing.T, w *Watcher, name string, body any) {
+	t.Helper()
+	for e := range w.Events() {
+		if data, ok := strings.CutPrefix(string(e), "event: "+name+"\ndata: "); ok {
+			reflect.ValueOf(body).Elem().SetZero()
+			if err := json.Unmarshal([]byte(data), body); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no %s: %v", name, w.Err())
+}
+
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -106,22 +129,30 @@ func TestWatch(t *testing.T) {
 		event(t, one, EventHistory, &h)
 		event(t, one, EventState, &s)
 		event(t, one, EventTop, &k)
-		last := facts.Slots - 1
-		if h.Slot != 5 || h.Total.Denied[last] != 20 || h.Total.Allowed[last-1] != 2 || len(h.ByRule) != 1 || h.ByRule[0].Denied[last] != 20 || len(h.Total.Failed) != facts.Slots {
-			t.Errorf("history %+v", h)
+		// The cluster is 60 s old: of the slots before, nothing is known.
+		known := int(time.Minute/facts.SlotTime) - 1 // one has not settled
+		for i, n := range h.Nodes {
+			rate, quantile := 20.0, h.P50[i]
+			if i < facts.Slots-known {
+				rate = 0
+			}
+			if n > 0 != (rate > 0) || h.Total.Allowed[i] != rate || h.ByRule[0].Denied[i] != rate/5 || (quantile != nil) != (n > 0) || n > 0 && (n != 2 || h.Members[i] != 2) {
+				t.Fatalf("slot %d: %d of %d nodes, %v allowed, rules %+v, p50 %v", i, n, h.Members[i], h.Total.Allowed[i], h.ByRule, quantile)
+			}
 		}
-		if s.Total != (rates{}) || len(s.Members) != 2 || s.Members[1].Own == nil || s.Members[0].Own.Rules != "abc" || s.Rules != "abc" || len(s.ByRule) != 2 {
+		last := facts.Slots - 1
+		if h.Slot != 5 || len(h.Nodes) != facts.Slots || len(h.ByRule) != 1 || *h.P50[last] != 0.00075 || math.Abs(*h.P95[last]-0.895) > 0.001 || *h.P99[last] != 1 {
+			t.Errorf("history %+v, p50 %v, p95 %v, p99 %v", h, *h.P50[last], *h.P95[last], *h.P99[last])
+		}
+		if s.Total != nil || len(s.Members) != 2 || s.Members[1].Own == nil || s.Members[0].Own.Checks != nil || s.Members[0].Own.Rules != "abc" || s.Rules != "abc" || len(s.ByRule) != 2 {
 			t.Errorf("first state %+v", s)
 		}
 		if k.Limited[0].Descriptor[0].Value != "limited" || k.Frequent[0].Descriptor[0].Value != "frequent" || k.Covers != 60 {
 			t.Errorf("top %+v", k)
 		}
-		event(t, one, EventState, &s)
-		if s.Total != (rates{Allowed: 20, Denied: 4}) || s.ByRule[1].rates != s.Total || s.ByRule[0].Name != "idle" || s.Members[0].Own.Checks != 12 {
+		await(t, one, EventState, &s)
+		if s.Total == nil || *s.Total != (rates{Allowed: 20, Denied: 4}) || s.ByRule[1].rates != *s.Total || s.ByRule[0].Name != "idle" || *s.Members[0].Own.Checks != 12 {
 			t.Errorf("state %+v", s)
-		}
-		if l := s.Latency; l.P50 != 0.001 || l.P99 != 1 || l.Mean != 0.001 || l.Calls != 24 {
-			t.Errorf("latency %+v", l)
 		}
 
 		two, _ := w.Watch()
@@ -132,20 +163,18 @@ func TestWatch(t *testing.T) {
 		if w.asked.Load() != asked {
 			t.Error("nodes were asked again for who came second")
 		}
+		// Every slot has the rate, also those that the watcher did not see from their beginning.
 		for range 3 {
-			event(t, one, EventState, &s)
-		}
-		event(t, one, EventSlot, &h)
-		if len(h.Total.Allowed) != 1 || h.Total.Allowed[0] != 16 || h.ByRule[0].Denied[0] != 3.2 { // of 5 s, 4 were watched
-			t.Errorf("slot %+v", h)
+			await(t, one, EventSlot, &h)
+			if !slices.Equal(h.Total.Allowed, []float64{20, 20, 20}) || !slices.Equal(h.ByRule[0].Denied, []float64{4, 4, 4}) || !slices.Equal(h.Nodes, []int{2, 2, 2}) || h.Until > float64(time.Now().Unix()) {
+				t.Errorf("slots %+v", h)
+			}
 		}
 		two.Close()
 
 		w.dead.Store(true)
-		event(t, one, EventState, &s)
-		event(t, one, EventTop, &k)
-		for len(s.Missing) == 0 {
-			event(t, one, EventState, &s)
+		for s.Missing = nil; len(s.Missing) == 0; {
+			await(t, one, EventState, &s)
 		}
 		if s.Missing[0] != "n2" || s.Total.Allowed != 10 || s.Members[1].Own != nil || s.Members[1].Alive || s.Members[1].Silent != nil {
 			t.Errorf("n2 is dead: %+v", s)
@@ -161,6 +190,9 @@ func TestWatch(t *testing.T) {
 		w.off.Store(true)
 		again, _ := w.Watch()
 		event(t, again, EventHistory, &h)
+		if h.Nodes[last] != 1 || h.Members[last] != 2 || h.Total.Allowed[last] != 10 {
+			t.Errorf("without n2: %d of %d nodes, %v allowed", h.Nodes[last], h.Members[last], h.Total.Allowed[last])
+		}
 		event(t, again, EventState, &s)
 		event(t, again, EventTop, &k)
 		if !k.Off {
@@ -228,20 +260,60 @@ func TestRestart(t *testing.T) {
 		c := facts.Counts{Allowed: n}
 		return []facts.Node{{Name: "n1", Boot: boot, All: c, ByRule: []facts.Rule{{Domain: "d", Name: "r", Counts: c}}}}
 	}
-	s := newSum(at, nil)
+	s := newSum()
 	total := func(after time.Duration, nodes []facts.Node) string {
 		at = at.Add(after)
 		st := s.state(at, limiter.Members{Self: "n1"}, nodes, nil)
+		if st.Total == nil {
+			return "-"
+		}
 		return fmt.Sprint(st.Total.Allowed)
 	}
 	got := []string{
 		total(0, node("a", 100)), total(time.Second, node("a", 110)), total(time.Second, nil), total(3*time.Second, node("a", 150)),
 		total(time.Second, node("b", 3)), total(time.Second, node("b", 5)), total(time.Minute, nil), total(time.Second, node("b", 65)),
 	}
-	if want := "0 10 0 10 0 2 0 0"; strings.Join(got, " ") != want {
+	if want := "- 10 - 10 - 2 - -"; strings.Join(got, " ") != want {
 		t.Errorf("%v, want %s", got, want)
 	}
-	if got := s.total.now.Allowed; got != 52 {
-		t.Errorf("%d in the slot, want 52", got)
+}
+
+// TestSlots: a node that reports late is added to the slots that it was missing in, each once, and the clock may be set.
+func TestSlots(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0).Add(settle)
+	report := func(boot string, slot int64, counts ...uint64) *facts.Node {
+		n := &facts.Node{Boot: boot, Slot: slot}
+		for _, c := range counts {
+			n.History, n.Members = append(n.History, facts.Counts{Allowed: c * 5}), append(n.Members, 2)
+		}
+		return n
+	}
+	s := newSum()
+	if n := s.due(at); n != facts.Slots {
+		t.Errorf("at first %d slots are due", n)
+	}
+	last := s.newest
+	s.addHistory(report("a", last, 1, 2, 3))
+	s.addHistory(report("b", last-1, 10, 20)) // its clock is behind
+	told := func(n int) string {
+		h := s.history(n)
+		return fmt.Sprint(h.Nodes, h.Members, h.Total.Allowed)
+	}
+	if got := told(4); got != "[0 2 2 1] [0 2 2 2] [0 11 22 3]" {
+		t.Error(got)
+	}
+	if n := s.due(at.Add(4 * time.Second)); n != 0 {
+		t.Errorf("within a slot %d slots are due", n)
+	}
+	if n := s.due(at.Add(5 * time.Second)); n != 3 {
+		t.Errorf("after a slot %d slots are due", n)
+	}
+	s.addHistory(report("a", last+1, 2, 3, 4))
+	s.addHistory(report("b", last+1, 20, 30, 40))
+	if got := told(4); got != "[2 2 2 2] [2 2 2 2] [11 22 33 44]" {
+		t.Error(got)
+	}
+	if n := s.due(at.Add(-time.Hour)); n != facts.Slots || told(1) != "[0] [0] [0]" {
+		t.Errorf("after the clock was set back: %d slots are due, %s is known", n, told(1))
 	}
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -25,115 +26,149 @@ type seen struct {
 
 // sum adds up the reports of nodes. It is not safe for concurrent use.
 type sum struct {
-	last  map[string]*seen // by boot id
-	slot  int64            // the present one
-	total *line
-	rules map[name]*line
+	last   map[string]*seen // by boot id
+	slots  map[int64]*slot
+	newest int64           // the last slot that has ended, 0 before the first
+	bounds []time.Duration // of the latency histograms
 }
 
-// line has the counts of the facts.Slots slots before the present one, the oldest first, and of that.
-type line struct {
-	slots []facts.Counts
-	now   facts.Counts
+// slot has the checks of one slot of time, as the nodes that know it have counted them.
+type slot struct {
+	nodes   map[string]bool // by boot id
+	members int             // the size of the cluster
+	total   facts.Counts
+	byRule  map[name]facts.Counts
+	calls   []uint64 // by the buckets of their latency
 }
 
-func newLine() *line { return &line{slots: make([]facts.Counts, facts.Slots)} }
+func newSum() *sum { return &sum{last: make(map[string]*seen), slots: make(map[int64]*slot)} }
 
-// push ends the present slot, and skips n-1 whose counts are unknown; n is at most facts.Slots.
-func (l *line) push(n int) {
-	for range n {
-		copy(l.slots, l.slots[1:])
-		l.slots[facts.Slots-1], l.now = l.now, facts.Counts{}
+// settle is how long after its end a slot is reported: the clocks of nodes differ a little. Slots of nodes whose clocks are further
+// behind are added later.
+const settle = 500 * time.Millisecond
+
+// due returns how many slots have to be requested from nodes at this time: all at first and, at the end of a slot, those that have
+// ended since, with two more for nodes that have not responded in time. 0 is none.
+func (s *sum) due(at time.Time) int {
+	newest := at.Add(-settle).UnixNano()/int64(facts.SlotTime) - 1
+	passed := newest - s.newest
+	if passed == 0 {
+		return 0
 	}
+	s.newest = newest
+	if passed < 0 || passed > facts.Slots { // the first, or the clock was set
+		clear(s.slots)
+		return facts.Slots
+	}
+	return int(min(passed+2, facts.Slots))
 }
 
-// counted reports whether a slot has any check.
-func counted(slots []facts.Counts) bool {
-	return slices.ContainsFunc(slots, func(c facts.Counts) bool { return c != facts.Counts{} })
-}
-
-func slotOf(at time.Time) int64 { return at.UnixNano() / int64(facts.SlotTime) }
-
-// newSum begins with the histories that nodes report.
-func newSum(at time.Time, nodes []facts.Node) *sum {
-	s := &sum{last: make(map[string]*seen), slot: slotOf(at), total: newLine(), rules: make(map[name]*line)}
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Slot == 0 {
+// addHistory adds the slots that node reports, each once. Slots that it does not know are left out.
+func (s *sum) addHistory(node *facts.Node) {
+	for i, c := range node.History {
+		at := node.Slot - int64(len(node.History)-1-i)
+		if i >= len(node.Members) || node.Members[i] == 0 || at <= s.newest-facts.Slots || at > s.newest+facts.Slots {
 			continue
 		}
-		s.total.add(s.slot, n.Slot, n.History)
-		for j := range n.ByRule {
-			r := &n.ByRule[j]
-			s.line(name{r.Domain, r.Name}).add(s.slot, n.Slot, r.History)
+		one := s.slots[at]
+		if one == nil {
+			one = &slot{nodes: make(map[string]bool), byRule: make(map[name]facts.Counts)}
+			s.slots[at] = one
+		}
+		one.members = max(one.members, node.Members[i])
+		if one.nodes[node.Boot] {
+			continue
+		}
+		one.nodes[node.Boot] = true
+		one.total = one.total.Plus(c)
+		for j := range node.ByRule {
+			if r := &node.ByRule[j]; i < len(r.History) && r.History[i] != (facts.Counts{}) {
+				n := name{r.Domain, r.Name}
+				one.byRule[n] = one.byRule[n].Plus(r.History[i])
+			}
+		}
+		if i < len(node.Calls) {
+			s.addCalls(one, node.Calls[i], &node.Latency)
 		}
 	}
-	return s
 }
 
-// add adds a history that ends with slot last to l, whose present slot is now.
-func (l *line) add(now, last int64, history []facts.Counts) {
-	for i, c := range history {
-		at := last - int64(len(history)-1-i)     // its slot
-		place := int64(facts.Slots) - (now - at) // facts.Slots-1 is the one before now
-		if place >= 0 && place < facts.Slots {
-			l.slots[place] = l.slots[place].Plus(c)
-		}
+// addCalls adds a node's calls to a slot, if its buckets are those of the other nodes.
+func (s *sum) addCalls(to *slot, calls []uint64, l *facts.Latency) {
+	if s.bounds == nil {
+		s.bounds = l.Bounds
+	}
+	if len(calls) != len(l.Bounds)+1 || !slices.Equal(s.bounds, l.Bounds) {
+		return
+	}
+	if to.calls == nil {
+		to.calls = make([]uint64, len(calls))
+	}
+	for i, n := range calls {
+		to.calls[i] += n
 	}
 }
 
-func (s *sum) line(n name) *line {
-	l := s.rules[n]
-	if l == nil {
-		l = newLine()
-		s.rules[n] = l
-	}
-	return l
-}
-
-// turn begins the slot of at. It returns the one before it, if that has ended.
-func (s *sum) turn(at time.Time) *history {
-	passed := slotOf(at) - s.slot
-	if passed == 0 {
-		return nil
-	}
-	s.slot += passed
-	n := int(min(passed, facts.Slots))
-	if passed < 0 {
-		n = facts.Slots // the clock was set back
-	}
-	s.total.push(n)
-	for name, l := range s.rules {
-		if l.push(n); !counted(l.slots) {
-			delete(s.rules, name)
-		}
-	}
-	return s.history(1)
-}
-
-// history returns the last n slots, of all rules with any check in them.
+// history returns the n newest slots that have ended, of all rules with any check in them.
 func (s *sum) history(n int) *history {
-	h := &history{
-		Slot: facts.SlotTime.Seconds(), Until: float64(s.slot) * facts.SlotTime.Seconds(),
-		Total: seriesOf(s.total.slots[facts.Slots-n:]), ByRule: []ruleSeries{},
-	}
-	for name, l := range s.rules {
-		list := l.slots[facts.Slots-n:]
-		if counted(list) {
-			h.ByRule = append(h.ByRule, ruleSeries{name.domain, name.rule, seriesOf(list)})
+	h := &history{Slot: facts.SlotTime.Seconds(), Until: float64(s.newest+1) * facts.SlotTime.Seconds(), Total: newSeries(n), ByRule: []ruleSeries{}}
+	byRule := make(map[name]series)
+	for i := range n {
+		at := s.newest - int64(n-1-i)
+		one := s.slots[at]
+		if one == nil {
+			one = &slot{}
 		}
+		h.Nodes, h.Members = append(h.Nodes, len(one.nodes)), append(h.Members, one.members)
+		h.Total.set(i, one.total)
+		h.P50, h.P95, h.P99 = append(h.P50, s.quantile(one.calls, 0.5)), append(h.P95, s.quantile(one.calls, 0.95)), append(h.P99, s.quantile(one.calls, 0.99))
+		for rule, c := range one.byRule {
+			if _, ok := byRule[rule]; !ok {
+				byRule[rule] = newSeries(n)
+			}
+			byRule[rule].set(i, c)
+		}
+	}
+	for rule, list := range byRule {
+		h.ByRule = append(h.ByRule, ruleSeries{rule.domain, rule.rule, list})
 	}
 	slices.SortFunc(h.ByRule, func(a, b ruleSeries) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
+	for at := range s.slots {
+		if at <= s.newest-facts.Slots {
+			delete(s.slots, at)
+		}
+	}
 	return h
 }
 
-func seriesOf(list []facts.Counts) (s series) {
-	for _, c := range list {
-		r := perSecond(c, facts.SlotTime)
-		s.Allowed, s.Denied = append(s.Allowed, r.Allowed), append(s.Denied, r.Denied)
-		s.Shadowed, s.Failed = append(s.Shadowed, r.Shadowed), append(s.Failed, r.Failed)
+// quantile estimates a quantile of calls, in seconds, by interpolation within its bucket; it is at most the largest bound. nil
+// without calls.
+func (s *sum) quantile(calls []uint64, q float64) *float64 {
+	var all, below, lower float64
+	for _, n := range calls {
+		all += float64(n)
 	}
-	return s
+	if all == 0 {
+		return nil
+	}
+	for i, bound := range s.bounds {
+		n, upper := float64(calls[i]), bound.Seconds()
+		if n > 0 && below+n >= q*all {
+			return new(math.Round(1e6*(lower+(upper-lower)*(q*all-below)/n)) / 1e6)
+		}
+		below, lower = below+n, upper
+	}
+	return &lower
+}
+
+func newSeries(n int) series {
+	return series{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)}
+}
+
+// set sets slot i to c.
+func (s series) set(i int, c facts.Counts) {
+	r := perSecond(c, facts.SlotTime)
+	s.Allowed[i], s.Denied[i], s.Shadowed[i], s.Failed[i] = r.Allowed, r.Denied, r.Shadowed, r.Failed
 }
 
 func perSecond(c facts.Counts, d time.Duration) rates {
@@ -144,17 +179,17 @@ func perSecond(c facts.Counts, d time.Duration) rates {
 // round keeps numbers short on the wire: three digits behind the point.
 func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 
-// state adds the reports of nodes at this moment. Rates are over the time since the last report of each; the first of a
-// process has none.
+// state adds the reports of nodes at this moment. Rates are over the time since the last report of each; those of the first report
+// of a process are not known.
 func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, missing []string) *state {
 	out := &state{
 		At: float64(at.UnixMilli()) / 1000, Self: members.Self, Ring: members.Ring, Partitions: members.Partitions,
+		Health:  limiter.JudgeHealth(members, nodes, missing),
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
 	}
 	if members.Set.Version > 0 {
 		out.Set = &members.Set
 	}
-	var sumOfCalls calls
 	byRule := make(map[name]rates)
 	reports := make(map[string]*own, len(nodes))
 	living := make(map[string]*seen, len(nodes))
@@ -162,7 +197,10 @@ func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, m
 		node := &nodes[i]
 		now := newSeen(at, node, byRule)
 		living[node.Boot] = now
-		report := &own{MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: limiter.PartitionCounts(node.PartitionCounts)}
+		report := &own{
+			MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: limiter.PartitionCounts(node.PartitionCounts),
+			Uptime: math.Floor(node.Uptime.Seconds()), Keys: node.Keys, Bytes: node.Bytes, MaxBytes: node.MaxBytes,
+		}
 		reports[node.Boot] = report
 		if node.Name == members.Self {
 			out.Rules = node.Rules
@@ -171,12 +209,13 @@ func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, m
 		if before == nil || !at.After(before.at) {
 			continue
 		}
-		rate := s.addRates(before, now, byRule)
+		rate := addRates(before, now, byRule)
+		if out.Total == nil {
+			out.Total = &rates{}
+		}
 		out.Total.add(rate)
-		report.Checks = round(rate.Allowed + rate.Denied + rate.Shadowed + rate.Failed)
-		sumOfCalls.add(&node.Latency, &before.node.Latency, at.Sub(before.at))
+		report.Checks = new(round(rate.Allowed + rate.Denied + rate.Shadowed + rate.Failed))
 	}
-	out.Latency = sumOfCalls.latency()
 	for boot, before := range s.last {
 		if living[boot] == nil && at.Sub(before.at) < forget {
 			living[boot] = before
@@ -206,47 +245,19 @@ func newSeen(at time.Time, node *facts.Node, byRule map[name]rates) *seen {
 	return now
 }
 
-// addRates adds the checks of a process between two of its reports to the present slot, and their rates to byRule. It returns
-// the rate of all.
-func (s *sum) addRates(before, now *seen, byRule map[name]rates) rates {
+// addRates adds the rates of a process between two of its reports to byRule. It returns the rate of all.
+func addRates(before, now *seen, byRule map[name]rates) rates {
 	passed := now.at.Sub(before.at)
 	for rule, counts := range now.byRule {
 		last, known := before.byRule[rule]
-		added := counts.Minus(last)
-		if !known || added == (facts.Counts{}) {
+		if !known {
 			continue
 		}
-		line, rate := s.line(rule), byRule[rule]
-		line.now = line.now.Plus(added)
-		rate.add(perSecond(added, passed))
+		rate := byRule[rule]
+		rate.add(perSecond(counts.Minus(last), passed))
 		byRule[rule] = rate
 	}
-	all := now.node.All.Minus(before.node.All)
-	s.total.now = s.total.now.Plus(all)
-	return perSecond(all, passed)
-}
-
-// calls adds up the latency histograms of nodes with equal bounds.
-type calls struct {
-	bounds []time.Duration
-	counts []uint64
-	spent  time.Duration
-	rate   float64 // calls a second
-}
-
-// add adds the calls between the histograms before and now of a node, which are the time passed apart.
-func (c *calls) add(now, before *facts.Latency, passed time.Duration) {
-	if len(now.Counts) != len(now.Bounds)+1 || len(now.Counts) != len(before.Counts) || c.bounds != nil && !slices.Equal(c.bounds, now.Bounds) {
-		return
-	}
-	if c.bounds == nil {
-		c.bounds, c.counts = now.Bounds, make([]uint64, len(now.Counts))
-	}
-	for i, n := range now.Counts {
-		c.counts[i] += n - min(n, before.Counts[i])
-	}
-	c.spent += max(0, now.Sum-before.Sum)
-	c.rate += float64(count(now.Counts)-min(count(now.Counts), count(before.Counts))) / passed.Seconds()
+	return perSecond(now.node.All.Minus(before.node.All), passed)
 }
 
 // forget is how long a process that does not respond is remembered, so that its next report has a rate.
@@ -259,39 +270,11 @@ func (r *rates) add(q rates) {
 
 func memberOf(m *limiter.Member, reports map[string]*own) memberJSON {
 	j := memberJSON{
-		Name: m.Name, Boot: m.Boot, State: m.StateName(), Version: m.Version, Voter: m.Voter, Alive: m.Alive,
+		Name: m.Name, Boot: m.Boot, Address: m.GRPC, Zone: m.Zone, State: m.StateName(), Version: m.Version, Voter: m.Voter, Alive: m.Alive,
 		Partitions: m.Partitions, Owned: m.Owned, Own: reports[m.Boot],
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(round(m.Silent.Seconds()))
 	}
 	return j
-}
-
-func count(list []uint64) (n uint64) {
-	for _, c := range list {
-		n += c
-	}
-	return n
-}
-
-// latency returns mean and quantiles, in seconds. A quantile is the upper bound of its bucket, or the
-// lower bound of the last bucket, which has no upper one.
-func (c *calls) latency() latency {
-	total := count(c.counts)
-	l := latency{Calls: round(c.rate)}
-	if total == 0 {
-		return l
-	}
-	quantile := func(q float64) float64 {
-		var below uint64
-		for i, n := range c.counts {
-			if below += n; float64(below) >= q*float64(total) {
-				return c.bounds[min(i, len(c.bounds)-1)].Seconds()
-			}
-		}
-		return c.bounds[len(c.bounds)-1].Seconds()
-	}
-	l.Mean, l.P50, l.P99 = c.spent.Seconds()/float64(total), quantile(0.5), quantile(0.99)
-	return l
 }

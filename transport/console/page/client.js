@@ -29,6 +29,8 @@ async function call(method, path, body, signal, token) {
 // login begins a session by the code of an address that `sluice console` printed, or by a caller's token.
 export const login = (code, token) => call("POST", "/console/login", code ? { code } : {}, undefined, token);
 export const logout = () => call("POST", "/console/logout", {});
+// options tells how to sign in to this node.
+export const options = async () => (await call("GET", "/console/login-options")).json();
 export const rules = async () => (await call("GET", "/console/api/rules")).json();
 export const inspect = async (q) => (await call("POST", "/console/api/inspect", q)).json();
 export const reset = async (q) => (await call("POST", "/console/api/inspect/reset", q)).json();

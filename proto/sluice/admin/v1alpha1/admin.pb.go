@@ -137,7 +137,9 @@ type MembersResponse struct {
 	// What the node does not reach and waits for, a sentence each; empty if nothing.
 	Unreached []string `protobuf:"bytes,11,rep,name=unreached,proto3" json:"unreached,omitempty"`
 	// Rules that deny because counters of the node's partitions are lost, at most 20.
-	LostRules     []*LostRule `protobuf:"bytes,12,rep,name=lost_rules,json=lostRules,proto3" json:"lost_rules,omitempty"`
+	LostRules []*LostRule `protobuf:"bytes,12,rep,name=lost_rules,json=lostRules,proto3" json:"lost_rules,omitempty"`
+	// The health of the cluster, as far as the node knows without asking others; in a StatusResponse by the reports of all.
+	Health        *Health `protobuf:"bytes,13,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +258,424 @@ func (x *MembersResponse) GetLostRules() []*LostRule {
 	return nil
 }
 
+func (x *MembersResponse) GetHealth() *Health {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+// Health is one judgement of the cluster.
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// healthy, stale_rules, degraded or no_quorum.
+	Status string `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// One line: the status in words, and the first cause.
+	Summary string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	// The worst first.
+	Causes        []*HealthCause `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Health) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Health) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *Health) GetCauses() []*HealthCause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+// HealthCause is a reason of a Health.
+type HealthCause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// critical, warning, or notice, which does not change the status.
+	Severity string `protobuf:"bytes,1,opt,name=severity,proto3" json:"severity,omitempty"`
+	// One sentence.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// URL of the page to read.
+	Doc           string `protobuf:"bytes,3,opt,name=doc,proto3" json:"doc,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthCause) Reset() {
+	*x = HealthCause{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthCause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthCause) ProtoMessage() {}
+
+func (x *HealthCause) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthCause.ProtoReflect.Descriptor instead.
+func (*HealthCause) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HealthCause) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *HealthCause) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *HealthCause) GetDoc() string {
+	if x != nil {
+		return x.Doc
+	}
+	return ""
+}
+
+// StatusRequest asks for the status of the cluster.
+type StatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusRequest) Reset() {
+	*x = StatusRequest{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusRequest) ProtoMessage() {}
+
+func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
+func (*StatusRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+// StatusResponse is the health of the cluster and what it is judged by.
+type StatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the node that answers sees it.
+	Members *MembersResponse `protobuf:"bytes,1,opt,name=members,proto3" json:"members,omitempty"`
+	// What nodes report of themselves, sorted by name.
+	Nodes []*NodeReport `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Nodes that gave no report in time.
+	Missing       []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse) Reset() {
+	*x = StatusResponse{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse) ProtoMessage() {}
+
+func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
+func (*StatusResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StatusResponse) GetMembers() *MembersResponse {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetNodes() []*NodeReport {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// NodeReport is what a node reports of itself.
+type NodeReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// It may decide checks at full limit. If not, reason says why.
+	MayDecide bool `protobuf:"varint,2,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
+	// Empty if it may.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A hash of the rules in force, equal on nodes with equal rules; empty for none.
+	Rules string `protobuf:"bytes,4,opt,name=rules,proto3" json:"rules,omitempty"`
+	// Why the newest rule files are not in force; empty if they are.
+	RulesError string `protobuf:"bytes,5,opt,name=rules_error,json=rulesError,proto3" json:"rules_error,omitempty"`
+	// Numbers of partitions on the node.
+	PartitionCounts *PartitionCounts `protobuf:"bytes,6,opt,name=partition_counts,json=partitionCounts,proto3" json:"partition_counts,omitempty"`
+	// The certificates, keys and secrets that it follows.
+	Files []*FollowedFile `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
+	// Protections that it runs without although other machines reach it, a sentence each.
+	Insecure      []string `protobuf:"bytes,8,rep,name=insecure,proto3" json:"insecure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeReport) Reset() {
+	*x = NodeReport{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeReport) ProtoMessage() {}
+
+func (x *NodeReport) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
+func (*NodeReport) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NodeReport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeReport) GetMayDecide() bool {
+	if x != nil {
+		return x.MayDecide
+	}
+	return false
+}
+
+func (x *NodeReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NodeReport) GetRules() string {
+	if x != nil {
+		return x.Rules
+	}
+	return ""
+}
+
+func (x *NodeReport) GetRulesError() string {
+	if x != nil {
+		return x.RulesError
+	}
+	return ""
+}
+
+func (x *NodeReport) GetPartitionCounts() *PartitionCounts {
+	if x != nil {
+		return x.PartitionCounts
+	}
+	return nil
+}
+
+func (x *NodeReport) GetFiles() []*FollowedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *NodeReport) GetInsecure() []string {
+	if x != nil {
+		return x.Insecure
+	}
+	return nil
+}
+
+// FollowedFile is the state of files that a node follows.
+type FollowedFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in metrics, for example peer or secret.
+	Label string `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	// Why the newest contents are not in force; empty if they are.
+	Error string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// When the certificate expires, Unix time in seconds; 0 without one.
+	Expires int64 `protobuf:"varint,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	// The share of the certificate's life that is left, 1 to 0.
+	Left          float64 `protobuf:"fixed64,4,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowedFile) Reset() {
+	*x = FollowedFile{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowedFile) ProtoMessage() {}
+
+func (x *FollowedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowedFile.ProtoReflect.Descriptor instead.
+func (*FollowedFile) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *FollowedFile) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *FollowedFile) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *FollowedFile) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *FollowedFile) GetLeft() float64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
 // Member is a member of the cluster.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -297,7 +717,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[2]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +729,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[2]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +742,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{2}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Member) GetName() string {
@@ -445,7 +865,7 @@ type VoterSet struct {
 
 func (x *VoterSet) Reset() {
 	*x = VoterSet{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[3]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +877,7 @@ func (x *VoterSet) String() string {
 func (*VoterSet) ProtoMessage() {}
 
 func (x *VoterSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[3]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +890,7 @@ func (x *VoterSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoterSet.ProtoReflect.Descriptor instead.
 func (*VoterSet) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{3}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VoterSet) GetClusterId() string {
@@ -519,7 +939,7 @@ type PartitionCounts struct {
 
 func (x *PartitionCounts) Reset() {
 	*x = PartitionCounts{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[4]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +951,7 @@ func (x *PartitionCounts) String() string {
 func (*PartitionCounts) ProtoMessage() {}
 
 func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[4]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +964,7 @@ func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionCounts.ProtoReflect.Descriptor instead.
 func (*PartitionCounts) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{4}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PartitionCounts) GetOwned() int32 {
@@ -618,7 +1038,7 @@ type LostRule struct {
 
 func (x *LostRule) Reset() {
 	*x = LostRule{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[5]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +1050,7 @@ func (x *LostRule) String() string {
 func (*LostRule) ProtoMessage() {}
 
 func (x *LostRule) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[5]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +1063,7 @@ func (x *LostRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostRule.ProtoReflect.Descriptor instead.
 func (*LostRule) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{5}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LostRule) GetDomain() string {
@@ -682,7 +1102,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[6]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +1114,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[6]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +1127,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{6}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TopRequest) GetBy() TopBy {
@@ -748,7 +1168,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +1180,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +1193,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{7}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TopResponse) GetKeys() []*TopKey {
@@ -827,7 +1247,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +1259,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1272,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{8}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TopKey) GetDomain() string {
@@ -917,7 +1337,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1349,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1362,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InspectRequest) GetDomain() string {
@@ -1006,7 +1426,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1438,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1451,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *InspectResponse) GetShown() []*v1.Entry {
@@ -1179,7 +1599,7 @@ type LimitStanding struct {
 
 func (x *LimitStanding) Reset() {
 	*x = LimitStanding{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1611,7 @@ func (x *LimitStanding) String() string {
 func (*LimitStanding) ProtoMessage() {}
 
 func (x *LimitStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1624,7 @@ func (x *LimitStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitStanding.ProtoReflect.Descriptor instead.
 func (*LimitStanding) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LimitStanding) GetName() string {
@@ -1255,7 +1675,7 @@ type LeaseLeft struct {
 
 func (x *LeaseLeft) Reset() {
 	*x = LeaseLeft{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1687,7 @@ func (x *LeaseLeft) String() string {
 func (*LeaseLeft) ProtoMessage() {}
 
 func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1700,7 @@ func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseLeft.ProtoReflect.Descriptor instead.
 func (*LeaseLeft) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LeaseLeft) GetNode() string {
@@ -1308,7 +1728,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1740,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1753,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -1354,7 +1774,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1786,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1799,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
@@ -1398,7 +1818,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1830,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1843,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 // AcceptLossResponse says where losses have ended.
@@ -1439,7 +1859,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1871,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1884,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AcceptLossResponse) GetPartitions() int32 {
@@ -1490,7 +1910,7 @@ type BootstrapRequest struct {
 
 func (x *BootstrapRequest) Reset() {
 	*x = BootstrapRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1922,7 @@ func (x *BootstrapRequest) String() string {
 func (*BootstrapRequest) ProtoMessage() {}
 
 func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1935,7 @@ func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
 func (*BootstrapRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 // BootstrapResponse has the new voter set.
@@ -1529,7 +1949,7 @@ type BootstrapResponse struct {
 
 func (x *BootstrapResponse) Reset() {
 	*x = BootstrapResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1961,7 @@ func (x *BootstrapResponse) String() string {
 func (*BootstrapResponse) ProtoMessage() {}
 
 func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1974,7 @@ func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapResponse.ProtoReflect.Descriptor instead.
 func (*BootstrapResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BootstrapResponse) GetVoterSet() *VoterSet {
@@ -1569,7 +1989,7 @@ var File_sluice_admin_v1alpha1_admin_proto protoreflect.FileDescriptor
 const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\n" +
 	"!sluice/admin/v1alpha1/admin.proto\x12\x15sluice.admin.v1alpha1\x1a\x16sluice/v1/sluice.proto\"\x10\n" +
-	"\x0eMembersRequest\"\xa1\x04\n" +
+	"\x0eMembersRequest\"\xd8\x04\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x127\n" +
 	"\amembers\x18\x02 \x03(\v2\x1d.sluice.admin.v1alpha1.MemberR\amembers\x12\x12\n" +
@@ -1587,8 +2007,39 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
 	"\tunreached\x18\v \x03(\tR\tunreached\x12>\n" +
 	"\n" +
-	"lost_rules\x18\f \x03(\v2\x1f.sluice.admin.v1alpha1.LostRuleR\tlostRulesB\x0f\n" +
-	"\r_clocks_agree\"\xd4\x03\n" +
+	"lost_rules\x18\f \x03(\v2\x1f.sluice.admin.v1alpha1.LostRuleR\tlostRules\x125\n" +
+	"\x06health\x18\r \x01(\v2\x1d.sluice.admin.v1alpha1.HealthR\x06healthB\x0f\n" +
+	"\r_clocks_agree\"v\n" +
+	"\x06Health\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\tR\x06status\x12\x18\n" +
+	"\asummary\x18\x02 \x01(\tR\asummary\x12:\n" +
+	"\x06causes\x18\x03 \x03(\v2\".sluice.admin.v1alpha1.HealthCauseR\x06causes\"O\n" +
+	"\vHealthCause\x12\x1a\n" +
+	"\bseverity\x18\x01 \x01(\tR\bseverity\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x10\n" +
+	"\x03doc\x18\x03 \x01(\tR\x03doc\"\x0f\n" +
+	"\rStatusRequest\"\xa5\x01\n" +
+	"\x0eStatusResponse\x12@\n" +
+	"\amembers\x18\x01 \x01(\v2&.sluice.admin.v1alpha1.MembersResponseR\amembers\x127\n" +
+	"\x05nodes\x18\x02 \x03(\v2!.sluice.admin.v1alpha1.NodeReportR\x05nodes\x12\x18\n" +
+	"\amissing\x18\x03 \x03(\tR\amissing\"\xb8\x02\n" +
+	"\n" +
+	"NodeReport\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"may_decide\x18\x02 \x01(\bR\tmayDecide\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05rules\x18\x04 \x01(\tR\x05rules\x12\x1f\n" +
+	"\vrules_error\x18\x05 \x01(\tR\n" +
+	"rulesError\x12Q\n" +
+	"\x10partition_counts\x18\x06 \x01(\v2&.sluice.admin.v1alpha1.PartitionCountsR\x0fpartitionCounts\x129\n" +
+	"\x05files\x18\a \x03(\v2#.sluice.admin.v1alpha1.FollowedFileR\x05files\x12\x1a\n" +
+	"\binsecure\x18\b \x03(\tR\binsecure\"h\n" +
+	"\fFollowedFile\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x12\x18\n" +
+	"\aexpires\x18\x03 \x01(\x03R\aexpires\x12\x12\n" +
+	"\x04left\x18\x04 \x01(\x01R\x04left\"\xd4\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
@@ -1702,9 +2153,10 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\tvoter_set\x18\x01 \x01(\v2\x1f.sluice.admin.v1alpha1.VoterSetR\bvoterSet*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\xbc\x04\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\x93\x05\n" +
 	"\fAdminService\x12X\n" +
-	"\aMembers\x12%.sluice.admin.v1alpha1.MembersRequest\x1a&.sluice.admin.v1alpha1.MembersResponse\x12L\n" +
+	"\aMembers\x12%.sluice.admin.v1alpha1.MembersRequest\x1a&.sluice.admin.v1alpha1.MembersResponse\x12U\n" +
+	"\x06Status\x12$.sluice.admin.v1alpha1.StatusRequest\x1a%.sluice.admin.v1alpha1.StatusResponse\x12L\n" +
 	"\x03Top\x12!.sluice.admin.v1alpha1.TopRequest\x1a\".sluice.admin.v1alpha1.TopResponse\x12X\n" +
 	"\aInspect\x12%.sluice.admin.v1alpha1.InspectRequest\x1a&.sluice.admin.v1alpha1.InspectResponse\x12g\n" +
 	"\fForgetMember\x12*.sluice.admin.v1alpha1.ForgetMemberRequest\x1a+.sluice.admin.v1alpha1.ForgetMemberResponse\x12^\n" +
@@ -1725,63 +2177,77 @@ func file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_admin_v1alpha1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_admin_v1alpha1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_sluice_admin_v1alpha1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_sluice_admin_v1alpha1_admin_proto_goTypes = []any{
 	(TopBy)(0),                   // 0: sluice.admin.v1alpha1.TopBy
 	(*MembersRequest)(nil),       // 1: sluice.admin.v1alpha1.MembersRequest
 	(*MembersResponse)(nil),      // 2: sluice.admin.v1alpha1.MembersResponse
-	(*Member)(nil),               // 3: sluice.admin.v1alpha1.Member
-	(*VoterSet)(nil),             // 4: sluice.admin.v1alpha1.VoterSet
-	(*PartitionCounts)(nil),      // 5: sluice.admin.v1alpha1.PartitionCounts
-	(*LostRule)(nil),             // 6: sluice.admin.v1alpha1.LostRule
-	(*TopRequest)(nil),           // 7: sluice.admin.v1alpha1.TopRequest
-	(*TopResponse)(nil),          // 8: sluice.admin.v1alpha1.TopResponse
-	(*TopKey)(nil),               // 9: sluice.admin.v1alpha1.TopKey
-	(*InspectRequest)(nil),       // 10: sluice.admin.v1alpha1.InspectRequest
-	(*InspectResponse)(nil),      // 11: sluice.admin.v1alpha1.InspectResponse
-	(*LimitStanding)(nil),        // 12: sluice.admin.v1alpha1.LimitStanding
-	(*LeaseLeft)(nil),            // 13: sluice.admin.v1alpha1.LeaseLeft
-	(*ForgetMemberRequest)(nil),  // 14: sluice.admin.v1alpha1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 15: sluice.admin.v1alpha1.ForgetMemberResponse
-	(*AcceptLossRequest)(nil),    // 16: sluice.admin.v1alpha1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),   // 17: sluice.admin.v1alpha1.AcceptLossResponse
-	(*BootstrapRequest)(nil),     // 18: sluice.admin.v1alpha1.BootstrapRequest
-	(*BootstrapResponse)(nil),    // 19: sluice.admin.v1alpha1.BootstrapResponse
-	(*v1.Entry)(nil),             // 20: sluice.v1.Entry
-	(*v1.Limit)(nil),             // 21: sluice.v1.Limit
+	(*Health)(nil),               // 3: sluice.admin.v1alpha1.Health
+	(*HealthCause)(nil),          // 4: sluice.admin.v1alpha1.HealthCause
+	(*StatusRequest)(nil),        // 5: sluice.admin.v1alpha1.StatusRequest
+	(*StatusResponse)(nil),       // 6: sluice.admin.v1alpha1.StatusResponse
+	(*NodeReport)(nil),           // 7: sluice.admin.v1alpha1.NodeReport
+	(*FollowedFile)(nil),         // 8: sluice.admin.v1alpha1.FollowedFile
+	(*Member)(nil),               // 9: sluice.admin.v1alpha1.Member
+	(*VoterSet)(nil),             // 10: sluice.admin.v1alpha1.VoterSet
+	(*PartitionCounts)(nil),      // 11: sluice.admin.v1alpha1.PartitionCounts
+	(*LostRule)(nil),             // 12: sluice.admin.v1alpha1.LostRule
+	(*TopRequest)(nil),           // 13: sluice.admin.v1alpha1.TopRequest
+	(*TopResponse)(nil),          // 14: sluice.admin.v1alpha1.TopResponse
+	(*TopKey)(nil),               // 15: sluice.admin.v1alpha1.TopKey
+	(*InspectRequest)(nil),       // 16: sluice.admin.v1alpha1.InspectRequest
+	(*InspectResponse)(nil),      // 17: sluice.admin.v1alpha1.InspectResponse
+	(*LimitStanding)(nil),        // 18: sluice.admin.v1alpha1.LimitStanding
+	(*LeaseLeft)(nil),            // 19: sluice.admin.v1alpha1.LeaseLeft
+	(*ForgetMemberRequest)(nil),  // 20: sluice.admin.v1alpha1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 21: sluice.admin.v1alpha1.ForgetMemberResponse
+	(*AcceptLossRequest)(nil),    // 22: sluice.admin.v1alpha1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),   // 23: sluice.admin.v1alpha1.AcceptLossResponse
+	(*BootstrapRequest)(nil),     // 24: sluice.admin.v1alpha1.BootstrapRequest
+	(*BootstrapResponse)(nil),    // 25: sluice.admin.v1alpha1.BootstrapResponse
+	(*v1.Entry)(nil),             // 26: sluice.v1.Entry
+	(*v1.Limit)(nil),             // 27: sluice.v1.Limit
 }
 var file_sluice_admin_v1alpha1_admin_proto_depIdxs = []int32{
-	3,  // 0: sluice.admin.v1alpha1.MembersResponse.members:type_name -> sluice.admin.v1alpha1.Member
-	4,  // 1: sluice.admin.v1alpha1.MembersResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	5,  // 2: sluice.admin.v1alpha1.MembersResponse.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
-	6,  // 3: sluice.admin.v1alpha1.MembersResponse.lost_rules:type_name -> sluice.admin.v1alpha1.LostRule
-	0,  // 4: sluice.admin.v1alpha1.TopRequest.by:type_name -> sluice.admin.v1alpha1.TopBy
-	9,  // 5: sluice.admin.v1alpha1.TopResponse.keys:type_name -> sluice.admin.v1alpha1.TopKey
-	20, // 6: sluice.admin.v1alpha1.TopKey.descriptor:type_name -> sluice.v1.Entry
-	20, // 7: sluice.admin.v1alpha1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
-	20, // 8: sluice.admin.v1alpha1.InspectResponse.shown:type_name -> sluice.v1.Entry
-	12, // 9: sluice.admin.v1alpha1.InspectResponse.limits:type_name -> sluice.admin.v1alpha1.LimitStanding
-	13, // 10: sluice.admin.v1alpha1.InspectResponse.leases:type_name -> sluice.admin.v1alpha1.LeaseLeft
-	21, // 11: sluice.admin.v1alpha1.LimitStanding.limit:type_name -> sluice.v1.Limit
-	4,  // 12: sluice.admin.v1alpha1.ForgetMemberResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	4,  // 13: sluice.admin.v1alpha1.BootstrapResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	1,  // 14: sluice.admin.v1alpha1.AdminService.Members:input_type -> sluice.admin.v1alpha1.MembersRequest
-	7,  // 15: sluice.admin.v1alpha1.AdminService.Top:input_type -> sluice.admin.v1alpha1.TopRequest
-	10, // 16: sluice.admin.v1alpha1.AdminService.Inspect:input_type -> sluice.admin.v1alpha1.InspectRequest
-	14, // 17: sluice.admin.v1alpha1.AdminService.ForgetMember:input_type -> sluice.admin.v1alpha1.ForgetMemberRequest
-	18, // 18: sluice.admin.v1alpha1.AdminService.Bootstrap:input_type -> sluice.admin.v1alpha1.BootstrapRequest
-	16, // 19: sluice.admin.v1alpha1.AdminService.AcceptLoss:input_type -> sluice.admin.v1alpha1.AcceptLossRequest
-	2,  // 20: sluice.admin.v1alpha1.AdminService.Members:output_type -> sluice.admin.v1alpha1.MembersResponse
-	8,  // 21: sluice.admin.v1alpha1.AdminService.Top:output_type -> sluice.admin.v1alpha1.TopResponse
-	11, // 22: sluice.admin.v1alpha1.AdminService.Inspect:output_type -> sluice.admin.v1alpha1.InspectResponse
-	15, // 23: sluice.admin.v1alpha1.AdminService.ForgetMember:output_type -> sluice.admin.v1alpha1.ForgetMemberResponse
-	19, // 24: sluice.admin.v1alpha1.AdminService.Bootstrap:output_type -> sluice.admin.v1alpha1.BootstrapResponse
-	17, // 25: sluice.admin.v1alpha1.AdminService.AcceptLoss:output_type -> sluice.admin.v1alpha1.AcceptLossResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 0: sluice.admin.v1alpha1.MembersResponse.members:type_name -> sluice.admin.v1alpha1.Member
+	10, // 1: sluice.admin.v1alpha1.MembersResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	11, // 2: sluice.admin.v1alpha1.MembersResponse.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
+	12, // 3: sluice.admin.v1alpha1.MembersResponse.lost_rules:type_name -> sluice.admin.v1alpha1.LostRule
+	3,  // 4: sluice.admin.v1alpha1.MembersResponse.health:type_name -> sluice.admin.v1alpha1.Health
+	4,  // 5: sluice.admin.v1alpha1.Health.causes:type_name -> sluice.admin.v1alpha1.HealthCause
+	2,  // 6: sluice.admin.v1alpha1.StatusResponse.members:type_name -> sluice.admin.v1alpha1.MembersResponse
+	7,  // 7: sluice.admin.v1alpha1.StatusResponse.nodes:type_name -> sluice.admin.v1alpha1.NodeReport
+	11, // 8: sluice.admin.v1alpha1.NodeReport.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
+	8,  // 9: sluice.admin.v1alpha1.NodeReport.files:type_name -> sluice.admin.v1alpha1.FollowedFile
+	0,  // 10: sluice.admin.v1alpha1.TopRequest.by:type_name -> sluice.admin.v1alpha1.TopBy
+	15, // 11: sluice.admin.v1alpha1.TopResponse.keys:type_name -> sluice.admin.v1alpha1.TopKey
+	26, // 12: sluice.admin.v1alpha1.TopKey.descriptor:type_name -> sluice.v1.Entry
+	26, // 13: sluice.admin.v1alpha1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
+	26, // 14: sluice.admin.v1alpha1.InspectResponse.shown:type_name -> sluice.v1.Entry
+	18, // 15: sluice.admin.v1alpha1.InspectResponse.limits:type_name -> sluice.admin.v1alpha1.LimitStanding
+	19, // 16: sluice.admin.v1alpha1.InspectResponse.leases:type_name -> sluice.admin.v1alpha1.LeaseLeft
+	27, // 17: sluice.admin.v1alpha1.LimitStanding.limit:type_name -> sluice.v1.Limit
+	10, // 18: sluice.admin.v1alpha1.ForgetMemberResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	10, // 19: sluice.admin.v1alpha1.BootstrapResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	1,  // 20: sluice.admin.v1alpha1.AdminService.Members:input_type -> sluice.admin.v1alpha1.MembersRequest
+	5,  // 21: sluice.admin.v1alpha1.AdminService.Status:input_type -> sluice.admin.v1alpha1.StatusRequest
+	13, // 22: sluice.admin.v1alpha1.AdminService.Top:input_type -> sluice.admin.v1alpha1.TopRequest
+	16, // 23: sluice.admin.v1alpha1.AdminService.Inspect:input_type -> sluice.admin.v1alpha1.InspectRequest
+	20, // 24: sluice.admin.v1alpha1.AdminService.ForgetMember:input_type -> sluice.admin.v1alpha1.ForgetMemberRequest
+	24, // 25: sluice.admin.v1alpha1.AdminService.Bootstrap:input_type -> sluice.admin.v1alpha1.BootstrapRequest
+	22, // 26: sluice.admin.v1alpha1.AdminService.AcceptLoss:input_type -> sluice.admin.v1alpha1.AcceptLossRequest
+	2,  // 27: sluice.admin.v1alpha1.AdminService.Members:output_type -> sluice.admin.v1alpha1.MembersResponse
+	6,  // 28: sluice.admin.v1alpha1.AdminService.Status:output_type -> sluice.admin.v1alpha1.StatusResponse
+	14, // 29: sluice.admin.v1alpha1.AdminService.Top:output_type -> sluice.admin.v1alpha1.TopResponse
+	17, // 30: sluice.admin.v1alpha1.AdminService.Inspect:output_type -> sluice.admin.v1alpha1.InspectResponse
+	21, // 31: sluice.admin.v1alpha1.AdminService.ForgetMember:output_type -> sluice.admin.v1alpha1.ForgetMemberResponse
+	25, // 32: sluice.admin.v1alpha1.AdminService.Bootstrap:output_type -> sluice.admin.v1alpha1.BootstrapResponse
+	23, // 33: sluice.admin.v1alpha1.AdminService.AcceptLoss:output_type -> sluice.admin.v1alpha1.AcceptLossResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_sluice_admin_v1alpha1_admin_proto_init() }
@@ -1790,14 +2256,14 @@ func file_sluice_admin_v1alpha1_admin_proto_init() {
 		return
 	}
 	file_sluice_admin_v1alpha1_admin_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_admin_v1alpha1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_sluice_admin_v1alpha1_admin_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_admin_v1alpha1_admin_proto_rawDesc), len(file_sluice_admin_v1alpha1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	AdminService_Members_FullMethodName      = "/sluice.admin.v1alpha1.AdminService/Members"
+	AdminService_Status_FullMethodName       = "/sluice.admin.v1alpha1.AdminService/Status"
 	AdminService_Top_FullMethodName          = "/sluice.admin.v1alpha1.AdminService/Top"
 	AdminService_Inspect_FullMethodName      = "/sluice.admin.v1alpha1.AdminService/Inspect"
 	AdminService_ForgetMember_FullMethodName = "/sluice.admin.v1alpha1.AdminService/ForgetMember"
@@ -37,6 +38,9 @@ const (
 type AdminServiceClient interface {
 	// Members lists the cluster as the node that answers sees it.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// Status judges the health of the cluster by the reports of all nodes. It is for operators, or callers that may read
+	// (PERMISSION_DENIED).
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
 	// or so. It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
@@ -73,6 +77,16 @@ func (c *adminServiceClient) Members(ctx context.Context, in *MembersRequest, op
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(MembersResponse)
 	err := c.cc.Invoke(ctx, AdminService_Members_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatusResponse)
+	err := c.cc.Invoke(ctx, AdminService_Status_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +151,9 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 type AdminServiceServer interface {
 	// Members lists the cluster as the node that answers sees it.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// Status judges the health of the cluster by the reports of all nodes. It is for operators, or callers that may read
+	// (PERMISSION_DENIED).
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
 	// or so. It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
@@ -171,6 +188,9 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedAdminServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedAdminServiceServer) Top(context.Context, *TopRequest) (*TopResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Top not implemented")
@@ -222,6 +242,24 @@ func _AdminService_Members_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).Members(ctx, req.(*MembersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Status(ctx, req.(*StatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -326,6 +364,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Members",
 			Handler:    _AdminService_Members_Handler,
+		},
+		{
+			MethodName: "Status",
+			Handler:    _AdminService_Status_Handler,
 		},
 		{
 			MethodName: "Top",

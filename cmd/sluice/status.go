@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-project/sluice/limiter"
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
+)
+
+// statusFlags are the flags of `sluice status`.
+type statusFlags struct {
+	clientFlags
+	watch    bool
+	interval time.Duration
+	last     limiter.HealthStatus // that was shown
+}
+
+// statusKeys is how many of the most denied keys `sluice status` shows.
+const statusKeys = 5
+
+func newStatus() *cobra.Command {
+	var f statusFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the health of the cluster on one screen",
+		Long: `Show the health of the cluster on one screen: the cause and the page to read if it is not
+healthy, then quorum, replicas, rules, clock and certificates of each node, and the keys
+that are denied most. The node asks all others. It answers its operators, on its own machine,
+or with --callers those with the verb read.
+
+  Healthy      the cluster decides as it is configured; notices may say what it runs without
+  Stale rules  nodes have different rules, or older ones than their files
+  Degraded     nodes, replicas, clocks or certificates need attention
+  No quorum    this node may not decide: on_partition does
+
+Exit codes: 0 healthy, 1 no quorum, 2 wrong usage, 3 no answer, 4 degraded or stale rules.`,
+		Example: "  sluice status\n" +
+			"  sluice status --watch\n" +
+			"  kubectl exec sluice-0 -- /sluice status -o json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.interval < minInterval {
+				return usageError(fmt.Errorf("--interval: %v is below %v", f.interval, minInterval))
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f.registerOperator(cmd, "text", "wide", "json")
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "show it again and again, until q")
+	cmd.Flags().DurationVar(&f.interval, "interval", 2*time.Second, "time between two looks of --watch")
+	return cmd
+}
+
+func (f *statusFlags) run(ctx context.Context, out io.Writer) error {
+	if tty, ok := terminal(out); ok && f.watch && f.output != "json" {
+		if err := live(ctx, tty, f.interval, f); err != nil {
+			return err
+		}
+	} else {
+		r, top, err := f.get(ctx)
+		if err != nil {
+			return err
+		}
+		f.last = limiter.HealthStatus(r.GetMembers().GetHealth().GetStatus())
+		if err := write(out, f.output, statusText(r, top, f.output == "wide"), statusOf(r, top)); err != nil {
+			return err
+		}
+	}
+	switch f.last {
+	case limiter.Healthy, "":
+		return nil
+	case limiter.NoQuorum:
+		return &codedError{code: exitDenied}
+	}
+	return &codedError{code: exitNoVerdict}
+}
+
+// get asks the node. Where it counts no keys, top has none.
+func (f *clientFlags) get(ctx context.Context) (r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse, err error) {
+	if r, err = operate(ctx, f, apiClient.Status, &adminv1alpha1.StatusRequest{}); err != nil {
+		return nil, nil, err
+	}
+	top, _ = operate(ctx, f, apiClient.Top, &adminv1alpha1.TopRequest{N: statusKeys}) // the rest stands without it
+	return r, top, nil
+}
+
+// ask implements view.
+func (f *statusFlags) ask() func(context.Context) (func() string, error) {
+	return func(ctx context.Context) (func() string, error) {
+		r, top, err := f.get(ctx)
+		return func() string {
+			f.last = limiter.HealthStatus(r.GetMembers().GetHealth().GetStatus())
+			return statusText(r, top, f.output == "wide")
+		}, err
+	}
+}
+
+func (f *statusFlags) key(k byte) bool { return k == ' ' }
+
+func (f *statusFlags) help() string { return "space look now   q quit" }
+
+// statusJSON is the answer of `sluice status -o json`.
+type statusJSON struct {
+	Health  *limiter.Health `json:"health"`
+	Members membersJSON     `json:"members"`
+	Nodes   []reportJSON    `json:"nodes"`
+	Missing []string        `json:"missing"`
+	Top     []topKeyJSON    `json:"top"`
+}
+
+// reportJSON is what a node reports of itself.
+type reportJSON struct {
+	Name            string              `json:"name"`
+	MayDecide       bool                `json:"may_decide"`
+	Reason          string              `json:"reason,omitempty"`
+	Rules           string              `json:"rules"`
+	RulesError      string              `json:"rules_error,omitempty"`
+	PartitionCounts partitionCountsJSON `json:"partition_counts"`
+	Files           []fileJSON          `json:"files"`
+	Insecure        []string            `json:"insecure"`
+}
+
+// fileJSON is the state of files that a node follows. Expires is Unix time, left out without a certificate.
+type fileJSON struct {
+	Label   string  `json:"label"`
+	Error   string  `json:"error,omitempty"`
+	Expires int64   `json:"expires,omitempty"`
+	Left    float64 `json:"left,omitempty"`
+}
+
+func statusOf(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse) statusJSON {
+	j := statusJSON{
+		Health: healthOf(r.GetMembers().GetHealth()), Members: membersOf(r.GetMembers()), Nodes: []reportJSON{}, Missing: orEmpty(r.Missing),
+		Top: topOf("limited", top).Keys,
+	}
+	for _, n := range r.Nodes {
+		report := reportJSON{
+			n.Name, n.MayDecide, n.Reason, n.Rules, n.RulesError, countsOf(n.PartitionCounts), []fileJSON{}, orEmpty(n.Insecure),
+		}
+		for _, x := range n.Files {
+			report.Files = append(report.Files, fileJSON{x.Label, x.Error, x.Expires, x.Left})
+		}
+		j.Nodes = append(j.Nodes, report)
+	}
+	return j
+}
+
+// healthOf returns nil for that of an older version.
+func healthOf(h *adminv1alpha1.Health) *limiter.Health {
+	if h == nil {
+		return nil
+	}
+	out := &limiter.Health{Status: limiter.HealthStatus(h.GetStatus()), Summary: h.GetSummary(), Causes: []limiter.Cause{}}
+	for _, c := range h.GetCauses() {
+		out.Causes = append(out.Causes, limiter.Cause{Severity: limiter.Severity(c.Severity), Text: c.Text, Doc: c.Doc})
+	}
+	return out
+}
+
+// severityColours are those of causes, and of the summary: the worst cause's.
+var severityColours = map[string]string{string(limiter.Critical): red, string(limiter.Warning): yellow, string(limiter.Notice): dim}
+
+// healthLine is the first line of status and members.
+func healthLine(h *adminv1alpha1.Health) string {
+	if h == nil {
+		return "" // of an older version
+	}
+	colour := green
+	if h.Status != string(limiter.Healthy) && len(h.Causes) > 0 {
+		colour = severityColours[h.Causes[0].Severity]
+	}
+	word, rest, _ := strings.Cut(h.Summary, ":")
+	return paint(colour, word) + ":" + rest + "\n"
+}
+
+// causesText lists the causes, each with the page to read, in no more than 80 columns.
+func causesText(h *adminv1alpha1.Health) string {
+	var b strings.Builder
+	for _, c := range h.GetCauses() {
+		label := fmt.Sprintf("  %-9s", strings.ToUpper(c.Severity))
+		doc := "docs/" + c.Doc[strings.LastIndex(c.Doc, "/")+1:]
+		for i, line := range wrapped(c.Text+"; see "+doc, 68) {
+			if i > 0 {
+				label = "           "
+			}
+			b.WriteString(paint(severityColours[c.Severity], label) + line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// wrapped breaks text at spaces into lines of at most n columns, longer words excepted.
+func wrapped(text string, n int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && width(line)+1+width(word) > n {
+			lines, line = append(lines, line), word
+			continue
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, line)
+}
+
+// statusText is the screen.
+func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse, wide bool) string {
+	m := r.GetMembers()
+	reports := make(map[string]*adminv1alpha1.NodeReport, len(r.Nodes))
+	for _, n := range r.Nodes {
+		reports[n.Name] = n
+	}
+	var nodes grid
+	fmt.Fprint(&nodes, "NODE\tSTATE\tQUORUM\tOWNED\tUNPROTECTED\tRULES\tCLOCK\tCERTIFICATE\tVERSION")
+	if wide {
+		fmt.Fprint(&nodes, "\tZONE\tGRPC\tHTTP\tREPLICAS\tBELOW\tHANDING OVER\tTAKING OVER")
+	}
+	for _, x := range m.GetMembers() {
+		name, state := x.Name, x.State
+		if x.Name == m.Self {
+			name += " *"
+		}
+		if !x.Alive {
+			state = paint(red, "silent")
+			if x.SilentNs != nil {
+				state = paint(red, "silent "+brief(time.Duration(*x.SilentNs)))
+			}
+		}
+		quorum, unprotected, rules, certificate := "-", "-", "-", "-"
+		n := reports[x.Name]
+		if n != nil {
+			quorum, unprotected = paint(red, "no"), fmt.Sprint(n.GetPartitionCounts().GetUnprotected())
+			if n.MayDecide {
+				quorum = "yes"
+			}
+			rules, certificate = orDash(n.Rules[:min(len(n.Rules), 8)]), certificateText(n)
+			if n.RulesError != "" {
+				rules = paint(yellow, rules+" (old)")
+			}
+		}
+		clock := "-"
+		if x.ClockAheadNs != nil {
+			clock = fmt.Sprintf("%+.3fs", seconds(*x.ClockAheadNs))
+		}
+		fmt.Fprintf(&nodes, "\n%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", name, state, quorum, x.Owned, unprotected, rules, clock, certificate, orDash(x.Version))
+		if wide {
+			p := n.GetPartitionCounts()
+			fmt.Fprintf(&nodes, "\t%s\t%s\t%s\t%d\t%d\t%d\t%d", orDash(x.Zone), orDash(x.GrpcAddress), orDash(x.HttpAddress),
+				p.GetReplicas(), p.GetBelowReplicas(), p.GetHandingOver(), p.GetTakingOver())
+		}
+	}
+	text := healthLine(m.GetHealth()) + causesText(m.GetHealth()) + "\n" + nodes.String() + setText(m.GetVoterSet())
+	switch {
+	case top == nil:
+		return text + "\nmost denied keys: not counted or not shown (--top-keys)\n"
+	case len(top.Keys) == 0:
+		return text + fmt.Sprintf("\nno key was denied in the last %v\n", time.Duration(top.CoversNs).Round(time.Second))
+	}
+	var keys grid
+	fmt.Fprint(&keys, "DENIED/S\tMOST DENIED KEY\tRULE\n")
+	for _, k := range top.Keys {
+		fmt.Fprintf(&keys, "%.1f\t%s %s\t%s\n", k.PerSecond, printable(k.Domain), descriptorText(k.Descriptor_), orDash(printable(k.Rule)))
+	}
+	return text + "\n" + keys.String()
+}
+
+// certificateText says when the first certificate of a node expires, and what is not in force.
+func certificateText(n *adminv1alpha1.NodeReport) string {
+	text, first := "-", int64(0)
+	for _, x := range n.Files {
+		if x.Expires != 0 && (first == 0 || x.Expires < first) {
+			first = x.Expires
+			text = x.Label + " " + brief(time.Until(time.Unix(x.Expires, 0)))
+		}
+	}
+	return text
+}
