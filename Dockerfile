@@ -1,7 +1,8 @@
-# One static binary and nothing else: no shell, no libraries, no package to patch.
-# `make image` builds the binary first; see there for how.
+# One static binary, which has the time zones, and the CA certificates of public servers: no shell, no libraries.
+# `make image` makes both first; see there for how.
 FROM scratch
 ARG BINARY=bin/image/sluice
+COPY bin/image/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY ${BINARY} /sluice
 # Numeric, so that Kubernetes can see that it is not root.
 USER 65532:65532

@@ -6,7 +6,7 @@ SHELL := bash
 
 # What `sluice version` says; without git the binary falls back to its build information.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
-IMAGE   ?= sluice:dev
+IMAGE   ?= ghcr.io/sluice-project/sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
@@ -39,7 +39,7 @@ build: ## build bin/sluice
 
 .PHONY: run
 run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
-	bin/sluice demo
+	bin/sluice demo --rules examples/rules
 
 # Never from the cache: some tests build the binary and check files that the cache does not know.
 .PHONY: test
@@ -199,12 +199,13 @@ bench-compare: ## benchmarks of this tree against BASE=main, run alternately (PK
 	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PACKAGES)
 
 .PHONY: image
-image: ## build the container image sluice:dev (needs Docker)
+image: ## build the container image ghcr.io/sluice-project/sluice:dev (needs Docker)
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/image/sluice ./cmd/sluice
+	GOWORK=off go -C internal/tools/roots run . >bin/image/ca-certificates.crt
 	docker build --tag $(IMAGE) .
 
 .PHONY: release
-release: ## archives, images, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
+release: ## archives, packages, images, chart, formula, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
 	VERSION='$(VERSION)' TARGETS='$(TARGETS)' internal/tools/release/build
 
 .PHONY: release-test

@@ -9,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/examples"
 	"github.com/sluice-project/sluice/internal/node"
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
@@ -57,7 +60,7 @@ count from 7470 and 7480.`,
 			return withCode(exitDenied, d.run(cmd.Context(), cmd.OutOrStdout(), log))
 		},
 	}
-	cmd.Flags().StringVar(&d.rules, "rules", "examples/rules", "rule file or directory")
+	cmd.Flags().StringVar(&d.rules, "rules", "", "rule file or directory (default: a copy of the examples, removed at the end)")
 	cmd.Flags().Uint16Var(&d.port, "port", 7460, "first `port`; each node uses four from this, plus 10, plus 20")
 	cmd.Flags().StringVar(&d.logLevel, "log-level", "warn", "debug, info, warn or error")
 	cmd.Flags().BoolVar(&d.exit, "exit", false, "stop after the checks instead of waiting for Ctrl-C")
@@ -65,6 +68,17 @@ count from 7470 and 7480.`,
 }
 
 func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err error) {
+	if d.rules == "" {
+		dir, err := os.MkdirTemp("", "sluice-demo-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := os.CopyFS(dir, examples.Rules); err != nil {
+			return err
+		}
+		d.rules = filepath.Join(dir, "rules")
+	}
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	failed := make(chan error, demoNodes)
@@ -78,7 +92,7 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 	}()
 	d.secret = make([]byte, limiter.MinSecret)
 	rand.Read(d.secret) // never fails
-	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 …\n", demoNodes)
+	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 with the rules in %s …\n", demoNodes, d.rules)
 	for i := range demoNodes {
 		c := d.config(i)
 		n, err := node.Open(ctx, c, log)
@@ -205,18 +219,17 @@ func showChecks(ctx context.Context, out io.Writer, clients []apiClient) error {
 }
 
 func (d *demo) printHints(out io.Writer) {
-	second := d.port + 10
 	fmt.Fprintf(out, `
 Try, in another terminal:
-  bin/sluice check --domain auth auth_type=login user=me
-  bin/sluice check --addr 127.0.0.1:%d --domain auth -o json auth_type=login user=me
-  bin/sluice status --addr 127.0.0.1:%d
-  curl -i 127.0.0.1:%d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
-  curl 127.0.0.1:%d/metrics
+  %[1]s check --domain auth auth_type=login user=me
+  %[1]s check --addr 127.0.0.1:%[4]d --domain auth -o json auth_type=login user=me
+  %[1]s status --addr 127.0.0.1:%[5]d
+  curl -i 127.0.0.1:%[3]d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
+  curl 127.0.0.1:%[3]d/metrics
 
 or open in a browser the address that this prints:
-  bin/sluice console --addr 127.0.0.1:%d
+  %[1]s console --addr 127.0.0.1:%[2]d
 
 Ctrl-C stops all three.
-`, second, d.port+20, d.port+1, d.port+1, d.port)
+`, os.Args[0], d.port, d.port+1, d.port+10, d.port+20)
 }

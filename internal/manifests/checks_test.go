@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	psaapi "k8s.io/pod-security-admission/api"
 	podsecurity "k8s.io/pod-security-admission/policy"
 )
@@ -277,6 +278,7 @@ func (c *check) volumes() {
 	for _, v := range c.pod.Spec.Volumes {
 		m := mounts[v.Name]
 		at[m.MountPath] = v.VolumeSource
+		c.want(len(validation.IsDNS1123Label(v.Name)) == 0, "volume %s: the name must be a label of DNS", v.Name)
 		c.want(m.Name != "" && m.ReadOnly == (v.EmptyDir == nil) && m.SubPath+m.SubPathExpr == "", "volume %s must be mounted whole and read-only", v.Name)
 		c.want(v.ConfigMap == nil || maps[v.ConfigMap.Name] != nil, "volume %s: there is no ConfigMap of that name", v.Name)
 		if s := v.Secret; s != nil {
@@ -366,13 +368,23 @@ func (c *check) validFor(setting, name string, usages ...certmanagerv1.KeyUsage)
 	}
 }
 
+// restricted returns what keeps a pod from the restricted Pod Security Standard.
+func restricted(meta *metav1.ObjectMeta, spec *corev1.PodSpec) (found []string) {
+	rules, err := podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
+	if err != nil {
+		return []string{fmt.Sprintf("pod security: %v", err)}
+	}
+	for _, r := range rules.EvaluatePod(psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}, meta, spec) {
+		if !r.Allowed {
+			found = append(found, fmt.Sprintf("pod security: %s: %s", r.ForbiddenReason, r.ForbiddenDetail))
+		}
+	}
+	return found
+}
+
 // pods pass the restricted Pod Security Standard, prefer machines of their own, and get the memory that they request.
 func (c *check) pods() {
-	rules, err := podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
-	c.want(err == nil, "pod security: %v", err)
-	for _, r := range rules.EvaluatePod(psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}, &c.pod.ObjectMeta, &c.pod.Spec) {
-		c.want(r.Allowed, "pod security: %s: %s", r.ForbiddenReason, r.ForbiddenDetail)
-	}
+	c.found = append(c.found, restricted(&c.pod.ObjectMeta, &c.pod.Spec)...)
 	for _, n := range named[*corev1.Namespace](c.objects) {
 		c.want(n.Labels[psaapi.EnforceLevelLabel] == string(psaapi.LevelRestricted), "Namespace: does not enforce restricted pod security")
 	}

@@ -86,7 +86,7 @@ func TestCompose(t *testing.T) {
 	want(len(file.Services) == 3, "%d services, want 3", len(file.Services))
 }
 
-// TestDockerfile: the image holds the binary and nothing else, runs it without root, and exposes its ports.
+// TestDockerfile: the image holds the binary and CA certificates, runs it without root, and exposes its ports.
 func TestDockerfile(t *testing.T) {
 	data, err := os.ReadFile(root + "/Dockerfile")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestDockerfile(t *testing.T) {
 	}
 	p := func(name string) string { return settings["SLUICE_"+name+"_PORT"] }
 	want := []string{
-		"FROM scratch", "ARG BINARY=bin/image/sluice", "COPY ${BINARY} /sluice", "USER 65532:65532", "ENV SLUICE_BIND=0.0.0.0",
+		"FROM scratch", "ARG BINARY=bin/image/sluice", "COPY bin/image/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt", "COPY ${BINARY} /sluice", "USER 65532:65532", "ENV SLUICE_BIND=0.0.0.0",
 		"EXPOSE " + p("GRPC") + "/tcp " + p("HTTP") + "/tcp " + p("PEER") + "/tcp " + p("GOSSIP") + "/tcp " + p("GOSSIP") + "/udp",
 		`ENTRYPOINT ["/sluice"]`, `CMD ["serve"]`, `HEALTHCHECK --interval=5s --timeout=3s --start-period=10s CMD ["/sluice", "health", "--timeout", "2s"]`,
 	}

@@ -208,6 +208,7 @@ func TestProblemsAreFound(t *testing.T) {
 		{"base", "base/poddisruptionbudget.yaml", "maxUnavailable: 1", "maxUnavailable: 2", "more than one pod"},
 		{"base", set, "drop: [ALL]", "drop: []", "pod security: unrestricted capabilities"},
 		{"base", set, "name: sluice-rules", "name: sluice-rule", "volume rules"},
+		{"overlays/secured", "components/tls/statefulset.yaml", "both.\n        - name: apis", "both.\n        - name: APIs", "must be a label of DNS"},
 		{"overlays/secured", "components/tls/statefulset.yaml", "secretName: sluice-nodes-tls", "secretName: sluice-tls", "no Certificate writes Secret sluice-tls"},
 		{"overlays/secured", "components/tls/kustomization.yaml", "serverName: sluice.sluice.svc", "serverName: metrics", "is not valid for metrics"},
 		{"overlays/secured", certificates, "name: sluice-nodes\n---", "name: other\n---", "sluice-nodes has no issuer"},

@@ -1,0 +1,3 @@
+package manifests
+
+const imageName = "ghcr.io/sluice-project/sluice"
