@@ -4,35 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// same sets flag to the value.
-func same(flag string) convert {
-	return func(c *conversion, v string) error { c.set(flag, v); return nil }
-}
+// convert sets flags, or adds remarks. An error says what is wrong with the value.
+type convert func(c *conversion, value string) error
 
-// whole sets flag to times the value, a whole number above 0.
-func whole(flag string, times int) convert {
+// same sets flags to the value.
+func same(flags ...string) convert {
 	return func(c *conversion, v string) error {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > 1<<40 {
-			return fmt.Errorf("%q is no whole number above 0", v)
+		for _, flag := range flags {
+			c.set(flag, v)
 		}
-		c.set(flag, strconv.Itoa(n*times))
-		return nil
-	}
-}
-
-// port sets flag to a port.
-func port(flag string) convert {
-	return func(c *conversion, v string) error {
-		if n, err := strconv.ParseUint(v, 10, 16); err != nil || n == 0 {
-			return fmt.Errorf("%q is no port; want 1 to 65535", v)
-		}
-		c.set(flag, v)
 		return nil
 	}
 }
@@ -42,60 +26,74 @@ func host(flag string) convert {
 	return func(c *conversion, v string) error {
 		switch {
 		case v == "localhost":
-			v = "127.0.0.1"
-		case net.ParseIP(v) == nil:
-			c.todo("--" + flag + " wants an IP address: give the one of " + v)
-			return nil
+			c.set(flag, "127.0.0.1")
+		case v == "":
+			c.set(flag, "0.0.0.0")
+		case net.ParseIP(v) != nil:
+			c.set(flag, v)
+		default:
+			c.note(Todo, "--"+flag+" wants an IP address: give that of "+v)
 		}
-		c.set(flag, v)
 		return nil
 	}
 }
 
-// address sets flags to the two parts of host:port. Without portFlag the port is dropped.
-func address(hostFlag, portFlag string) convert {
+// address sets flags to the parts of host:port.
+func address(hostFlag string, portFlags ...string) convert {
 	return func(c *conversion, v string) error {
 		h, p, err := net.SplitHostPort(v)
 		if err != nil {
 			return fmt.Errorf("%q is not host:port", v)
 		}
-		if h == "" {
-			h = "0.0.0.0"
-		}
-		if portFlag == "" {
-			return host(hostFlag)(c, h)
-		}
-		return errors.Join(host(hostFlag)(c, h), port(portFlag)(c, p))
+		return errors.Join(host(hostFlag)(c, h), same(portFlags...)(c, p))
 	}
 }
 
-// boolean reads true and false as Go does.
-func boolean(v string) (bool, error) {
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, fmt.Errorf("%q is neither true nor false", v)
+// joins adds nodes, without their ports and the dots that end DNS names.
+func joins(c *conversion, v string) error {
+	for one := range strings.SplitSeq(v, ",") {
+		one = strings.TrimSpace(one)
+		if h, _, err := net.SplitHostPort(one); err == nil {
+			one = h
+		}
+		c.join = append(c.join, strings.TrimSuffix(one, "."))
 	}
-	return b, nil
+	return nil
 }
 
-// when sets flag to value if the setting is true.
+// when sets flag to value if the setting is true; no flag for "".
 func when(flag, value string) convert {
 	return func(c *conversion, v string) error {
-		yes, err := boolean(v)
-		if yes {
+		yes, err := strconv.ParseBool(v)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", v)
+		}
+		if yes && flag != "" {
 			c.set(flag, value)
 		}
-		return err
+		return nil
 	}
 }
 
-// choice sets flag to what pairs have for the value: pairs of a value and the flag's, in lower case.
+// beside is for a setting that counts only if the setting name is true, or given if it is no boolean.
+func beside(name string, to convert) convert {
+	return func(c *conversion, v string) error {
+		if yes, err := strconv.ParseBool(c.values[name]); c.values[name] == "" || err == nil && !yes {
+			return nil
+		}
+		return to(c, v)
+	}
+}
+
+// choice sets flag to what follows the value in pairs, unless that is "".
 func choice(flag string, pairs ...string) convert {
 	return func(c *conversion, v string) error {
 		var known []string
 		for i := 0; i < len(pairs); i += 2 {
 			if strings.EqualFold(pairs[i], v) {
-				c.set(flag, pairs[i+1])
+				if pairs[i+1] != "" {
+					c.set(flag, pairs[i+1])
+				}
 				return nil
 			}
 			known = append(known, pairs[i])
@@ -108,37 +106,26 @@ func choice(flag string, pairs ...string) convert {
 var logLevel = choice("log-level", "trace", "debug", "debug", "debug", "info", "info", "warn", "warn", "warning", "warn",
 	"error", "error", "fatal", "error", "panic", "error")
 
-var logFormat = choice("log-format", "text", "text", "json", "json")
+func both(a, b convert) convert {
+	return func(c *conversion, v string) error { return errors.Join(a(c, v), b(c, v)) }
+}
 
-// share sets flag to a number from 0 to 1.
-func share(flag string) convert {
+func fixed(flag, value string) convert {
+	return func(c *conversion, _ string) error { c.set(flag, value); return nil }
+}
+
+func remark(text string) convert {
+	return func(c *conversion, _ string) error { c.note(Todo, text); return nil }
+}
+
+// twice sets flag to twice a whole number.
+func twice(flag string) convert {
 	return func(c *conversion, v string) error {
-		if f, err := strconv.ParseFloat(v, 64); err != nil || !(f >= 0 && f <= 1) {
-			return fmt.Errorf("%q is no number from 0 to 1", v)
+		n, err := strconv.ParseInt(v, 10, 48)
+		if err != nil {
+			return fmt.Errorf("%q is no whole number", v)
 		}
-		c.set(flag, v)
+		c.set(flag, strconv.FormatInt(2*n, 10))
 		return nil
-	}
-}
-
-// hosts are those of a comma separated list, without their ports and without the dots that end DNS names.
-func hosts(list string) []string {
-	var found []string
-	for one := range strings.SplitSeq(list, ",") {
-		if h, _, err := net.SplitHostPort(strings.TrimSpace(one)); err == nil {
-			one = h
-		}
-		if one = strings.TrimSuffix(strings.TrimSpace(one), "."); one != "" && !slices.Contains(found, one) {
-			found = append(found, one)
-		}
-	}
-	return found
-}
-
-// traces sets --otlp-endpoint; protocol is how the other product sends them.
-func (c *conversion) traces(endpoint, protocol string) {
-	c.set("otlp-endpoint", endpoint)
-	if protocol != "" && protocol != "grpc" {
-		c.todo("--otlp-endpoint is spoken to over gRPC, which collectors serve at another port than HTTP, usually 4317")
 	}
 }

@@ -1,236 +1,240 @@
-// Package migrate converts the settings of gubernator and of envoyproxy/ratelimit into those of `sluice serve`. Each product is a
-// table of all its settings with what becomes of them; the tables of the migration guides are made of it. The package reads no
-// environment and starts no goroutine.
+// Package migrate converts the settings of gubernator and of envoyproxy/ratelimit into those of `sluice serve`. A product is a table
+// of all its settings with what becomes of each; the tables of the migration guides are made of it.
 package migrate
 
 import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// Product is a rate limiter whose settings can be converted: Gubernator or Ratelimit.
+// Product is a rate limiter whose settings can be converted. Name is the one on the command line.
 type Product struct {
-	// Name is the one on the command line, Title the one for readers, with the version whose settings are known.
 	Name, Title string
-	// Prefix is that of all settings but those of OpenTelemetry; "" if they have none in common.
-	Prefix   string
-	settings []setting
-	finish   func(*conversion) error
+	settings    []setting
+	finish      func(*conversion) error // may be nil
 }
 
 // setting is what becomes of a setting, or of several alike.
 type setting struct {
-	// names are separated by spaces.
-	names string
+	names string // separated by spaces
 	fate  fate
-	// initial is the product's default. A converted setting that is not given has it; one without a counterpart needs nothing then.
+	// initial is the default, in force if a converted setting is not given. With it, a missing one needs nothing.
 	initial string
-	// to is the conversion of a converted setting.
-	to convert
-	// text is for readers: what becomes of the setting, or why nothing does.
-	text string
+	to      convert // of a converted setting
+	text    string  // what becomes of it, why nothing has to be done, or what to do instead
 }
 
-// convert sets flags, or adds remarks. An error says what is wrong with the value.
-type convert func(c *conversion, value string) error
-
-// fate is what becomes of a setting.
 type fate uint8
 
 const (
-	converted fate = iota // has flags
-	needless              // nothing has to be done, whatever the value
-	missing               // has no counterpart; text says what to do instead
+	converted fate = iota // into flags
+	needless              // nothing has to be done
+	missing               // has no counterpart
 )
 
-// Options are for what the settings of the other product do not say.
+// Value is a setting as it is given. At is file:line.
+type Value struct{ Name, Text, At string }
+
+// Options are for what settings do not say.
 type Options struct {
-	// Join are the nodes of the cluster; none for those that the settings name.
+	// Join are the nodes of the cluster; none for those of the settings.
 	Join []string
-	// Rules is the folder of rule files that Ratelimit's settings name, as seen from here; "" if it is not at hand.
+	// Rules is the folder of the rule files of envoyproxy/ratelimit, or one of the two above it; "" for none at hand.
 	Rules string
 }
 
-// Report is the result of a conversion. Its lists are in the order of the product's table.
+// Report is the result of a conversion.
 type Report struct {
 	Product string `json:"product"`
-	// Flags are settings of `sluice serve`.
-	Flags []Flag `json:"flags"`
-	// Todo is what has no counterpart, or needs a decision.
-	Todo []Note `json:"todo"`
-	// NotNeeded are settings without effect on sluice.
-	NotNeeded []Note `json:"not_needed"`
-	// Unknown are no settings of the product.
-	Unknown []Note `json:"unknown"`
-	// Files are rule files that have to be changed, with their new text.
-	Files []File `json:"files"`
+	// Notes are in the order of the product's table, those on unknown settings and on the cluster last.
+	Notes []Note `json:"settings"`
+	// Files are rule files that have to be changed, by their paths in the folder of rules.
+	Files map[string]string `json:"files,omitempty"`
 }
 
-// Flag is a setting of `sluice serve`, without dashes, and where it comes from.
-type Flag struct {
-	Name    string `json:"flag"`
-	Value   string `json:"value"`
-	Setting string `json:"setting"`
-	At      string `json:"at"`
-
-	initial bool // from the product's default
-}
-
-// Note is a remark on a setting. At is file:line, "environment", "default", or "" if it is on none.
+// Note is a flag of `sluice serve`, without dashes, or a remark. At is file:line or "default"; it and Setting are empty if no setting
+// led to the note.
 type Note struct {
-	Setting string `json:"setting,omitempty"`
-	At      string `json:"at,omitempty"`
-	Text    string `json:"text"`
+	Outcome Outcome `json:"outcome"`
+	Setting string  `json:"setting,omitempty"`
+	At      string  `json:"at,omitempty"`
+	Flag    string  `json:"flag,omitempty"`
+	Value   string  `json:"value,omitempty"`
+	Text    string  `json:"text,omitempty"`
 }
 
-// File is a rule file by its path in the folder of rules.
-type File struct {
-	Path string `json:"path"`
-	Text string `json:"text"`
+// Outcome is what a note is about.
+type Outcome string
+
+const (
+	Flag    Outcome = "flag"
+	Todo    Outcome = "to do"         // has no counterpart, or needs a decision
+	Nothing Outcome = "nothing to do" // is a default, or sluice does without
+	Unknown Outcome = "unknown"       // is no setting of the product
+)
+
+var pair = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)$`)
+
+// Read returns the settings in a file of lines NAME=VALUE. Lines may be empty, or begin with # or export; values may be quoted.
+func Read(file, text string) (values []Value, err error) {
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line, at := strings.TrimSpace(line), fmt.Sprintf("%s:%d", file, n)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		m := pair.FindStringSubmatch(line)
+		if m == nil {
+			return nil, fmt.Errorf("%s: want NAME=VALUE", at)
+		}
+		v := m[2]
+		if n := len(v); n > 1 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
+			v = v[1 : n-1]
+		}
+		values = append(values, Value{m[1], v, at})
+	}
+	return values, nil
 }
 
 // conversion is one in progress.
 type conversion struct {
-	options Options
-	values  map[string]Value
-	report  *Report
-	now     Value // the setting in hand
+	Options
+	*Report
+	values map[string]string
+	now    Note // the setting in hand
+	join   []string
+	shadow bool // all rules only count
 }
 
-// Convert converts settings; of several with one name the last counts. Errors name the place and the setting, and are joined.
+const byDefault = "default"
+
+// Convert converts values; of several with one name the last counts. Errors name the place and the setting, and are joined.
 func (p *Product) Convert(values []Value, o Options) (*Report, error) {
-	c := &conversion{options: o, values: map[string]Value{}, report: &Report{
-		Product: p.Name, Flags: []Flag{}, Todo: []Note{}, NotNeeded: []Note{}, Unknown: []Note{}, Files: []File{}}}
-	known := p.known()
+	c := &conversion{Options: o, values: map[string]string{}, Report: &Report{Product: p.Name, Notes: []Note{}, Files: map[string]string{}}}
+	at, known := map[string]string{}, map[string]bool{}
 	for _, v := range values {
-		if known[v.Name] {
-			c.values[v.Name] = v
-		} else if v.Prefixed(p.Prefix) || v.At != FromEnvironment {
-			c.report.Unknown = append(c.report.Unknown, Note{v.Name, v.At, "is no setting of " + p.Title})
-		}
+		at[v.Name], c.values[v.Name] = v.At, v.Text
 	}
 	var errs []error
 	for _, s := range p.settings {
 		for name := range strings.FieldsSeq(s.names) {
-			c.now = c.values[name]
-			if c.now.Text == "" {
-				c.now = Value{name, s.initial, "default"}
-			}
-			if err := c.one(&s); err != nil {
+			known[name] = true
+			c.now = Note{Setting: name, At: at[name]}
+			if err := c.one(&s, c.values[name]); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %s: %w", c.now.At, name, err))
 			}
 		}
 	}
-	c.now = Value{}
-	return c.report, errors.Join(append(errs, p.finish(c))...)
-}
-
-// known are the names of all settings.
-func (p *Product) known() map[string]bool {
-	known := map[string]bool{}
-	for _, s := range p.settings {
-		for name := range strings.FieldsSeq(s.names) {
-			known[name] = true
+	for _, v := range values {
+		if !known[v.Name] {
+			c.now = Note{Setting: v.Name, At: v.At}
+			c.note(Unknown, "is no setting of "+p.Title)
 		}
 	}
-	return known
+	c.now = Note{}
+	if p.finish != nil {
+		errs = append(errs, p.finish(c))
+	}
+	c.found()
+	return c.Report, errors.Join(errs...)
 }
 
-// one converts the setting in hand.
-func (c *conversion) one(s *setting) error {
-	given := c.now.At != "default"
-	switch {
-	case s.fate == converted && c.now.Text != "":
-		flags, todo := len(c.report.Flags), len(c.report.Todo)
-		if err := s.to(c, c.now.Text); err != nil {
+func (c *conversion) one(s *setting, text string) error {
+	given, before := text != "", len(c.Notes)
+	if !given {
+		text, c.now.At = s.initial, byDefault
+	}
+	if s.fate == converted && text != "" {
+		if err := s.to(c, text); err != nil {
 			return err
 		}
-		if given && len(c.report.Flags) == flags && len(c.report.Todo) == todo {
-			c.skip(s.text)
-		}
-	case !given:
-	case s.fate == missing && c.now.Text != s.initial:
-		c.todo(s.text)
+	}
+	switch {
+	case !given || before < len(c.Notes):
+	case s.fate == missing && text != s.initial:
+		c.note(Todo, s.text)
 	case s.fate == missing:
-		c.skip("it is the default")
+		c.note(Nothing, "it is the default")
 	default:
-		c.skip(s.text)
+		c.note(Nothing, s.text)
 	}
 	return nil
 }
 
-// set sets a flag. A given setting wins over the default of another one, and the first of two given ones over the second, which is
-// to be looked at then.
+func (c *conversion) note(o Outcome, text string) {
+	c.Notes = append(c.Notes, Note{Outcome: o, Setting: c.now.Setting, At: c.now.At, Text: text})
+}
+
+// set sets a flag. A setting that is given wins over the default of another one, and the first that is given over the second.
 func (c *conversion) set(flag, value string) {
-	f := Flag{flag, value, c.now.Name, c.now.At, c.now.At == "default"}
-	for i, have := range c.report.Flags {
-		if have.Name != flag {
-			continue
-		}
-		if have.initial {
-			c.report.Flags[i] = f
-		} else if !f.initial && have.Value != value {
-			c.todo(fmt.Sprintf("gives --%s %s, but %s gives %s, which is used", flag, value, have.Setting, have.Value))
-		}
-		return
+	n := Note{Outcome: Flag, Setting: c.now.Setting, At: c.now.At, Flag: flag, Value: value}
+	have := c.flag(flag)
+	switch {
+	case have == nil:
+		c.Notes = append(c.Notes, n)
+	case have.At == byDefault:
+		*have = n
+	case n.At != byDefault && have.Value != value:
+		c.note(Todo, fmt.Sprintf("gives --%s %s; %s gives %s, which is used", flag, value, have.Setting, have.Value))
 	}
-	c.report.Flags = append(c.report.Flags, f)
 }
 
-// flag is the value of a flag that was set, or "".
-func (c *conversion) flag(name string) string {
-	for _, f := range c.report.Flags {
-		if f.Name == name {
-			return f.Value
-		}
+// flag is a flag that is set, or nil.
+func (c *conversion) flag(name string) *Note {
+	if i := slices.IndexFunc(c.Notes, func(n Note) bool { return n.Flag == name }); i >= 0 {
+		return &c.Notes[i]
 	}
-	return ""
+	return nil
 }
 
-func (c *conversion) todo(text string) {
-	c.report.Todo = append(c.report.Todo, Note{c.now.Name, c.now.At, text})
-}
-
-func (c *conversion) skip(text string) {
-	c.report.NotNeeded = append(c.report.NotNeeded, Note{c.now.Name, c.now.At, text})
-}
-
-// text is another setting's value as given, or "".
-func (c *conversion) text(name string) string { return c.values[name].Text }
-
-// found sets the flags of a cluster whose nodes join is for, those of the options if they have any.
-func (c *conversion) found(join []string) {
-	if len(c.options.Join) > 0 {
-		join, c.now = c.options.Join, Value{Name: "--join", At: "command line"}
+// found sets what a node needs to found or join a cluster.
+func (c *conversion) found() {
+	if len(c.Join) > 0 {
+		c.join = c.Join
 	}
-	expect := "1"
-	switch len(join) {
+	expect := len(c.join)
+	switch expect {
 	case 0:
-		c.todo("one node stands alone and loses its counters when it crashes: start three, with --join and the addresses of all of them")
-	case 1:
-		expect = "3"
-		c.set("join", join[0])
-		c.todo("--join " + join[0] + " is taken for a name of all nodes, and --bootstrap-expect for their number: it has to be more than half of the nodes that start")
-	default:
-		expect = fmt.Sprint(len(join))
-		c.set("join", strings.Join(join, ","))
-		c.todo("--bootstrap-expect has to be more than half of the nodes that start: " + expect + " is the number of those in --join")
+		expect = 1
+		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
+	case 1: // a name of all nodes
+		expect = 3
 	}
-	c.set("bootstrap-expect", expect)
-	if ip := net.ParseIP(c.flag("bind")); ip != nil && !ip.IsLoopback() {
+	if len(c.join) > 0 {
+		c.set("join", strings.Join(c.join, ","))
+		c.note(Todo, "--bootstrap-expect must be more than half of the nodes that start")
+		c.note(Todo, "open the peer port, 7462 (TCP), and the gossip port (TCP and UDP), between nodes only")
+	}
+	c.set("bootstrap-expect", strconv.Itoa(expect))
+	if bind := c.flag("bind"); bind != nil && !net.ParseIP(bind.Value).IsLoopback() {
 		c.set("secret-file", "secret")
-		c.todo("make a secret for all nodes: head -c 32 /dev/urandom | base64 > secret")
-	}
-	if len(join) > 0 {
-		c.todo("open the ports 7462 (TCP) and " + c.gossipPort() + " (TCP and UDP) between the nodes, and only there")
+		c.note(Todo, "make a secret for all nodes: head -c 32 /dev/urandom | base64 > secret")
 	}
 }
 
-func (c *conversion) gossipPort() string {
-	if port := c.flag("gossip-port"); port != "" {
-		return port
+// String is a file for `sluice serve --config`, with all remarks as comments.
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# For sluice serve --config, from settings of %s.\n", r.Product)
+	for _, o := range []Outcome{Flag, Todo, Nothing, Unknown} {
+		title := "\n# " + strings.ToUpper(string(o[:1])) + string(o[1:]) + ":\n"
+		for _, n := range r.Notes {
+			where := strings.TrimPrefix(n.At+": "+n.Setting, ": ")
+			switch {
+			case n.Outcome != o:
+			case o == Flag:
+				b.WriteString(strings.TrimSuffix(fmt.Sprintf("%s: %q # %s", n.Flag, n.Value, where), " # ") + "\n")
+			default:
+				b.WriteString(title + "#   " + strings.TrimPrefix(where+": ", ": ") + n.Text + "\n")
+				title = ""
+			}
+		}
 	}
-	return "7463"
+	return b.String()
 }

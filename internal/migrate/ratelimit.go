@@ -1,177 +1,161 @@
 package migrate
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"os"
+	"path"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/rules"
 )
 
 const (
-	noRedis    = "the nodes keep the counters"
-	noXDS      = "rules are files: write those that the xDS server sends, or mount them"
-	noStatsd   = "metrics are at /metrics of the HTTP port; an agent that scrapes Prometheus (Telegraf, Datadog, OpenTelemetry) passes them on"
-	noDebug    = "/metrics takes the place of /stats, `sluice rules check` and the console that of /rlconfig; profiles are on the operators' socket"
-	oneSetting = "it belongs to "
+	noRedis   = "the nodes keep the counters"
+	noXDS     = "rules are files, re-read when they change: write what the xDS server sends into files"
+	noStatsd  = "Prometheus metrics at /metrics of the HTTP port; agents such as Telegraf and OpenTelemetry's collector send them on"
+	noDebug   = "/metrics replaces /stats, the console /rlconfig; operators get profiles"
+	allShadow = "each rule needs shadow_mode: true; give --runtime DIR and --write-rules DIR for such files"
 )
 
-// Ratelimit has the settings of envoyproxy/ratelimit of 2026: settings.go, with those of the pull requests for explicit pipelines and
-// request headers.
-var Ratelimit = &Product{
-	Name: "ratelimit", Title: "envoyproxy/ratelimit",
-	settings: []setting{
-		{"GRPC_HOST HOST", converted, "0.0.0.0", host("bind"), "--bind, for all ports"},
-		{"GRPC_PORT", converted, "8081", port("grpc-port"), "--grpc-port"},
-		{"PORT", converted, "8080", port("http-port"), "--http-port; POST /json is POST /v1/check, /healthcheck is /readyz"},
-		{"DEBUG_HOST DEBUG_PORT", needless, "", nil, noDebug},
-		{"GRPC_UDS", missing, "", nil, "clients connect by TCP only: --bind and --grpc-port"},
-		{"GRPC_MAX_CONNECTION_AGE", missing, "24h", nil, "connections are kept: let Envoy's cluster have all nodes (STRICT_DNS), so that it balances by itself"},
-		{"GRPC_MAX_CONNECTION_AGE_GRACE", missing, "1h", nil, oneSetting + "GRPC_MAX_CONNECTION_AGE"},
-		{"GRPC_SERVER_USE_TLS", converted, "", ratelimitTLS, "--tls-cert and --tls-key, on the HTTP port too"},
-		{"GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY", needless, "", nil, oneSetting + "GRPC_SERVER_USE_TLS"},
-		{"GRPC_CLIENT_TLS_CACERT", needless, "", nil, "--tls-client-ca with --tls-client-auth require, if GRPC_SERVER_USE_TLS is true"},
-		{"GRPC_CLIENT_TLS_SAN", missing, "", nil, "a caller of the ACL (--callers) with certificates: [\"dns:NAME\"]"},
-		{"LOG_LEVEL", converted, "warn", logLevel, "--log-level: debug, info, warn or error"},
-		{"LOG_FORMAT", converted, "", logFormat, "--log-format"},
+// Ratelimit has the settings of envoyproxy/ratelimit in 2026.
+var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finish: readRules, settings: []setting{
+	{"GRPC_HOST HOST", converted, "0.0.0.0", host("bind"), "--bind, for all ports"},
+	{"GRPC_PORT", converted, "8081", same("grpc-port"), "--grpc-port"},
+	{"PORT", converted, "8080", same("http-port"), "--http-port; /healthcheck is /readyz, /json is /v1/check"},
+	{"DEBUG_HOST DEBUG_PORT", needless, "", nil, noDebug},
+	{"GRPC_UDS", missing, "", nil, "clients connect by TCP"},
+	{"GRPC_MAX_CONNECTION_AGE", missing, "24h", nil, "connections are kept: give Envoy's cluster all nodes (STRICT_DNS)"},
+	{"GRPC_MAX_CONNECTION_AGE_GRACE", missing, "1h", nil, "as GRPC_MAX_CONNECTION_AGE"},
+	{"GRPC_SERVER_USE_TLS", converted, "", both(when("", ""), beside("GRPC_SERVER_USE_TLS", remark("the HTTP port has TLS too: probes and scrapes need https"))), "--tls-cert, --tls-key; for the HTTP port too"},
+	{"GRPC_SERVER_TLS_CERT", converted, "", beside("GRPC_SERVER_USE_TLS", same("tls-cert")), "--tls-cert"},
+	{"GRPC_SERVER_TLS_KEY", converted, "", beside("GRPC_SERVER_USE_TLS", same("tls-key")), "--tls-key"},
+	{"GRPC_CLIENT_TLS_CACERT", converted, "", beside("GRPC_SERVER_USE_TLS", both(same("tls-client-ca"), fixed("tls-client-auth", "require"))), "--tls-client-ca, --tls-client-auth require"},
+	{"GRPC_CLIENT_TLS_SAN", missing, "", nil, "a caller with that certificate in the ACL (--callers)"},
+	{"LOG_LEVEL", converted, "warn", logLevel, "--log-level"},
+	{"LOG_FORMAT", converted, "", choice("log-format", "text", "text", "json", "json"), "--log-format"},
+	{"CONFIG_TYPE", missing, "FILE", nil, noXDS},
+	{"FORCE_START_WITHOUT_INITIAL_CONFIG", missing, "false", nil, "a node ends at its start if its rules are missing or invalid"},
+	{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", needless, "", nil, "a ready node has valid rules"},
+	{"CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", needless, "", nil, noXDS},
+	{"RUNTIME_ROOT", converted, "/srv/runtime_data/current", runtimeRoot, "--rules ROOT/SUBDIRECTORY/APPDIRECTORY"},
+	{"RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", needless, "", nil, "they are in --rules"},
+	{"RUNTIME_WATCH_ROOT", needless, "", nil, "files and links are watched, and those above"},
+	{"RUNTIME_IGNOREDOTFILES", needless, "", nil, "names with a dot first are never read"},
+	{"MERGE_DOMAIN_CONFIG", converted, "", when("merge-domains", "true"), "--merge-domains"},
+	{"SHADOW_MODE QUOTA_MODE", converted, "", both(when("", ""), shadow), allShadow},
+	{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", when("envoy-response-headers", "true"), "--envoy-response-headers"},
+	{"LIMIT_LIMIT_HEADER", missing, "RateLimit-Limit", nil, "the name is fixed, RateLimit-Limit: rename it in Envoy"},
+	{"LIMIT_REMAINING_HEADER", missing, "RateLimit-Remaining", nil, "the name is fixed, RateLimit-Remaining"},
+	{"LIMIT_RESET_HEADER", missing, "RateLimit-Reset", nil, "the name is fixed, RateLimit-Reset"},
+	{"LIMIT_REQUEST_HEADERS_ENABLED", missing, "false", nil, "requests get no headers; --envoy-dynamic-metadata"},
+	{"LIMIT_REQUEST_LIMIT_HEADER LIMIT_REQUEST_REMAINING_HEADER LIMIT_REQUEST_RESET_HEADER", needless, "", nil, "as LIMIT_REQUEST_HEADERS_ENABLED"},
+	{"RESPONSE_DYNAMIC_METADATA", converted, "", when("envoy-dynamic-metadata", "true"), "--envoy-dynamic-metadata"},
+	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", needless, "", nil, "denied hits are not counted"},
+	{"NEAR_LIMIT_RATIO", missing, "0.8", nil, "there is no near_limit: alert on the share that is denied"},
+	{"LOCAL_CACHE_SIZE_IN_BYTES", needless, "", nil, "nodes remember denials"},
+	{"BACKEND_TYPE CACHE_KEY_PREFIX EXPIRATION_JITTER_MAX_SECONDS", needless, "", nil, noRedis},
+	{"REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_TLS REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_USE_EXPLICIT_PIPELINE", needless, "", nil, noRedis},
+	{"REDIS_PERSECOND REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_USE_EXPLICIT_PIPELINE", needless, "", nil, noRedis},
+	{"MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", needless, "", nil, noRedis},
+	{"USE_STATSD USE_DOG_STATSD", missing, "false", nil, noStatsd},
+	{"STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL USE_DOG_STATSD_MOGRIFIERS", needless, "", nil, "as USE_STATSD"},
+	{"EXTRA_TAGS", missing, "", nil, "labels of the target, or external_labels, in Prometheus"},
+	{"DISABLE_STATS USE_PROMETHEUS", needless, "", nil, "/metrics is always there"},
+	{"PROMETHEUS_ADDR", missing, "", nil, "scrape the HTTP port"},
+	{"PROMETHEUS_PATH", missing, "/metrics", nil, "the path is /metrics"},
+	{"PROMETHEUS_MAPPER_YAML", missing, "", nil, "metrics have the labels domain, rule and result"},
+	{"TRACING_ENABLED", converted, "", when("", ""), "--otlp-endpoint"},
+	{"OTEL_EXPORTER_OTLP_ENDPOINT", converted, "", beside("TRACING_ENABLED", same("otlp-endpoint")), "--otlp-endpoint"},
+	{"TRACING_SAMPLING_RATE", converted, "1", beside("TRACING_ENABLED", same("trace-sample")), "--trace-sample"},
+	{"TRACING_EXPORTER_PROTOCOL", missing, "grpc", nil, otelGRPC},
+	{"TRACING_SERVICE_NAME", missing, "RateLimit", nil, "OTEL_SERVICE_NAME"},
+	{"TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", missing, "", nil, "OTEL_RESOURCE_ATTRIBUTES"},
+}}
 
-		{"CONFIG_TYPE", converted, "", ratelimitConfig, "FILE: --rules. " + noXDS},
-		{"FORCE_START_WITHOUT_INITIAL_CONFIG", missing, "false", nil, "a node ends at the start if its rules are invalid or missing"},
-		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", needless, "", nil, "a node is ready only with valid rules"},
-		{"CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", needless, "", nil, noXDS},
-		{"CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN", needless, "", nil, noXDS},
-		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", needless, "", nil, noXDS},
+func runtimeRoot(c *conversion, v string) error {
+	c.set("rules", path.Join(v, c.values["RUNTIME_SUBDIRECTORY"], cmp.Or(c.values["RUNTIME_APPDIRECTORY"], "config")))
+	return nil
+}
 
-		{"RUNTIME_ROOT", converted, "/srv/runtime_data/current", ratelimitRules, "--rules ROOT/SUBDIRECTORY/APPDIRECTORY"},
-		{"RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", needless, "", nil, oneSetting + "--rules, with RUNTIME_ROOT"},
-		{"RUNTIME_WATCH_ROOT", needless, "", nil, "changes of files and of links are both seen"},
-		{"RUNTIME_IGNOREDOTFILES", needless, "", nil, "names that begin with a dot are never read"},
-		{"MERGE_DOMAIN_CONFIG", converted, "", when("merge-domains", "true"), "--merge-domains"},
-		{"SHADOW_MODE", converted, "", ratelimitShadow, "shadow_mode: true in each rule; `sluice migrate` writes the files"},
-		{"QUOTA_MODE", converted, "", ratelimitShadow, "shadow_mode: true in each rule: no request is over its limit"},
+func shadow(c *conversion, v string) error {
+	if yes, _ := strconv.ParseBool(v); yes {
+		c.shadow = true
+		c.note(Todo, allShadow)
+	}
+	return nil
+}
 
-		{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", when("envoy-response-headers", "true"), "--envoy-response-headers"},
-		{"LIMIT_LIMIT_HEADER", missing, "RateLimit-Limit", nil, "the header is RateLimit-Limit; rename it in Envoy"},
-		{"LIMIT_REMAINING_HEADER", missing, "RateLimit-Remaining", nil, "the header is RateLimit-Remaining; rename it in Envoy"},
-		{"LIMIT_RESET_HEADER", missing, "RateLimit-Reset", nil, "the header is RateLimit-Reset; rename it in Envoy"},
-		{"LIMIT_REQUEST_HEADERS_ENABLED", missing, "false", nil, "no headers are added to requests; --envoy-dynamic-metadata passes the descriptors on to filters"},
-		{"LIMIT_REQUEST_LIMIT_HEADER LIMIT_REQUEST_REMAINING_HEADER LIMIT_REQUEST_RESET_HEADER", needless, "", nil, oneSetting + "LIMIT_REQUEST_HEADERS_ENABLED"},
-		{"RESPONSE_DYNAMIC_METADATA", converted, "", when("envoy-dynamic-metadata", "true"), "--envoy-dynamic-metadata"},
-
-		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", needless, "", nil, "denied hits are not counted beyond the limit"},
-		{"NEAR_LIMIT_RATIO", missing, "0.8", nil, "there is no near_limit: alert on the share of denied checks, or see `sluice top`"},
-		{"EXPIRATION_JITTER_MAX_SECONDS", needless, "", nil, noRedis},
-		{"LOCAL_CACHE_SIZE_IN_BYTES", needless, "", nil, "nodes remember denials of other nodes until they expire"},
-		{"BACKEND_TYPE CACHE_KEY_PREFIX", needless, "", nil, noRedis},
-		{"REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", needless, "", nil, noRedis},
-		{"REDIS_TLS REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", needless, "", nil, noRedis},
-		{"REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_USE_EXPLICIT_PIPELINE", needless, "", nil, noRedis},
-		{"REDIS_PERSECOND REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS", needless, "", nil, noRedis},
-		{"REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_USE_EXPLICIT_PIPELINE", needless, "", nil, noRedis},
-		{"MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH", needless, "", nil, noRedis},
-		{"MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", needless, "", nil, noRedis},
-
-		{"USE_STATSD", missing, "false", nil, noStatsd},
-		{"STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS", needless, "", nil, oneSetting + "USE_STATSD"},
-		{"EXTRA_TAGS", missing, "", nil, "labels are added where Prometheus scrapes: external_labels, or labels of the target"},
-		{"DISABLE_STATS USE_PROMETHEUS", needless, "", nil, "/metrics is always there"},
-		{"PROMETHEUS_ADDR", missing, ":9090", nil, "scrape the HTTP port instead"},
-		{"PROMETHEUS_PATH", missing, "/metrics", nil, "the path is /metrics"},
-		{"PROMETHEUS_MAPPER_YAML", missing, "", nil, "metrics have labels already: domain, rule and result"},
-
-		{"TRACING_ENABLED", converted, "", ratelimitTraces, "--otlp-endpoint, if OTEL_EXPORTER_OTLP_ENDPOINT is given"},
-		{"TRACING_SAMPLING_RATE", converted, "", ratelimitSampling, "--trace-sample"},
-		{"TRACING_EXPORTER_PROTOCOL OTEL_EXPORTER_OTLP_ENDPOINT", needless, "", nil, "--otlp-endpoint has it, over gRPC"},
-		{"TRACING_SERVICE_NAME", missing, "RateLimit", nil, "OTEL_SERVICE_NAME in the environment of sluice"},
-		{"TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", missing, "", nil, "OTEL_RESOURCE_ATTRIBUTES in the environment of sluice; service.instance.id is --name"},
-	},
-	finish: func(c *conversion) error {
-		if c.text("USE_STATSD")+c.text("USE_DOG_STATSD")+c.text("USE_PROMETHEUS")+c.text("DISABLE_STATS") == "" {
-			c.now = Value{Name: "USE_STATSD", At: "default"}
-			c.todo(noStatsd)
+// readRules loads the rule files as a node does, adds what of them would not be in force, and writes them anew for shadow mode.
+func readRules(c *conversion) error {
+	if c.Rules == "" {
+		return nil
+	}
+	set, skipped, err := rulefiles.Load(c.Rules, rules.Options{MergeDomains: c.flag("merge-domains") != nil})
+	if err != nil {
+		return err
+	}
+	for _, w := range set.Warnings() {
+		c.now = Note{Setting: w.Path, At: fmt.Sprintf("%s:%d", w.File, w.Line)}
+		c.note(Todo, w.Text)
+	}
+	for _, s := range skipped {
+		c.now = Note{At: s.File}
+		c.note(Todo, "is not read: "+s.Reason)
+	}
+	c.now = Note{}
+	for _, r := range set.Rules() {
+		name, err := filepath.Rel(c.Rules, r.File)
+		if err == nil && c.shadow {
+			c.Files[filepath.ToSlash(name)], err = shadowed(r.File)
 		}
-		err := c.readRules()
-		c.now = Value{}
-		c.found(nil)
-		return err
-	},
-}
-
-func ratelimitTLS(c *conversion, v string) error {
-	yes, err := boolean(v)
-	if err != nil || !yes {
-		return err
-	}
-	cert, key := c.text("GRPC_SERVER_TLS_CERT"), c.text("GRPC_SERVER_TLS_KEY")
-	if cert == "" || key == "" {
-		return fmt.Errorf("is true, and GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY are not both given")
-	}
-	c.set("tls-cert", cert)
-	c.set("tls-key", key)
-	if ca := c.text("GRPC_CLIENT_TLS_CACERT"); ca != "" {
-		c.set("tls-client-ca", ca)
-		c.set("tls-client-auth", "require")
-	}
-	c.todo("the HTTP port has TLS too: probes and Prometheus need https")
-	return nil
-}
-
-func ratelimitConfig(c *conversion, v string) error {
-	switch v {
-	case "FILE":
-		c.skip("it is the default")
-	case "GRPC_XDS_SOTW":
-		c.todo(noXDS)
-	default:
-		return fmt.Errorf("%q is neither FILE nor GRPC_XDS_SOTW", v)
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func ratelimitRules(c *conversion, v string) error {
-	if c.text("CONFIG_TYPE") == "GRPC_XDS_SOTW" {
-		c.set("rules", "rules")
-		return nil
+// shadowed is a rule file with shadow_mode: true beside each rate_limit.
+func shadowed(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
 	}
-	app := c.text("RUNTIME_APPDIRECTORY")
-	if app == "" {
-		app = "config"
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
-	c.set("rules", filepath.ToSlash(filepath.Join(v, c.text("RUNTIME_SUBDIRECTORY"), app)))
-	return nil
+	shadowAll(&doc)
+	var b strings.Builder
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	err = errors.Join(e.Encode(&doc), e.Close())
+	return b.String(), err
 }
 
-// ratelimitShadow is for both settings by which no request is over its limit. readRules writes the files.
-func ratelimitShadow(c *conversion, v string) error {
-	yes, err := boolean(v)
-	if yes && c.options.Rules == "" {
-		c.todo("each rule needs shadow_mode: true; give --runtime with the rule files, and they are written here")
-	} else if yes {
-		c.todo("use the rule files below, in which each rule has shadow_mode: true")
+func shadowAll(n *yaml.Node) {
+	limit, mode := -1, -1
+	for i, part := range n.Content {
+		if n.Kind != yaml.MappingNode || i%2 == 1 {
+			shadowAll(part)
+		} else if part.Value == "rate_limit" {
+			limit = i
+		} else if part.Value == "shadow_mode" {
+			mode = i
+		}
 	}
-	return err
-}
-
-func ratelimitTraces(c *conversion, v string) error {
-	yes, err := boolean(v)
-	if err != nil || !yes {
-		return err
+	switch yes := (&yaml.Node{Kind: yaml.ScalarNode, Value: "true"}); {
+	case limit >= 0 && mode >= 0:
+		n.Content[mode+1] = yes
+	case limit >= 0:
+		n.Content = slices.Insert(n.Content, limit, &yaml.Node{Kind: yaml.ScalarNode, Value: "shadow_mode"}, yes)
 	}
-	protocol := c.text("TRACING_EXPORTER_PROTOCOL")
-	if protocol == "" {
-		protocol = "http"
-	}
-	if endpoint := c.text("OTEL_EXPORTER_OTLP_ENDPOINT"); endpoint != "" {
-		c.traces(endpoint, protocol)
-	} else {
-		c.todo("give the collector's address with --otlp-endpoint")
-	}
-	if c.text("TRACING_SAMPLING_RATE") == "" {
-		c.set("trace-sample", "1")
-	}
-	return nil
-}
-
-func ratelimitSampling(c *conversion, v string) error {
-	if yes, _ := boolean(c.text("TRACING_ENABLED")); !yes {
-		return nil
-	}
-	return share("trace-sample")(c, v)
 }
