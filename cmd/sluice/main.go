@@ -109,7 +109,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(suggestFlag)
 	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(),
-		newRules(), newCallers(), newCert(), newTokenCommand(), newMigrate(), &cobra.Command{
+		newRules(), newCallers(), newCert(), newTokenCommand(), newMigrate(), newSizing(), &cobra.Command{
 			Use:   "version",
 			Short: "Print the version",
 			Args:  cobra.NoArgs,
