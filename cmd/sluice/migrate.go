@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,23 +22,31 @@ func newMigrate() *cobra.Command {
 }
 
 func newMigrateFrom(p *migrate.Product) *cobra.Command {
-	var options migrate.Options
-	var output, into string
+	var join []string
+	var output, runtime, into string
 	cmd := &cobra.Command{
 		Use:   p.Name + " [FILE...]",
 		Short: "Convert the settings of " + p.Title,
-		Long: `Print a file for sluice serve --config, made of the settings in files, or on the standard
-input, with lines NAME=VALUE. Comments in it list what has to be done by hand, what needs
+		Long: `Print a file for sluice serve --config, made of the settings in files with lines NAME=VALUE
+and of the defaults of others. Comments in it list what has to be done by hand, what needs
 nothing, and what is unknown.
 
 Exit codes: 0 converted, 1 an error in a file, 2 wrong usage.`,
-		Example: "  sluice migrate " + p.Name + " settings.env > sluice.yaml\n  kubectl exec POD -- env | sluice migrate " + p.Name,
+		Example: "  sluice migrate " + p.Name + " settings.env > sluice.yaml\n  kubectl exec POD -- env | sluice migrate " + p.Name + " /dev/stdin",
 		RunE: func(cmd *cobra.Command, files []string) error {
-			values, err := readSettings(cmd.InOrStdin(), files)
-			if err != nil {
-				return withCode(exitDenied, err)
+			var values []migrate.Value
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return withCode(exitDenied, err)
+				}
+				more, err := migrate.Read(file, string(text))
+				if err != nil {
+					return withCode(exitDenied, err)
+				}
+				values = append(values, more...)
 			}
-			report, err := p.Convert(values, options)
+			report, err := p.Convert(values, join, runtime)
 			if err = errors.Join(err, accepted(report)); err != nil {
 				return withCode(exitDenied, err)
 			}
@@ -55,35 +62,12 @@ Exit codes: 0 converted, 1 an error in a file, 2 wrong usage.`,
 		},
 	}
 	registerOutput(cmd.Flags(), &output)
-	cmd.Flags().StringSliceVar(&options.Join, "join", nil, "all `nodes` of the new cluster, comma separated (default: those of the settings)")
+	cmd.Flags().StringSliceVar(&join, "join", nil, "all `nodes` of the new cluster, comma separated (default: those of the settings)")
 	if p == migrate.Ratelimit {
-		cmd.Flags().StringVar(&options.Rules, "runtime", "", "`directory` with the rule files, to validate them")
+		cmd.Flags().StringVar(&runtime, "runtime", "", "`directory` with the rule files, to validate them")
 		cmd.Flags().StringVar(&into, "write-rules", "", "`directory` for rule files that have to be changed")
 	}
 	return cmd
-}
-
-// readSettings reads files, or in if there are none.
-func readSettings(in io.Reader, files []string) (values []migrate.Value, err error) {
-	if len(files) == 0 {
-		text, err := io.ReadAll(in)
-		if err != nil {
-			return nil, err
-		}
-		return migrate.Read("stdin", string(text))
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		more, err := migrate.Read(file, string(text))
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, more...)
-	}
-	return values, nil
 }
 
 // accepted parses the flags of a report as serve does. Errors name the settings that they come from.

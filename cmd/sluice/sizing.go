@@ -104,15 +104,11 @@ func (s *sizing) estimate() {
 }
 
 func (s *sizing) text() string {
-	flags := fmt.Sprintf("--memory-limit %dMiB", s.MemoryLimit)
-	if s.Replicas == 2 {
-		flags += " --replicas 2"
-	}
 	return fmt.Sprintf(`CPU       %.2f cores in use at the peak; %.1f for each of %d nodes
 memory    %.0f counters, %d MiB for each node
 network   %.1f MB/s between nodes
 
-sluice serve %s
+sluice serve --memory-limit %dMiB --replicas %d
 resources: {requests: {cpu: %.0fm, memory: %dMi}, limits: {memory: %dMi}}
-`, s.UsedCores, s.Cores, s.Nodes, s.Counters, s.Container, s.Traffic/1e6, flags, s.Cores*1000, s.Container, s.Container)
+`, s.UsedCores, s.Cores, s.Nodes, s.Counters, s.Container, s.Traffic/1e6, s.MemoryLimit, max(1, s.Replicas), s.Cores*1000, s.Container, s.Container)
 }

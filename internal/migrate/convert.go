@@ -24,14 +24,12 @@ func same(flags ...string) convert {
 // host sets flag to an IP address.
 func host(flag string) convert {
 	return func(c *conversion, v string) error {
-		switch {
-		case v == "localhost":
-			c.set(flag, "127.0.0.1")
-		case v == "":
-			c.set(flag, "0.0.0.0")
-		case net.ParseIP(v) != nil:
+		if known := map[string]string{"": "0.0.0.0", "localhost": "127.0.0.1"}[v]; known != "" {
+			v = known
+		}
+		if net.ParseIP(v) != nil {
 			c.set(flag, v)
-		default:
+		} else {
 			c.note(Todo, "--"+flag+" wants an IP address: give that of "+v)
 		}
 		return nil
@@ -61,21 +59,20 @@ func joins(c *conversion, v string) error {
 	return nil
 }
 
-// when sets flag to value if the setting is true; no flag for "".
-func when(flag, value string) convert {
+// yes is for a boolean: to is done if it is true.
+func yes(to convert) convert {
 	return func(c *conversion, v string) error {
-		yes, err := strconv.ParseBool(v)
-		if err != nil {
+		switch yes, err := strconv.ParseBool(v); {
+		case err != nil:
 			return fmt.Errorf("%q is neither true nor false", v)
-		}
-		if yes && flag != "" {
-			c.set(flag, value)
+		case yes:
+			return to(c, v)
 		}
 		return nil
 	}
 }
 
-// beside is for a setting that counts only if the setting name is true, or given if it is no boolean.
+// beside does to if the setting name is given and not false.
 func beside(name string, to convert) convert {
 	return func(c *conversion, v string) error {
 		if yes, err := strconv.ParseBool(c.values[name]); c.values[name] == "" || err == nil && !yes {
@@ -106,8 +103,14 @@ func choice(flag string, pairs ...string) convert {
 var logLevel = choice("log-level", "trace", "debug", "debug", "debug", "info", "info", "warn", "warn", "warning", "warn",
 	"error", "error", "fatal", "error", "panic", "error")
 
-func both(a, b convert) convert {
-	return func(c *conversion, v string) error { return errors.Join(a(c, v), b(c, v)) }
+// all does one after the other.
+func all(list ...convert) convert {
+	return func(c *conversion, v string) (err error) {
+		for _, to := range list {
+			err = errors.Join(err, to(c, v))
+		}
+		return err
+	}
 }
 
 func fixed(flag, value string) convert {

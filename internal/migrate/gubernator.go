@@ -2,10 +2,8 @@ package migrate
 
 const (
 	noEtcd   = "nodes find each other by gossip, without etcd"
-	sameOTel = "sluice reads the same variable"
 	headless = "--join takes the name of a headless Service with publishNotReadyAddresses, as in deploy/k8s"
 	otelGRPC = "traces are sent over gRPC, which collectors serve at another port than HTTP, usually 4317"
-	peerName = "--peer-tls-cert must be for the DNS name that is the node's --name, or for that of --peer-tls-name"
 )
 
 // Gubernator has the settings of gubernator v2.21.0.
@@ -17,7 +15,7 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"GUBER_K8S_POD_IP", converted, "", host("advertise"), "--advertise"},
 	{"GUBER_MEMBERLIST_NODE_NAME GUBER_INSTANCE_ID", converted, "", same("name"), "--name, the same after a restart"},
 	{"GUBER_CACHE_SIZE", converted, "", twice("max-entries"), "--max-entries, doubled for replicas; --memory-limit alone is better"},
-	{"GUBER_WORKER_COUNT", needless, "", nil, "as many as there are cores"},
+	{"GUBER_WORKER_COUNT GUBER_RESOLV_CONF", needless, "", nil, "as the system has it"},
 	{"GUBER_DATA_CENTER GUBER_ETCD_DATA_CENTER", missing, "", nil, "run a cluster in each region; --zone is for zones of one region"},
 	{"GUBER_GRPC_MAX_CONN_AGE_SEC", missing, "0", nil, "connections are kept; a proxy or the Go client follows new nodes"},
 	{"GUBER_GRACEFUL_TERMINATION_DELAY_SEC", missing, "0", nil, "a preStop sleep, as in deploy/k8s"},
@@ -25,15 +23,15 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"GUBER_HTTP_RETRY_COUNT", needless, "", nil, "the healthcheck program is `sluice health`"},
 	{"GUBER_LOG_LEVEL", converted, "", logLevel, "--log-level"},
 	{"GUBER_LOG_FORMAT", converted, "", choice("log-format", "text", "text", "json", "json"), "--log-format"},
-	{"GUBER_DEBUG", converted, "", when("log-level", "debug"), "--log-level debug"},
+	{"GUBER_DEBUG", converted, "", yes(fixed("log-level", "debug")), "--log-level debug"},
 	{"GUBER_BATCH_TIMEOUT GUBER_GLOBAL_TIMEOUT", needless, "", nil, "--check-timeout; its default lasts until a lost node is replaced"},
 	{"GUBER_BATCH_LIMIT GUBER_BATCH_WAIT GUBER_DISABLE_BATCHING", needless, "", nil, "batches form by load, without a timer"},
 	{"GUBER_GLOBAL_BATCH_LIMIT GUBER_GLOBAL_SYNC_WAIT GUBER_FORCE_GLOBAL", needless, "", nil, "GLOBAL is exact, by leases"},
 	{"GUBER_SCHEDULE_MAX_WAIT", missing, "5m", nil, "max_wait is ignored: the check is over its limit at once; sluice's own API has leaky_queue"},
-	{"GUBER_TLS_CERT", converted, "", both(same("tls-cert"), beside("GUBER_TLS_CA", same("peer-tls-cert"))), "--tls-cert; with GUBER_TLS_CA also --peer-tls-cert"},
-	{"GUBER_TLS_KEY", converted, "", both(same("tls-key"), beside("GUBER_TLS_CA", same("peer-tls-key"))), "--tls-key, --peer-tls-key"},
+	{"GUBER_TLS_CERT", converted, "", all(same("tls-cert"), beside("GUBER_TLS_CA", same("peer-tls-cert"))), "--tls-cert; with GUBER_TLS_CA also --peer-tls-cert"},
+	{"GUBER_TLS_KEY", converted, "", all(same("tls-key"), beside("GUBER_TLS_CA", same("peer-tls-key"))), "--tls-key, --peer-tls-key"},
 	{"GUBER_TLS_CLIENT_AUTH_CA_CERT", converted, "", beside("GUBER_TLS_CLIENT_AUTH", same("tls-client-ca")), "--tls-client-ca"},
-	{"GUBER_TLS_CA", converted, "", gubernatorCA, "--peer-tls-ca; --tls-client-ca if there is no other"},
+	{"GUBER_TLS_CA", converted, "", all(same("peer-tls-ca"), beside("GUBER_TLS_CLIENT_AUTH", same("tls-client-ca")), remark("--peer-tls-cert must be for the DNS name that is the node's --name, or for that of --peer-tls-name")), "--peer-tls-ca; --tls-client-ca if there is no other"},
 	{"GUBER_TLS_CLIENT_AUTH", converted, "", choice("tls-client-auth", "request-cert", "request", "verify-cert", "request", "require-any-cert", "require", "require-and-verify", "require"), "--tls-client-auth; certificates are always verified"},
 	{"GUBER_TLS_CLIENT_AUTH_KEY GUBER_TLS_CLIENT_AUTH_CERT", needless, "", nil, "a node shows other nodes --peer-tls-cert"},
 	{"GUBER_TLS_CLIENT_AUTH_SERVER_NAME", converted, "", same("peer-tls-name"), "--peer-tls-name"},
@@ -42,11 +40,10 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"GUBER_TLS_AUTO GUBER_TLS_INSECURE_SKIP_VERIFY", missing, "false", nil, "`sluice cert` makes a CA, and a certificate for each node"},
 	{"GUBER_PEER_DISCOVERY_TYPE", converted, "", choice("", "member-list", "", "k8s", "", "dns", "", "etcd", "", "none", ""), "--join, with the nodes' addresses or DNS names"},
 	{"GUBER_MEMBERLIST_KNOWN_NODES GUBER_DNS_FQDN", converted, "", joins, "--join, without ports, and --bootstrap-expect"},
-	{"GUBER_K8S_SERVICE_NAME", converted, "", both(joins, remark(headless)), headless},
+	{"GUBER_K8S_SERVICE_NAME", converted, "", all(joins, remark(headless)), headless},
 	{"GUBER_K8S_NAMESPACE GUBER_K8S_POD_PORT GUBER_K8S_SELECTOR GUBER_K8S_ENDPOINTS_SELECTOR GUBER_K8S_WATCH_MECHANISM", needless, "", nil, headless},
 	{"GUBER_MEMBERLIST_BIND_ADDRESS GUBER_MEMBERLIST_ADDRESS", converted, "", address("bind", "gossip-port"), "--gossip-port"},
 	{"GUBER_MEMBERLIST_SECRET_KEYS GUBER_MEMBERLIST_GOSSIP_VERIFY_INCOMING GUBER_MEMBERLIST_GOSSIP_VERIFY_OUTGOING", needless, "", nil, "gossip is encrypted by --secret-file, or by --gossip-keyring"},
-	{"GUBER_RESOLV_CONF", needless, "", nil, "names are resolved by the system"},
 	{"GUBER_ETCD_ENDPOINTS GUBER_ETCD_KEY_PREFIX GUBER_ETCD_DIAL_TIMEOUT GUBER_ETCD_USER GUBER_ETCD_PASSWORD", needless, "", nil, noEtcd},
 	{"GUBER_ETCD_TLS_ENABLE GUBER_ETCD_TLS_EABLED GUBER_ETCD_TLS_CERT GUBER_ETCD_TLS_KEY GUBER_ETCD_TLS_CA GUBER_ETCD_TLS_SKIP_VERIFY", needless, "", nil, noEtcd},
 	{"GUBER_PEER_PICKER GUBER_PEER_PICKER_HASH GUBER_REPLICATED_HASH_REPLICAS", needless, "", nil, "all nodes build the same ring"},
@@ -55,16 +52,5 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"OTEL_EXPORTER_OTLP_PROTOCOL", missing, "grpc", nil, otelGRPC},
 	{"OTEL_TRACES_SAMPLER", converted, "", choice("trace-sample", "always_on", "1", "parentbased_always_on", "1", "always_off", "0", "parentbased_always_off", "0", "traceidratio", "", "parentbased_traceidratio", ""), "--trace-sample; --trace-callers for traced clients"},
 	{"OTEL_TRACES_SAMPLER_ARG", converted, "", same("trace-sample"), "--trace-sample"},
-	{"OTEL_SERVICE_NAME OTEL_EXPORTER_OTLP_CERTIFICATE OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE OTEL_EXPORTER_OTLP_CLIENT_KEY OTEL_EXPORTER_OTLP_HEADERS", needless, "", nil, sameOTel},
+	{"OTEL_SERVICE_NAME OTEL_EXPORTER_OTLP_CERTIFICATE OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE OTEL_EXPORTER_OTLP_CLIENT_KEY OTEL_EXPORTER_OTLP_HEADERS", needless, "", nil, "sluice reads the same variable"},
 }}
-
-func gubernatorCA(c *conversion, v string) error {
-	c.set("peer-tls-ca", v)
-	if c.values["GUBER_TLS_CLIENT_AUTH"] != "" && c.flag("tls-client-ca") == nil {
-		c.set("tls-client-ca", v)
-	}
-	if c.values["GUBER_TLS_CLIENT_AUTH_SERVER_NAME"] == "" {
-		c.note(Todo, peerName)
-	}
-	return nil
-}

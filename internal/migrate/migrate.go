@@ -23,7 +23,7 @@ type Product struct {
 type setting struct {
 	names string // separated by spaces
 	fate  fate
-	// initial is the default, in force if a converted setting is not given. With it, a missing one needs nothing.
+	// initial is the default, in force if a converted setting is not given. A missing one with it needs nothing.
 	initial string
 	to      convert // of a converted setting
 	text    string  // what becomes of it, why nothing has to be done, or what to do instead
@@ -40,21 +40,11 @@ const (
 // Value is a setting as it is given. At is file:line.
 type Value struct{ Name, Text, At string }
 
-// Options are for what settings do not say.
-type Options struct {
-	// Join are the nodes of the cluster; none for those of the settings.
-	Join []string
-	// Rules is the folder of the rule files of envoyproxy/ratelimit, or one of the two above it; "" for none at hand.
-	Rules string
-}
-
 // Report is the result of a conversion.
 type Report struct {
-	Product string `json:"product"`
-	// Notes are in the order of the product's table, those on unknown settings and on the cluster last.
-	Notes []Note `json:"settings"`
-	// Files are rule files that have to be changed, by their paths in the folder of rules.
-	Files map[string]string `json:"files,omitempty"`
+	Product string            `json:"product"`
+	Notes   []Note            `json:"settings"`        // in the order of the product's table
+	Files   map[string]string `json:"files,omitempty"` // rule files that have to be changed, by their paths in the folder
 }
 
 // Note is a flag of `sluice serve`, without dashes, or a remark. At is file:line or "default"; it and Setting are empty if no setting
@@ -80,32 +70,31 @@ const (
 
 var pair = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)$`)
 
-// Read returns the settings in a file of lines NAME=VALUE. Lines may be empty, or begin with # or export; values may be quoted.
+// Read returns the settings in the text of a file with lines NAME=VALUE. Lines may be empty, or begin with # or export; values may be
+// quoted.
 func Read(file, text string) (values []Value, err error) {
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		line, at := strings.TrimSpace(line), fmt.Sprintf("%s:%d", file, n)
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		m := pair.FindStringSubmatch(line)
 		if m == nil {
-			return nil, fmt.Errorf("%s: want NAME=VALUE", at)
+			return nil, fmt.Errorf("%s:%d: want NAME=VALUE", file, i+1)
 		}
 		v := m[2]
 		if n := len(v); n > 1 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
 			v = v[1 : n-1]
 		}
-		values = append(values, Value{m[1], v, at})
+		values = append(values, Value{m[1], v, fmt.Sprintf("%s:%d", file, i+1)})
 	}
 	return values, nil
 }
 
 // conversion is one in progress.
 type conversion struct {
-	Options
 	*Report
+	rules  string // their folder, or ""
 	values map[string]string
 	now    Note // the setting in hand
 	join   []string
@@ -114,9 +103,10 @@ type conversion struct {
 
 const byDefault = "default"
 
-// Convert converts values; of several with one name the last counts. Errors name the place and the setting, and are joined.
-func (p *Product) Convert(values []Value, o Options) (*Report, error) {
-	c := &conversion{Options: o, values: map[string]string{}, Report: &Report{Product: p.Name, Notes: []Note{}, Files: map[string]string{}}}
+// Convert converts values; of several with one name the last counts. join are all nodes of the new cluster, or none for those of the
+// settings, and rules is the folder of the rule files, or "". Errors name the place and the setting, and are joined.
+func (p *Product) Convert(values []Value, join []string, rules string) (*Report, error) {
+	c := &conversion{&Report{p.Name, []Note{}, map[string]string{}}, rules, map[string]string{}, Note{}, nil, false}
 	at, known := map[string]string{}, map[string]bool{}
 	for _, v := range values {
 		at[v.Name], c.values[v.Name] = v.At, v.Text
@@ -141,6 +131,9 @@ func (p *Product) Convert(values []Value, o Options) (*Report, error) {
 	if p.finish != nil {
 		errs = append(errs, p.finish(c))
 	}
+	if len(join) > 0 {
+		c.join = join
+	}
 	c.found()
 	return c.Report, errors.Join(errs...)
 }
@@ -157,7 +150,7 @@ func (c *conversion) one(s *setting, text string) error {
 	}
 	switch {
 	case !given || before < len(c.Notes):
-	case s.fate == missing && text != s.initial:
+	case s.fate == missing && !slices.Contains(strings.Fields(s.initial), text):
 		c.note(Todo, s.text)
 	case s.fate == missing:
 		c.note(Nothing, "it is the default")
@@ -195,9 +188,6 @@ func (c *conversion) flag(name string) *Note {
 
 // found sets what a node needs to found or join a cluster.
 func (c *conversion) found() {
-	if len(c.Join) > 0 {
-		c.join = c.Join
-	}
 	expect := len(c.join)
 	switch expect {
 	case 0:

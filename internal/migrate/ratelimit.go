@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -21,7 +20,6 @@ const (
 	noRedis   = "the nodes keep the counters"
 	noXDS     = "rules are files, re-read when they change: write what the xDS server sends into files"
 	noStatsd  = "Prometheus metrics at /metrics of the HTTP port; agents such as Telegraf and OpenTelemetry's collector send them on"
-	noDebug   = "/metrics replaces /stats, the console /rlconfig; operators get profiles"
 	allShadow = "each rule needs shadow_mode: true; give --runtime DIR and --write-rules DIR for such files"
 )
 
@@ -30,14 +28,13 @@ var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finis
 	{"GRPC_HOST HOST", converted, "0.0.0.0", host("bind"), "--bind, for all ports"},
 	{"GRPC_PORT", converted, "8081", same("grpc-port"), "--grpc-port"},
 	{"PORT", converted, "8080", same("http-port"), "--http-port; /healthcheck is /readyz, /json is /v1/check"},
-	{"DEBUG_HOST DEBUG_PORT", needless, "", nil, noDebug},
+	{"DEBUG_HOST DEBUG_PORT", needless, "", nil, "/metrics replaces /stats, the console /rlconfig; operators get profiles"},
 	{"GRPC_UDS", missing, "", nil, "clients connect by TCP"},
-	{"GRPC_MAX_CONNECTION_AGE", missing, "24h", nil, "connections are kept: give Envoy's cluster all nodes (STRICT_DNS)"},
-	{"GRPC_MAX_CONNECTION_AGE_GRACE", missing, "1h", nil, "as GRPC_MAX_CONNECTION_AGE"},
-	{"GRPC_SERVER_USE_TLS", converted, "", both(when("", ""), beside("GRPC_SERVER_USE_TLS", remark("the HTTP port has TLS too: probes and scrapes need https"))), "--tls-cert, --tls-key; for the HTTP port too"},
+	{"GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE", missing, "24h 1h", nil, "connections are kept: give Envoy's cluster all nodes (STRICT_DNS)"},
+	{"GRPC_SERVER_USE_TLS", converted, "", yes(remark("the HTTP port has TLS too: probes and scrapes need https")), "--tls-cert, --tls-key; for the HTTP port too"},
 	{"GRPC_SERVER_TLS_CERT", converted, "", beside("GRPC_SERVER_USE_TLS", same("tls-cert")), "--tls-cert"},
 	{"GRPC_SERVER_TLS_KEY", converted, "", beside("GRPC_SERVER_USE_TLS", same("tls-key")), "--tls-key"},
-	{"GRPC_CLIENT_TLS_CACERT", converted, "", beside("GRPC_SERVER_USE_TLS", both(same("tls-client-ca"), fixed("tls-client-auth", "require"))), "--tls-client-ca, --tls-client-auth require"},
+	{"GRPC_CLIENT_TLS_CACERT", converted, "", beside("GRPC_SERVER_USE_TLS", all(same("tls-client-ca"), fixed("tls-client-auth", "require"))), "--tls-client-ca, --tls-client-auth require"},
 	{"GRPC_CLIENT_TLS_SAN", missing, "", nil, "a caller with that certificate in the ACL (--callers)"},
 	{"LOG_LEVEL", converted, "warn", logLevel, "--log-level"},
 	{"LOG_FORMAT", converted, "", choice("log-format", "text", "text", "json", "json"), "--log-format"},
@@ -49,15 +46,13 @@ var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finis
 	{"RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", needless, "", nil, "they are in --rules"},
 	{"RUNTIME_WATCH_ROOT", needless, "", nil, "files and links are watched, and those above"},
 	{"RUNTIME_IGNOREDOTFILES", needless, "", nil, "names with a dot first are never read"},
-	{"MERGE_DOMAIN_CONFIG", converted, "", when("merge-domains", "true"), "--merge-domains"},
-	{"SHADOW_MODE QUOTA_MODE", converted, "", both(when("", ""), shadow), allShadow},
-	{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", when("envoy-response-headers", "true"), "--envoy-response-headers"},
-	{"LIMIT_LIMIT_HEADER", missing, "RateLimit-Limit", nil, "the name is fixed, RateLimit-Limit: rename it in Envoy"},
-	{"LIMIT_REMAINING_HEADER", missing, "RateLimit-Remaining", nil, "the name is fixed, RateLimit-Remaining"},
-	{"LIMIT_RESET_HEADER", missing, "RateLimit-Reset", nil, "the name is fixed, RateLimit-Reset"},
+	{"MERGE_DOMAIN_CONFIG", converted, "", yes(fixed("merge-domains", "true")), "--merge-domains"},
+	{"SHADOW_MODE QUOTA_MODE", converted, "", yes(shadow), allShadow},
+	{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", yes(fixed("envoy-response-headers", "true")), "--envoy-response-headers"},
+	{"LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER", missing, "RateLimit-Limit RateLimit-Remaining RateLimit-Reset", nil, "the names are fixed, RateLimit-Limit and so on: rename them in Envoy"},
 	{"LIMIT_REQUEST_HEADERS_ENABLED", missing, "false", nil, "requests get no headers; --envoy-dynamic-metadata"},
 	{"LIMIT_REQUEST_LIMIT_HEADER LIMIT_REQUEST_REMAINING_HEADER LIMIT_REQUEST_RESET_HEADER", needless, "", nil, "as LIMIT_REQUEST_HEADERS_ENABLED"},
-	{"RESPONSE_DYNAMIC_METADATA", converted, "", when("envoy-dynamic-metadata", "true"), "--envoy-dynamic-metadata"},
+	{"RESPONSE_DYNAMIC_METADATA", converted, "", yes(fixed("envoy-dynamic-metadata", "true")), "--envoy-dynamic-metadata"},
 	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", needless, "", nil, "denied hits are not counted"},
 	{"NEAR_LIMIT_RATIO", missing, "0.8", nil, "there is no near_limit: alert on the share that is denied"},
 	{"LOCAL_CACHE_SIZE_IN_BYTES", needless, "", nil, "nodes remember denials"},
@@ -69,10 +64,9 @@ var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finis
 	{"STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL USE_DOG_STATSD_MOGRIFIERS", needless, "", nil, "as USE_STATSD"},
 	{"EXTRA_TAGS", missing, "", nil, "labels of the target, or external_labels, in Prometheus"},
 	{"DISABLE_STATS USE_PROMETHEUS", needless, "", nil, "/metrics is always there"},
-	{"PROMETHEUS_ADDR", missing, "", nil, "scrape the HTTP port"},
-	{"PROMETHEUS_PATH", missing, "/metrics", nil, "the path is /metrics"},
+	{"PROMETHEUS_ADDR PROMETHEUS_PATH", missing, "/metrics", nil, "scrape /metrics of the HTTP port"},
 	{"PROMETHEUS_MAPPER_YAML", missing, "", nil, "metrics have the labels domain, rule and result"},
-	{"TRACING_ENABLED", converted, "", when("", ""), "--otlp-endpoint"},
+	{"TRACING_ENABLED", converted, "", yes(all()), "--otlp-endpoint"},
 	{"OTEL_EXPORTER_OTLP_ENDPOINT", converted, "", beside("TRACING_ENABLED", same("otlp-endpoint")), "--otlp-endpoint"},
 	{"TRACING_SAMPLING_RATE", converted, "1", beside("TRACING_ENABLED", same("trace-sample")), "--trace-sample"},
 	{"TRACING_EXPORTER_PROTOCOL", missing, "grpc", nil, otelGRPC},
@@ -86,19 +80,16 @@ func runtimeRoot(c *conversion, v string) error {
 }
 
 func shadow(c *conversion, v string) error {
-	if yes, _ := strconv.ParseBool(v); yes {
-		c.shadow = true
-		c.note(Todo, allShadow)
-	}
-	return nil
+	c.shadow = true
+	return remark(allShadow)(c, v)
 }
 
 // readRules loads the rule files as a node does, adds what of them would not be in force, and writes them anew for shadow mode.
 func readRules(c *conversion) error {
-	if c.Rules == "" {
+	if c.rules == "" {
 		return nil
 	}
-	set, skipped, err := rulefiles.Load(c.Rules, rules.Options{MergeDomains: c.flag("merge-domains") != nil})
+	set, skipped, err := rulefiles.Load(c.rules, rules.Options{MergeDomains: c.flag("merge-domains") != nil})
 	if err != nil {
 		return err
 	}
@@ -112,7 +103,7 @@ func readRules(c *conversion) error {
 	}
 	c.now = Note{}
 	for _, r := range set.Rules() {
-		name, err := filepath.Rel(c.Rules, r.File)
+		name, err := filepath.Rel(c.rules, r.File)
 		if err == nil && c.shadow {
 			c.Files[filepath.ToSlash(name)], err = shadowed(r.File)
 		}
@@ -126,11 +117,8 @@ func readRules(c *conversion) error {
 // shadowed is a rule file with shadow_mode: true beside each rate_limit.
 func shadowed(file string) (string, error) {
 	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	if err = errors.Join(err, yaml.Unmarshal(data, &doc)); err != nil {
 		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	shadowAll(&doc)
