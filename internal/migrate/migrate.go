@@ -215,7 +215,7 @@ func (r *Report) String() string {
 	for _, o := range []Outcome{Flag, Todo, Nothing, Unknown} {
 		title := "\n# " + strings.ToUpper(string(o[:1])) + string(o[1:]) + ":\n"
 		for _, n := range r.Notes {
-			where := strings.TrimPrefix(n.At+": "+n.Setting, ": ")
+			where := strings.Trim(n.At+": "+n.Setting, ": ")
 			switch {
 			case n.Outcome != o:
 			case o == Flag:
