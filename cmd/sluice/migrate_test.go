@@ -75,7 +75,7 @@ func TestSizing(t *testing.T) {
 		{"--rate 1000000 --batch 1000 --keys 10000 --nodes 1", "1.30 cores in use at the peak; 2.2 for each of 1", 0}, // as measured
 		{"--rate 1000000 --batch 100 --keys 10000 --nodes 3 --replicas 0", "2.50 cores in use", 0},
 		{"--rate 1000000 --keys 10000 --nodes 9 --replicas 0", "109.00 cores in use", 0},
-		{"--rate 10000 --keys 10000", "3.3 MB/s", 0},
+		{"--rate 10000 --keys 10000", "3.4 MB/s", 0},
 		{"--rate 1 --keys 1e7 --nodes 5 --replicas 2", "7500000 counters", 0},
 		{"--rate 1 --keys 1e7 --nodes 3 --replicas 2", "10000000 counters", 0}, // two nodes are left, and one replica
 		{"--rate 5 --keys 5 -o json", `"memory_limit_mib":128`, 0},
