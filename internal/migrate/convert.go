@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -24,9 +25,7 @@ func same(flags ...string) convert {
 // host sets flag to an IP address.
 func host(flag string) convert {
 	return func(c *conversion, v string) error {
-		if known := map[string]string{"": "0.0.0.0", "localhost": "127.0.0.1"}[v]; known != "" {
-			v = known
-		}
+		v = cmp.Or(map[string]string{"": "0.0.0.0", "localhost": "127.0.0.1"}[v], v)
 		if net.ParseIP(v) != nil {
 			c.set(flag, v)
 		} else {

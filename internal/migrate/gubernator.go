@@ -1,7 +1,6 @@
 package migrate
 
 const (
-	noEtcd   = "nodes find each other by gossip, without etcd"
 	headless = "--join takes the name of a headless Service with publishNotReadyAddresses, as in deploy/k8s"
 	otelGRPC = "traces are sent over gRPC, which collectors serve at another port than HTTP, usually 4317"
 )
@@ -44,8 +43,7 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"GUBER_K8S_NAMESPACE GUBER_K8S_POD_PORT GUBER_K8S_SELECTOR GUBER_K8S_ENDPOINTS_SELECTOR GUBER_K8S_WATCH_MECHANISM", needless, "", nil, headless},
 	{"GUBER_MEMBERLIST_BIND_ADDRESS GUBER_MEMBERLIST_ADDRESS", converted, "", address("bind", "gossip-port"), "--gossip-port"},
 	{"GUBER_MEMBERLIST_SECRET_KEYS GUBER_MEMBERLIST_GOSSIP_VERIFY_INCOMING GUBER_MEMBERLIST_GOSSIP_VERIFY_OUTGOING", needless, "", nil, "gossip is encrypted by --secret-file, or by --gossip-keyring"},
-	{"GUBER_ETCD_ENDPOINTS GUBER_ETCD_KEY_PREFIX GUBER_ETCD_DIAL_TIMEOUT GUBER_ETCD_USER GUBER_ETCD_PASSWORD", needless, "", nil, noEtcd},
-	{"GUBER_ETCD_TLS_ENABLE GUBER_ETCD_TLS_EABLED GUBER_ETCD_TLS_CERT GUBER_ETCD_TLS_KEY GUBER_ETCD_TLS_CA GUBER_ETCD_TLS_SKIP_VERIFY", needless, "", nil, noEtcd},
+	{"GUBER_ETCD_ENDPOINTS GUBER_ETCD_KEY_PREFIX GUBER_ETCD_DIAL_TIMEOUT GUBER_ETCD_USER GUBER_ETCD_PASSWORD GUBER_ETCD_TLS_ENABLE GUBER_ETCD_TLS_EABLED GUBER_ETCD_TLS_CERT GUBER_ETCD_TLS_KEY GUBER_ETCD_TLS_CA GUBER_ETCD_TLS_SKIP_VERIFY", needless, "", nil, "nodes find each other by gossip, without etcd"},
 	{"GUBER_PEER_PICKER GUBER_PEER_PICKER_HASH GUBER_REPLICATED_HASH_REPLICAS", needless, "", nil, "all nodes build the same ring"},
 	{"GUBER_TRACING_LEVEL", needless, "", nil, "a trace has one level"},
 	{"OTEL_EXPORTER_OTLP_ENDPOINT", converted, "", same("otlp-endpoint"), "--otlp-endpoint"},

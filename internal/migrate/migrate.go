@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -16,26 +17,19 @@ import (
 type Product struct {
 	Name, Title string
 	settings    []setting
-	finish      func(*conversion) error // may be nil
 }
 
 // setting is what becomes of a setting, or of several alike.
 type setting struct {
 	names string // separated by spaces
-	fate  fate
+	fate  string
 	// initial is the default, in force if a converted setting is not given. A missing one with it needs nothing.
 	initial string
 	to      convert // of a converted setting
 	text    string  // what becomes of it, why nothing has to be done, or what to do instead
 }
 
-type fate uint8
-
-const (
-	converted fate = iota // into flags
-	needless              // nothing has to be done
-	missing               // has no counterpart
-)
+const converted, needless, missing = "flags", "not needed", "no counterpart" // fates
 
 // Value is a setting as it is given. At is file:line.
 type Value struct{ Name, Text, At string }
@@ -82,11 +76,7 @@ func Read(file, text string) (values []Value, err error) {
 		if m == nil {
 			return nil, fmt.Errorf("%s:%d: want NAME=VALUE", file, i+1)
 		}
-		v := m[2]
-		if n := len(v); n > 1 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
-			v = v[1 : n-1]
-		}
-		values = append(values, Value{m[1], v, fmt.Sprintf("%s:%d", file, i+1)})
+		values = append(values, Value{m[1], strings.Trim(m[2], `"'`), fmt.Sprintf("%s:%d", file, i+1)})
 	}
 	return values, nil
 }
@@ -100,8 +90,6 @@ type conversion struct {
 	join   []string
 	shadow bool // all rules only count
 }
-
-const byDefault = "default"
 
 // Convert converts values; of several with one name the last counts. join are all nodes of the new cluster, or none for those of the
 // settings, and rules is the folder of the rule files, or "". Errors name the place and the setting, and are joined.
@@ -128,9 +116,7 @@ func (p *Product) Convert(values []Value, join []string, rules string) (*Report,
 		}
 	}
 	c.now = Note{}
-	if p.finish != nil {
-		errs = append(errs, p.finish(c))
-	}
+	errs = append(errs, c.readRules())
 	if len(join) > 0 {
 		c.join = join
 	}
@@ -141,7 +127,7 @@ func (p *Product) Convert(values []Value, join []string, rules string) (*Report,
 func (c *conversion) one(s *setting, text string) error {
 	given, before := text != "", len(c.Notes)
 	if !given {
-		text, c.now.At = s.initial, byDefault
+		text, c.now.At = s.initial, "default"
 	}
 	if s.fate == converted && text != "" {
 		if err := s.to(c, text); err != nil {
@@ -171,9 +157,9 @@ func (c *conversion) set(flag, value string) {
 	switch {
 	case have == nil:
 		c.Notes = append(c.Notes, n)
-	case have.At == byDefault:
+	case have.At == "default":
 		*have = n
-	case n.At != byDefault && have.Value != value:
+	case n.At != "default" && have.Value != value:
 		c.note(Todo, fmt.Sprintf("gives --%s %s; %s gives %s, which is used", flag, value, have.Setting, have.Value))
 	}
 }
@@ -188,19 +174,15 @@ func (c *conversion) flag(name string) *Note {
 
 // found sets what a node needs to found or join a cluster.
 func (c *conversion) found() {
-	expect := len(c.join)
-	switch expect {
-	case 0:
-		expect = 1
-		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
-	case 1: // a name of all nodes
-		expect = 3
-	}
 	if len(c.join) > 0 {
 		c.set("join", strings.Join(c.join, ","))
 		c.note(Todo, "--bootstrap-expect must be more than half of the nodes that start")
 		c.note(Todo, "open the peer port, 7462 (TCP), and the gossip port (TCP and UDP), between nodes only")
+	} else {
+		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
 	}
+	n := len(c.join) // one is a name of all nodes
+	expect := cmp.Or(map[int]int{0: 1, 1: 3}[n], n)
 	c.set("bootstrap-expect", strconv.Itoa(expect))
 	if bind := c.flag("bind"); bind != nil && !net.ParseIP(bind.Value).IsLoopback() {
 		c.set("secret-file", "secret")

@@ -215,16 +215,14 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// table is a Markdown table of the settings, those with the same fate and text in one row.
+// table is a Markdown table of the settings.
 func (p *Product) table() string {
 	var b strings.Builder
 	b.WriteString("| setting | sluice |\n|---|---|\n")
 	for _, s := range p.settings {
 		text := s.text
-		if s.fate == needless {
-			text = "not needed: " + text
-		} else if s.fate == missing {
-			text = "no counterpart: " + text
+		if s.fate != converted {
+			text = s.fate + ": " + text
 		}
 		text = regexp.MustCompile(`--[a-z-]+`).ReplaceAllString(text, "`$0`")
 		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(strings.Fields(s.names), "`, `"), text)

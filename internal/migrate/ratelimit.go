@@ -24,7 +24,7 @@ const (
 )
 
 // Ratelimit has the settings of envoyproxy/ratelimit in 2026.
-var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finish: readRules, settings: []setting{
+var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", settings: []setting{
 	{"GRPC_HOST HOST", converted, "0.0.0.0", host("bind"), "--bind, for all ports"},
 	{"GRPC_PORT", converted, "8081", same("grpc-port"), "--grpc-port"},
 	{"PORT", converted, "8080", same("http-port"), "--http-port; /healthcheck is /readyz, /json is /v1/check"},
@@ -44,8 +44,7 @@ var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", finis
 	{"CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", needless, "", nil, noXDS},
 	{"RUNTIME_ROOT", converted, "/srv/runtime_data/current", runtimeRoot, "--rules ROOT/SUBDIRECTORY/APPDIRECTORY"},
 	{"RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", needless, "", nil, "they are in --rules"},
-	{"RUNTIME_WATCH_ROOT", needless, "", nil, "files and links are watched, and those above"},
-	{"RUNTIME_IGNOREDOTFILES", needless, "", nil, "names with a dot first are never read"},
+	{"RUNTIME_WATCH_ROOT RUNTIME_IGNOREDOTFILES", needless, "", nil, "files and links are watched; names with a dot first are not read"},
 	{"MERGE_DOMAIN_CONFIG", converted, "", yes(fixed("merge-domains", "true")), "--merge-domains"},
 	{"SHADOW_MODE QUOTA_MODE", converted, "", yes(shadow), allShadow},
 	{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", yes(fixed("envoy-response-headers", "true")), "--envoy-response-headers"},
@@ -85,7 +84,7 @@ func shadow(c *conversion, v string) error {
 }
 
 // readRules loads the rule files as a node does, adds what of them would not be in force, and writes them anew for shadow mode.
-func readRules(c *conversion) error {
+func (c *conversion) readRules() error {
 	if c.rules == "" {
 		return nil
 	}
