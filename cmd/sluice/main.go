@@ -122,6 +122,7 @@ func newRoot() *cobra.Command {
 		{"Query", []*cobra.Command{newStatus(), newTop(), newInspect(), newCheck(), newMembers(), newHealth(), newConsole()}},
 		{"Rules", []*cobra.Command{newRules()}},
 		{"Test", []*cobra.Command{newBench(), newAudit()}},
+		{"Plan", []*cobra.Command{newSizing(), newMigrate()}},
 		{"Security", []*cobra.Command{newCallers(), newCert(), newTokenCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})

@@ -123,7 +123,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"users of the SDK without it do not compile it; in the daemon spans are made in one place, and sent by the node"},
 	{"github.com/prometheus", "internal/node client/prom", "",
 		"owners count in plain counters; the node maps them at scrape"},
-	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc cmd", "transport/envoy transport/httpapi internal/node",
+	{"go.yaml.in/yaml/v3", "rules transport/access internal/yamldoc internal/migrate cmd", "transport/envoy transport/httpapi internal/node",
 		"rule files, the ACL and the configuration file are YAML, nothing else is; tests read Envoy's, and the OpenAPI description"},
 	{"github.com/santhosh-tekuri/jsonschema/v6", "", "rules transport/httpapi",
 		"tests hold the schema for editors against the parser, and the OpenAPI description against the server"},
