@@ -136,11 +136,11 @@ func (l *Limiter) RunHistory(ctx context.Context) error {
 
 // FactsHere is this node's report of itself, with the history of its rules or without. Name and Boot are empty.
 func (l *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
-	o := l.config.Cluster(ctx)
+	o := l.config.Cluster.Overview(ctx)
 	active := l.rules.Load()
 	_, latency := l.apiLatencies()
 	n := facts.Node{
-		Rules: active.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: facts.PartitionCounts(o.PartitionCounts),
+		Rules: active.hash, MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: o.PartitionCounts,
 		All: l.results.load(), Latency: facts.Latency(latency),
 	}
 	n.ByRule = make([]facts.Rule, 0, len(active.counts.byName))

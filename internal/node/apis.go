@@ -31,9 +31,7 @@ func (n *Node) openLimiter() error {
 	n.schedLoad, n.clock = new(schedMetrics).next, n.cluster.Now
 	n.queries = newPeerQueries(n.cluster.Others, n.peers.Query)
 	n.service, err = limiter.New(limiter.Config{
-		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
-		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts,
+		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys],
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
@@ -88,7 +86,7 @@ func (n *Node) openGRPC() (err error) {
 	if err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(0, n.grpcCreds())...)
+	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(n.grpcCreds())...)
 	services := n.grpcAPI.Register(n.grpcServer)
 	n.gubernatorAPI, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced})
 	if err != nil {

@@ -162,7 +162,7 @@ func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, m
 		node := &nodes[i]
 		now := newSeen(at, node, byRule)
 		living[node.Boot] = now
-		report := &own{MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: limiter.PartitionCounts(node.PartitionCounts)}
+		report := &own{MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: node.PartitionCounts}
 		reports[node.Boot] = report
 		if node.Name == members.Self {
 			out.Rules = node.Rules
