@@ -68,3 +68,28 @@ func TestBlockAfterChange(t *testing.T) {
 		}
 	}
 }
+
+// TestFormerInterval: a min_interval that other limits have replaced is remembered until the counter is free under these, and counts
+// again if it comes back into force before.
+func TestFormerInterval(t *testing.T) {
+	plain := per(bucket.FixedWindow, 3, time.Minute)
+	with := plain
+	with.MinInterval = time.Hour
+	apart, other := mustLimits(t, with), mustLimits(t, plain)
+	for _, swept := range []bool{false, true} {
+		table, key, now := smallTable(t), bucket.Key{Hi: 1, Lo: 1}, day
+		do := func(l *bucket.Limits) bucket.Decision {
+			return table.Do(now, &bucket.Request{Key: key, Limits: l, Cost: 1})
+		}
+		if first, second := do(apart), do(other); !first.Allowed || !second.Allowed {
+			t.Fatalf("%+v, %+v", first, second)
+		}
+		now += int64(2 * time.Minute) // both units have expired
+		if swept {
+			table.Sweep(now, 0)
+		}
+		if d := do(apart); d.Allowed != swept || !swept && d.RetryAfter != 58*time.Minute {
+			t.Errorf("swept %v: %+v", swept, d)
+		}
+	}
+}

@@ -164,7 +164,8 @@ func (c *counter) settleStates(now int64) {
 	c.now = now
 }
 
-// free reports whether the counter is completely free at now, which equals no counter. It does not change the counter.
+// free reports whether the counter is completely free at now, which equals no counter under its present limits. Only a min_interval
+// of former limits is forgotten with it. It does not change the counter.
 func (c *counter) free(now int64) bool {
 	now = max(now, c.now)
 	if list := c.grants(); len(list) > 0 {

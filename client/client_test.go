@@ -541,6 +541,20 @@ func TestPatient(t *testing.T) {
 	}
 }
 
+// TestNodesGiveUpFirst: nodes are told a time that is shorter than WithTimeout, and none without it.
+func TestNodesGiveUpFirst(t *testing.T) {
+	for want, opts := range map[time.Duration][]Option{0: nil, 700 * time.Millisecond: {WithTimeout(800 * time.Millisecond)}} {
+		f := newCluster(t, "n1")
+		c := f.dial(opts...)
+		var told atomic.Int64
+		f.hold = func(_ *fakeNode, r *sluicev1.CheckRequest) { told.Store(r.TimeoutNs) }
+		f.known(c)
+		if got := time.Duration(told.Load()); got != want {
+			t.Errorf("the node may take %v, want %v", got, want)
+		}
+	}
+}
+
 // TestTimeoutOfNodes: a call takes what nodes need for a takeover, as they tell, and not much more; and an earlier deadline of
 // the context is kept, by the policy.
 func TestTimeoutOfNodes(t *testing.T) {

@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/client/internal/config"
 	"github.com/sluice-project/sluice/client/limit"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -320,5 +324,69 @@ func TestQueueTooLong(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, cancel)
 	if err := key.Wait(ctx); !errors.Is(err, context.Canceled) || refunds.Load() != 2 {
 		t.Errorf("cancelled: %v, %d given back", err, refunds.Load())
+	}
+}
+
+// stuckConn is a connection that takes nothing any more once stuck is closed, until the end of the test.
+type stuckConn struct {
+	net.Conn
+	stuck, ended chan struct{}
+}
+
+func (c *stuckConn) Write(b []byte) (int, error) {
+	select {
+	case <-c.stuck:
+		<-c.ended
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+// TestFullConnection: a node that takes nothing any more, so that not even a frame of checks is sent to the end, is left for another.
+func TestFullConnection(t *testing.T) {
+	f := newCluster(t, "n1", "n2")
+	stuck := map[string]chan struct{}{f.nodes[0].addr: make(chan struct{}), f.nodes[1].addr: make(chan struct{})}
+	ended := make(chan struct{})
+	c := f.dial(WithTimeout(4*time.Second), WithFailurePolicy(FailClosed()), func(o *config.Options) error {
+		o.Dial = append(o.Dial, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return &stuckConn{conn, stuck[addr], ended}, err
+		}))
+		return nil
+	})
+	t.Cleanup(func() { close(ended) }) // before c is closed
+	d, err := c.Check(t.Context(), user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, other := f.nodes[0], f.nodes[1]
+	if d.Owner == other.name {
+		owner, other = other, owner
+	}
+	s := streamOf(c, owner)
+	close(stuck[owner.addr])
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	calls.Go(func() { c.CheckAll(t.Context(), slices.Repeat([]Check{user}, 9999)...) }) // more than gRPC buffers
+	inFlight := func(n int) func() bool {
+		return func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.mu.inFlight) == n && (n == 1 || s.mu.sending)
+		}
+	}
+	waitFor(t, "a large frame to be sent", inFlight(1))
+	answered := make(chan Decision, 1)
+	calls.Go(func() {
+		d, err := c.Check(t.Context(), user)
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- d
+	})
+	waitFor(t, "the next one to wait for it", inFlight(2))
+	if d := <-answered; d.Source != limit.SourceOwned || d.Owner != other.name {
+		t.Errorf("%+v", d)
 	}
 }

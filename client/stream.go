@@ -101,7 +101,7 @@ func (f *frame) add(c *call) {
 
 // has reports whether there is room for c.
 func (f *frame) has(c *call) bool {
-	return !f.whole && len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-16)
+	return !f.whole && len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-24) // id and timeout_ns
 }
 
 // lane is a queue of frames on a stream, which does not wait for the responses of other lanes.
@@ -266,7 +266,10 @@ func (s *stream) launchLocked(f *frame) {
 	s.mu.lastID++
 	f.id, f.sent = s.mu.lastID, time.Now()
 	b := protowire.AppendTag(*f.out, requestID, protowire.VarintType)
-	*f.out = protowire.AppendVarint(b, f.id)
+	// The node gives up before the client, and decides by the rule's on_failure. Without WithTimeout its --check-timeout does that. A
+	// frame has the checks of several callers, so their deadlines are not sent.
+	most := s.node.client.opts.Timeout
+	*f.out = appendNumber(protowire.AppendVarint(b, f.id), requestTimeout, int64(most-most/8))
 	f.lane.inFlight++
 	s.mu.inFlight = append(s.mu.inFlight, f)
 }

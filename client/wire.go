@@ -23,7 +23,7 @@ import (
 // Field numbers of sluice.v1.
 const (
 	requestChecks, requestAll, requestID                            = 1, 2, 3
-	requestRequires, requestIdempotencyKey                          = 6, 7
+	requestTimeout, requestRequires, requestIdempotencyKey          = 4, 6, 7
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 

@@ -3,23 +3,11 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
-)
-
-// Why a node founds no voter set by hand, and why a member is not forgotten.
-var (
-	ErrHasQuorum = errors.New("it has quorum")
-	ErrNoSet     = errors.New("this node knows no voter set")
-	ErrThisNode  = errors.New("it is this node")
-	ErrNotVoter  = errors.New("it is not in the voter set")
-	ErrAlive     = errors.New("it lives")
-	ErrLastVoter = errors.New("no other member is in the voter set")
 )
 
 // MayFound sets whether this node may take part in founding a voter set: all join targets were asked, the view shows those that
@@ -28,7 +16,7 @@ func (n *Node) MayFound(ctx context.Context, may bool) error {
 	return n.runner.do(ctx, func(now int64) { n.runner.quorum.MayFound(now, may) })
 }
 
-// Bootstrap makes this node found a voter set of its own, by hand. It fails with ErrHasQuorum where the node has quorum. All
+// Bootstrap makes this node found a voter set of its own, by hand. It fails with member.ErrHasQuorum where the node has quorum. All
 // nodes that are not reached must be gone for good: if they are alive, there are two clusters.
 func (n *Node) Bootstrap(ctx context.Context) error {
 	r := n.runner
@@ -36,9 +24,7 @@ func (n *Node) Bootstrap(ctx context.Context) error {
 	var was string
 	err := r.do(ctx, func(now int64) {
 		was = r.quorum.Set().ID
-		if rejected = r.quorum.Bootstrap(now); rejected != nil {
-			rejected = fmt.Errorf("%w: %w", ErrHasQuorum, rejected)
-		}
+		rejected = r.quorum.Bootstrap(now)
 	})
 	if err != nil || rejected != nil {
 		return cmp.Or(err, rejected)
@@ -78,7 +64,7 @@ func (r *runner) settled(now int64) bool {
 		}
 	}
 	s := r.handoff.Stats()
-	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
+	return len(v.Members) == 1 || s.Unprotected == 0 && s.BelowReplicas == 0
 }
 
 // hurryAfter is how long a leaving node throttles its handoffs, so that they delay no checks.
@@ -118,39 +104,16 @@ func (n *Node) LeaveSet(ctx context.Context) error {
 	return r.await(ctx, func(int64) bool { return !r.quorum.In() || len(r.quorum.Set().Members) == 1 })
 }
 
-// Forget takes name out of the voter set without asking a majority: that member must be gone for good. Its errors are those
-// above and that of ctx, or say that the node does not run.
+// Forget takes name out of the voter set without asking a majority: that member must be gone for good. Its errors are a
+// member.Rejection and that of ctx, or say that the node does not run.
 func (n *Node) Forget(ctx context.Context, name string) error {
 	r := n.runner
 	var rejected error
-	err := r.do(ctx, func(now int64) {
-		if rejected = r.whyKept(now, name); rejected == nil {
-			rejected = r.quorum.Forget(now, name)
-		}
-	})
+	err := r.do(ctx, func(now int64) { rejected = r.quorum.Forget(now, name) })
 	if err != nil || rejected != nil {
 		return cmp.Or(err, rejected)
 	}
 	return r.await(ctx, func(int64) bool { return !r.quorum.Set().Has(name) })
-}
-
-// whyKept returns why name must not be forgotten, or nil.
-func (r *runner) whyKept(now int64, name string) error {
-	set := r.quorum.Set()
-	switch {
-	case set.Zero():
-		return ErrNoSet
-	case name == r.self.Name:
-		return ErrThisNode
-	case !set.Has(name):
-		return ErrNotVoter
-	case len(set.Members) == 1:
-		return ErrLastVoter
-	}
-	if n := r.live.byName(name); n != nil && r.quorum.Lives(now, n.peer()) {
-		return ErrAlive
-	}
-	return nil
 }
 
 // Quiet waits until no node has sent this one a record for gossipDelay: by then each node knows that all nodes are leaving.

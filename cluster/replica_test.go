@@ -131,7 +131,7 @@ func TestTwoLostAtOnce(t *testing.T) {
 				}
 				time.Sleep(3 * time.Second)
 				for name, n := range f.nodes {
-					if s := n.Stats().Partitions; s.Below != 0 || s.Owned == 0 {
+					if s := n.Stats().Partitions; s.BelowReplicas != 0 || s.Owned == 0 {
 						t.Fatalf("%s has %+v, want nothing below its number of replicas", name, s)
 					}
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -16,7 +17,7 @@ func TestChronicle(t *testing.T) {
 		return message.Set{ID: "x", Version: version, Members: names}
 	}
 	one, two := set(1, "a"), set(2, "a", "b")
-	held := handoff.Stats{Takeovers: 31, WithoutState: 31, Owned: 31}
+	held := handoff.Stats{Takeovers: 31, WithoutState: 31, PartitionCounts: facts.PartitionCounts{Owned: 31}}
 	claiming := held
 	claiming.Takeovers, claiming.TakingOver = 40, 3
 	claimed := held

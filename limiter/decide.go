@@ -73,7 +73,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	limits := r.Limits
 	if b.Account != "" && limits.Domain() != b.Account {
-		if own, err := l.inline.intern(b.Account, limits.List()); err == nil {
+		if own, err := l.inlineLimits(b.Account, limits.List(), nil); err == nil {
 			limits = own
 		}
 	}
@@ -143,7 +143,7 @@ func (l *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 				return nil, last.Limits, nil
 			}
 		}
-		limits, err := l.inline.limits(domain, c.Limits)
+		limits, err := l.inlineLimits(domain, c.Limits, l.config.SetsFull)
 		if err != nil {
 			return nil, nil, LimitsError(err)
 		}

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/sluice-project/sluice/internal/member"
 )
 
 func TestForget(t *testing.T) {
@@ -17,16 +19,15 @@ func TestForget(t *testing.T) {
 		code   Code
 		want   string
 	}{
-		{"", nil, Invalid, "name: empty"},
-		{strings.Repeat("n", MaxText+1), nil, Invalid, "name: 1025 bytes; want at most 1024"},
-		{"n3", nil, Rejected, `cannot forget "n3": this node knows no voter set; call one that does`},
-		{"n3", fails(ErrNoSet), Rejected, `cannot forget "n3": this node knows no voter set; call one that does`},
-		{"n3", fails(ErrNotVoter), NotFound, `cannot forget "n3": it is not in the voter set`},
-		{"n3", fails(ErrAlive), Rejected, `cannot forget "n3": it is alive; stop it first`},
-		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", ErrAlive)), Rejected, `cannot forget "n3": heard from 40ms ago: it is alive; stop it first`},
-		{"n1", fails(ErrThisNode), Rejected, `cannot forget "n1": it is the node that received the call; stop it, and call another`},
-		{"n3", fails(ErrLastVoter), Rejected, `cannot forget "n3": it is the only member of the voter set`},
-		{"a\nb", fails(ErrNotVoter), NotFound, `cannot forget "a\nb": it is not in the voter set`},
+		{"", fails(nil), Invalid, "name: empty"},
+		{strings.Repeat("n", MaxText+1), fails(nil), Invalid, "name: 1025 bytes; want at most 1024"},
+		{"n3", fails(member.ErrNoSet), Rejected, `cannot forget "n3": this node knows no voter set; call one that does`},
+		{"n3", fails(member.ErrNotVoter), NotFound, `cannot forget "n3": it is not in the voter set`},
+		{"n3", fails(member.ErrAlive), Rejected, `cannot forget "n3": it is alive; stop it first`},
+		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", member.ErrAlive)), Rejected, `cannot forget "n3": heard from 40ms ago: it is alive; stop it first`},
+		{"n1", fails(member.ErrThisNode), Rejected, `cannot forget "n1": it is the node that received the call; stop it, and call another`},
+		{"n3", fails(member.ErrLastVoter), Rejected, `cannot forget "n3": it is the only member of the voter set`},
+		{"a\nb", fails(member.ErrNotVoter), NotFound, `cannot forget "a\nb": it is not in the voter set`},
 		{"n3", fails(errors.New("the node does not run")), Unavailable, `cannot forget "n3": the node does not run`},
 		{"n3", func(_ context.Context, name string) error {
 			left = VoterSet{ClusterID: "b1", Version: 3, Members: []string{"n1", "not " + name}}
@@ -35,8 +36,8 @@ func TestForget(t *testing.T) {
 	} {
 		left = VoterSet{}
 		s := newService(t, newNode(t), func(config *Config) {
-			config.Forget = c.forget
-			config.Cluster = func(context.Context) Overview { return Overview{Set: left} }
+			config.Cluster.(*fakeCluster).forget = c.forget
+			config.Cluster.(*fakeCluster).overview = func(context.Context) Overview { return Overview{State: State{Set: left}} }
 		})
 		set, err := s.Forget(t.Context(), c.name)
 		e, _ := errors.AsType[*Error](err)

@@ -239,9 +239,7 @@ type Status struct {
 // Status implements Service.
 func (l *Limiter) Status(ctx context.Context) Status {
 	s := Status{Members: l.Members(ctx)}
-	if l.config.AskFacts != nil {
-		s.Nodes, s.Missing = l.config.AskFacts(ctx, 0)
-	}
+	s.Nodes, s.Missing = l.config.Cluster.AskFacts(ctx, 0)
 	own := l.FactsHere(ctx, 0)
 	own.Name = s.Members.Self
 	s.Nodes = append(s.Nodes, own)

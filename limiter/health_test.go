@@ -11,7 +11,9 @@ import (
 
 // healthyCluster is three nodes as n1 sees them, and their reports.
 func healthyCluster() (Members, []facts.Node) {
-	m := Members{Self: "n1", MayDecide: true, Set: VoterSet{Version: 3, Members: []string{"n1", "n2", "n3"}}, Clocks: Clocks{Known: true, Agree: true}}
+	m := Members{Self: "n1", State: State{
+		MayDecide: true, Set: VoterSet{Version: 3, Members: []string{"n1", "n2", "n3"}}, Clocks: Clocks{Known: true, Agree: true},
+	}}
 	var nodes []facts.Node
 	for _, name := range m.Set.Members {
 		m.Members = append(m.Members, Member{

@@ -156,7 +156,7 @@ func (t *track) slots(first, last int64) []facts.Counts {
 func (l *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
-		l.history.advance(now, l.rules.Load(), &l.results, l.standings(l.config.Cluster(ctx)))
+		l.history.advance(now, l.rules.Load(), &l.results, l.standings(l.config.Cluster.Overview(ctx)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -168,10 +168,10 @@ func (l *Limiter) RunHistory(ctx context.Context) error {
 // FactsHere is this node's report of itself, with the newest slots of its history. Name, Boot and what is not the limiter's are
 // empty.
 func (l *Limiter) FactsHere(ctx context.Context, slots int) facts.Node {
-	o := l.config.Cluster(ctx)
+	o := l.config.Cluster.Overview(ctx)
 	active := l.rules.Load()
 	_, latency := l.apiLatencies()
-	n := l.reportOf(&Members{MayDecide: o.MayDecide, Reason: o.Reason, PartitionCounts: o.PartitionCounts})
+	n := l.reportOf(&o.State)
 	n.All, n.Latency = l.results.load(), facts.Latency(latency)
 	n.ByRule = make([]facts.Rule, 0, len(active.counts.byName))
 	for name, c := range active.counts.byName {

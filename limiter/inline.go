@@ -3,35 +3,51 @@ package limiter
 import (
 	"hash/maphash"
 	"strconv"
-	"sync"
 	"weak"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// interner returns the same validated *bucket.Limits for equal limits of checks of one domain, so that the node can compare them
-// by pointer, as it does a rule's. It is a bounded LRU of weak pointers. Safe for concurrent use.
-type interner struct {
-	seed    maphash.Seed
-	entries int                      // that the limits of a check may keep
-	full    func(domain string) bool // the domain may bring no more sets; nil is never
-	mu      struct {
-		sync.Mutex
-		// lru is keyed by a hash of the domain and the limits. The entry has the limits themselves to compare.
-		lru *simplelru.LRU[uint64, weak.Pointer[bucket.Limits]]
-	}
+// Interner gives equal sets of limits of one domain one pointer: counters compare their limits by pointer first. It is a bounded
+// LRU of weak pointers. Nothing relies on sharing: of two different sets with one hash only the later is shared. Safe for
+// concurrent use.
+type Interner struct {
+	seed maphash.Seed
+	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]] // by a hash of the domain and the limits
 }
 
-func newInterner(size, entries int, full func(domain string) bool) (*interner, error) {
-	lru, err := simplelru.NewLRU[uint64, weak.Pointer[bucket.Limits]](size, nil)
+// NewInterner returns an Interner of at most size sets, 1 or more.
+func NewInterner(size int) *Interner {
+	sets, err := lru.New[uint64, weak.Pointer[bucket.Limits]](size)
 	if err != nil {
-		return nil, err
+		panic(err) // only for a size below 1
 	}
-	n := &interner{seed: maphash.MakeSeed(), entries: entries, full: full}
-	n.mu.lru = lru
-	return n, nil
+	return &Interner{maphash.MakeSeed(), sets}
+}
+
+// known returns the set of list, or nil, and its hash.
+func (n *Interner) known(domain string, list []bucket.Limit) (l *bucket.Limits, sum uint64) {
+	sum = maphash.String(n.seed, domain)
+	for i := range list {
+		sum = sum*31 + maphash.Comparable(n.seed, list[i])
+	}
+	found, _ := n.sets.Get(sum)
+	if l = found.Value(); l != nil && !l.Is(domain, list) {
+		l = nil
+	}
+	return l, sum
+}
+
+// Shared returns the set that equal ones share: l, if there was none.
+func (n *Interner) Shared(l *bucket.Limits) *bucket.Limits {
+	known, sum := n.known(l.Domain(), l.List())
+	if known == nil {
+		n.sets.Add(sum, weak.Make(l))
+		return l
+	}
+	return known
 }
 
 // errSetsFull is the error of a check with new limits while the node has too many.
@@ -42,60 +58,26 @@ var errSetsFull = &Error{
 		"nothing was charged; use fewer different sets, or put the limits into a rule file",
 }
 
-// limits returns the set for list. The error is errSetsFull or a *bucket.FieldError.
-func (n *interner) limits(domain string, list []bucket.Limit) (*bucket.Limits, error) {
+// inlineLimits returns the set for limits of a check, a new one unless the domain is full. The error is errSetsFull or a
+// *bucket.FieldError.
+func (l *Limiter) inlineLimits(domain string, list []bucket.Limit, full func(domain string) bool) (*bucket.Limits, error) {
 	if len(list) > bucket.MaxLimits {
 		return bucket.NewLimits(list...)
 	}
-	if n.full != nil && n.full(domain) && n.known(n.sum(domain, list), domain, list) == nil {
+	limits, sum := l.inline.known(domain, list)
+	if limits != nil {
+		return limits, nil
+	}
+	if full != nil && full(domain) {
 		return nil, errSetsFull
 	}
-	return n.intern(domain, list)
-}
-
-// sum is equal for equal sets.
-func (n *interner) sum(domain string, list []bucket.Limit) uint64 {
-	sum := maphash.String(n.seed, domain)
-	for i := range list {
-		sum = sum*31 + maphash.Comparable(n.seed, list[i])
-	}
-	return sum
-}
-
-// intern is limits without errSetsFull.
-func (n *interner) intern(domain string, list []bucket.Limit) (*bucket.Limits, error) {
-	sum := n.sum(domain, list)
-	if l := n.known(sum, domain, list); l != nil {
-		return l, nil
-	}
-	// Validated outside the lock: it may have to load a time zone.
 	limits, err := bucket.NewLimitsIn(domain, list...)
+	if err == nil {
+		err = limits.Within(l.config.InlineEntries)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := limits.Within(n.entries); err != nil {
-		return nil, err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if l := n.knownLocked(sum, domain, list); l != nil {
-		return l, nil
-	}
-	n.mu.lru.Add(sum, weak.Make(limits))
+	l.inline.sets.Add(sum, weak.Make(limits))
 	return limits, nil
-}
-
-// known returns the set of list, or nil.
-func (n *interner) known(sum uint64, domain string, list []bucket.Limit) *bucket.Limits {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.knownLocked(sum, domain, list)
-}
-
-func (n *interner) knownLocked(sum uint64, domain string, list []bucket.Limit) *bucket.Limits {
-	found, _ := n.mu.lru.Get(sum)
-	if l := found.Value(); l != nil && l.Is(domain, list) {
-		return l
-	}
-	return nil
 }

@@ -12,14 +12,12 @@ import (
 )
 
 func TestInternerIsBounded(t *testing.T) {
-	n, err := newInterner(2, DefaultInlineEntries, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newService(t, newNode(t), func(c *Config) { c.InlineLimits = 2 })
+	n := s.inline
 	get := func(count int64) *bucket.Limits {
 		t.Helper()
 		list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
-		l, err := n.limits("d", list)
+		l, err := s.inlineLimits("d", list, s.config.SetsFull)
 		if err != nil || l.At(0).Count != count {
 			t.Fatal(l, err)
 		}
@@ -30,13 +28,13 @@ func TestInternerIsBounded(t *testing.T) {
 	if get(1) != one {
 		t.Error("equal limits are not one pointer")
 	}
-	if other, err := n.limits("other", []bucket.Limit{one.At(0)}); err != nil || other == one || other.Domain() != "other" {
+	if other, err := s.inlineLimits("other", []bucket.Limit{one.At(0)}, s.config.SetsFull); err != nil || other == one || other.Domain() != "other" {
 		t.Errorf("limits of two domains are one set: %v, %v", other, err)
 	}
 	get(2)
 	get(3)
-	if n.mu.lru.Len() != 2 {
-		t.Errorf("%d sets are kept, want 2", n.mu.lru.Len())
+	if n.sets.Len() != 2 {
+		t.Errorf("%d sets are kept, want 2", n.sets.Len())
 	}
 	if again := get(1); again == one || !again.Equal(one) {
 		t.Error("a set that was forgotten is not made anew")
@@ -47,17 +45,14 @@ func TestInternerIsBounded(t *testing.T) {
 // What nothing refers to is not kept, and what is new is rejected while there are too many.
 func TestInternerKeepsNothingAlive(t *testing.T) {
 	full := false
-	n, err := newInterner(8, DefaultInlineEntries, func(domain string) bool { return full && domain == "d" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newService(t, newNode(t), func(c *Config) { c.SetsFull = func(domain string) bool { return full && domain == "d" } })
 	list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 7, Period: time.Second}}
-	l, err := n.limits("d", list)
+	l, err := s.inlineLimits("d", list, s.config.SetsFull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	full = true
-	if again, err := n.limits("d", list); err != nil || again != l {
+	if again, err := s.inlineLimits("d", list, s.config.SetsFull); err != nil || again != l {
 		t.Errorf("a set that is known was rejected: %v", err)
 	}
 	runtime.KeepAlive(l)
@@ -67,11 +62,11 @@ func TestInternerKeepsNothingAlive(t *testing.T) {
 	if gone.Value() != nil {
 		t.Error("a set that nothing refers to is kept")
 	}
-	_, err = n.limits("d", list)
+	_, err = s.inlineLimits("d", list, s.config.SetsFull)
 	if e, ok := err.(*Error); !ok || e.Code != Overloaded || !strings.Contains(e.Error(), "limits: this node keeps as many different sets") {
 		t.Errorf("a new set was not rejected as overloaded: %v", err)
 	}
-	if _, err := n.limits("e", list); err != nil {
+	if _, err := s.inlineLimits("e", list, s.config.SetsFull); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +82,7 @@ func TestSameLimitsInOneCall(t *testing.T) {
 	for _, c := range []struct {
 		domain string
 		count  int64
-	}{{"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}, {"b", 2}, {"b", 0}, {"b", 1}} {
+	}{{"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}, {"b", 2}, {"b", 0}, {"b", 3}} {
 		q := b.Add()
 		q.Domain, q.Descriptor = c.domain, append(q.Descriptor, rules.Entry{Key: "k"})
 		if c.count > 0 {
@@ -110,28 +105,23 @@ func TestSameLimitsInOneCall(t *testing.T) {
 
 // The hash only finds an entry; which limits it is about is compared.
 func TestInternerCollision(t *testing.T) {
-	n, err := newInterner(8, DefaultInlineEntries, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newService(t, newNode(t))
+	n := s.inline
 	list := func(count int64) []bucket.Limit {
 		return []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
 	}
-	one, err := n.limits("d", list(1))
+	one, err := s.inlineLimits("d", list(1), s.config.SetsFull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Put the entry of 1 where that of 2 belongs.
-	if _, err := n.limits("d", list(2)); err != nil {
+	if _, err := s.inlineLimits("d", list(2), s.config.SetsFull); err != nil {
 		t.Fatal(err)
 	}
-	two, _, _ := n.mu.lru.GetOldest()
-	for _, k := range n.mu.lru.Keys() {
-		if k != two {
-			n.mu.lru.Add(k, weak.Make(one))
-		}
+	for _, k := range n.sets.Keys() {
+		n.sets.Add(k, weak.Make(one))
 	}
-	if l, err := n.limits("d", list(2)); err != nil || l.At(0).Count != 2 {
+	if l, err := s.inlineLimits("d", list(2), s.config.SetsFull); err != nil || l.At(0).Count != 2 {
 		t.Errorf("limits %+v, error %v", l, err)
 	}
 }

@@ -65,24 +65,21 @@ func (l *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	if set != nil && !x.Explanation.Known {
 		x.Domains = set.Domains()
 	}
-	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() || l.config.KeyFacts == nil {
+	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() {
 		return x, nil
 	}
 	limits := rule.Limits
 	b := NewBatch()
 	key := l.counterKey(b, &c, rule)
 	b.Release()
-	own, err := l.config.KeyFacts(ctx, key, limits)
+	own, err := l.config.Cluster.KeyFacts(ctx, key, limits)
 	if err != nil {
 		return Inspection{}, &Error{Code: Unavailable, Message: fmt.Sprintf("the node has not answered for itself: %v", err)}
 	}
-	all := []facts.Key{own}
-	if l.config.AskKeyFacts != nil {
-		others, missing := l.config.AskKeyFacts(ctx, key, limits)
-		all, x.Missing = append(all, others...), missing
-	}
+	var all []facts.Key
+	all, x.Missing = l.config.Cluster.AskKeyFacts(ctx, key, limits)
 	x.Partition = own.Partition
-	x.join(all, limits.Len())
+	x.join(append(all, own), limits.Len())
 	return x, nil
 }
 

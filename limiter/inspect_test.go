@@ -18,7 +18,7 @@ import (
 // inspected is a Limiter whose node holds every key, on a table.
 func inspected(t testing.TB, n *onenode.Node, change ...func(*Config)) *Limiter {
 	return newService(t, n, append([]func(*Config){func(c *Config) {
-		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
+		c.Cluster.(*fakeCluster).keyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
 			k := facts.Key{Node: "n2", Owner: true, Gen: 3, Partition: 4}
 			list, known := n.Table.Look(n.Now.Load(), key, limits)
 			for _, s := range list {
@@ -33,7 +33,7 @@ func inspected(t testing.TB, n *onenode.Node, change ...func(*Config)) *Limiter 
 func TestInspect(t *testing.T) {
 	n := newNode(t)
 	s := inspected(t, n, func(c *Config) {
-		c.AskKeyFacts = func(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
+		c.Cluster.(*fakeCluster).askKeyFacts = func(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
 			return []facts.Key{
 				{Node: "n4", Replica: true, Leased: true, LeaseLeft: 2},
 				{Node: "n1", Owner: true, Gen: 2, Limits: []facts.Limit{{Limit: 9}}}, // deposed, and has not heard of it
@@ -78,7 +78,7 @@ func TestInspectNothing(t *testing.T) {
 		{"unknown domain", "other", "user", nil, `<nil> no rule file describes the domain "other"`},
 		{"rejected domain", "other", "user", func(c *Config) { c.RejectUnknownDomains = true }, `<nil> no rule file describes the domain "other"`},
 		{"stopping", "shop", "user", func(c *Config) {
-			c.KeyFacts = func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) { return facts.Key{}, gone }
+			c.Cluster.(*fakeCluster).keyFacts = func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) { return facts.Key{}, gone }
 		}, "the node has not answered for itself: stopping"},
 	} {
 		change := c.change

@@ -55,37 +55,39 @@ type Service interface {
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
 }
 
+// Cluster is what a Limiter needs of its node, beside decisions.
+type Cluster interface {
+	// Overview returns the cluster as this node sees it now. If ctx ends before the node responds, Reason says so.
+	Overview(ctx context.Context) Overview
+	// Forget and Bootstrap are as in Service. The error is, or wraps, a member.Rejection; another means that the node cannot do
+	// it now.
+	Forget(ctx context.Context, name string) error
+	Bootstrap(ctx context.Context) error
+	// AcceptLoss is as in Service; an error means that the node cannot do it now.
+	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
+	// SpreadLoad sends a report of a pool's load to the TakeLoad of the other nodes. It does not block.
+	SpreadLoad(r LoadReport)
+	// AskTop gets the TopHere of the other nodes, and which of them did not respond in time.
+	AskTop(ctx context.Context, q TopQuery) (answers []NodeTop, missing []string)
+	// KeyFacts returns this node's facts about a key, AskKeyFacts those of the other nodes, and which of them did not
+	// respond in time.
+	KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error)
+	AskKeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
+	// Report sets the RulesError, Files, Insecure, Uptime, Keys, Bytes and MaxBytes of this node's report.
+	Report(r *facts.Node)
+	// AskFacts gets the reports of the other nodes, with the newest slots of their histories, and which of them did not
+	// respond in time.
+	AskFacts(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
+}
+
 // Config configures a Limiter. Decider, Cluster and Hasher are required.
 type Config struct {
 	// Decider decides checks that are matched and hashed.
 	Decider check.Decider
-	// Cluster returns the cluster as this node sees it now. If ctx ends before the node responds, Reason says so.
-	Cluster func(ctx context.Context) Overview
-	// Forget removes a member from the voter set by hand. Its errors are, or wrap, ErrNotVoter and those beside it;
-	// another means that the node cannot do it now. nil is a node without a voter set.
-	Forget func(ctx context.Context, name string) error
-	// Bootstrap makes the node found a voter set by hand. Its error is ErrHasQuorum, or means that the node cannot do it
-	// now. nil is a node that never has to.
-	Bootstrap func(ctx context.Context) error
-	// AcceptLoss implements Service.AcceptLoss; an error means that the node cannot do it now. nil is a node without
-	// partitions.
-	AcceptLoss func(ctx context.Context) (partitions int, told []string, err error)
-	// SpreadLoad sends a report of a pool's load to the TakeLoad of the other nodes. It does not block. nil is a single
-	// node.
-	SpreadLoad func(LoadReport)
+	// Cluster is this node's place among others.
+	Cluster Cluster
 	// TopKeys says whether the heaviest keys are counted, and who may see them.
 	TopKeys TopKeys
-	// AskTop gets the TopHere of the other nodes, and which of them did not respond in time. nil is a single node.
-	AskTop func(ctx context.Context, q TopQuery) (answers []NodeTop, missing []string)
-	// KeyFacts returns this node's facts about a key, AskKeyFacts those of the other nodes, and which of them did not
-	// respond in time. nil is a node without counters, or a single node.
-	KeyFacts    func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error)
-	AskKeyFacts func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
-	// Report sets the RulesError, Files, Insecure, Uptime, Keys, Bytes and MaxBytes of this node's report. AskFacts gets the
-	// reports of the other nodes, with the newest slots of their histories, and which of them did not respond in time. nil is
-	// a node without files, or a single node.
-	Report   func(*facts.Node)
-	AskFacts func(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	// Hasher makes counter keys; all nodes must have the same.
 	Hasher Hasher
 	// Gate bounds the checks in progress. nil is no bound.
@@ -145,7 +147,7 @@ type Gate interface {
 type Limiter struct {
 	config       Config
 	history      history
-	inline       *interner
+	inline       *Interner
 	rules        atomic.Pointer[activeRules]
 	top          *topCount // nil if nothing is counted
 	unmatchedLog unmatchedLog
@@ -178,11 +180,7 @@ func New(c Config) (*Limiter, error) {
 		began := time.Now()
 		c.Clock = func() time.Duration { return time.Since(began) }
 	}
-	inline, err := newInterner(c.InlineLimits, c.InlineEntries, c.SetsFull)
-	if err != nil {
-		return nil, err
-	}
-	s := &Limiter{config: c, inline: inline, unmatchedLog: newUnmatchedLog(c.Log)}
+	s := &Limiter{config: c, inline: NewInterner(c.InlineLimits), unmatchedLog: newUnmatchedLog(c.Log)}
 	if c.TopKeys != TopOff {
 		s.top = newTopCount()
 	}
@@ -208,17 +206,15 @@ func (l *Limiter) Rules() *rules.Set { return l.rules.Load().set }
 
 // Members implements Service.
 func (l *Limiter) Members(ctx context.Context) Members {
-	m := membersOf(l.config.Cluster(ctx))
-	m.Health = JudgeHealth(m, []facts.Node{l.reportOf(&m)}, nil)
+	m := membersOf(l.config.Cluster.Overview(ctx))
+	m.Health = JudgeHealth(m, []facts.Node{l.reportOf(&m.State)}, nil)
 	return m
 }
 
 // reportOf is what this node reports of itself without its counts.
-func (l *Limiter) reportOf(m *Members) facts.Node {
-	n := facts.Node{Rules: l.rules.Load().hash, MayDecide: m.MayDecide, Reason: m.Reason, PartitionCounts: facts.PartitionCounts(m.PartitionCounts)}
-	if l.config.Report != nil {
-		l.config.Report(&n)
-	}
+func (l *Limiter) reportOf(s *State) facts.Node {
+	n := facts.Node{Rules: l.rules.Load().hash, MayDecide: s.MayDecide, Reason: s.Reason, PartitionCounts: s.PartitionCounts}
+	l.config.Cluster.Report(&n)
 	return n
 }
 

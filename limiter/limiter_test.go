@@ -66,7 +66,7 @@ func newService(t testing.TB, d check.Decider, change ...func(*Config)) *Limiter
 	}
 	c := Config{
 		Decider: d,
-		Cluster: func(context.Context) Overview { return Overview{} },
+		Cluster: newFakeCluster(),
 		Hasher:  h,
 	}
 	for _, f := range change {
@@ -130,7 +130,7 @@ func mustCheck(t testing.TB, s *Limiter, b *Batch) []Result {
 
 func TestConfigValidate(t *testing.T) {
 	good := func() Config {
-		return Config{Decider: decideFunc(nil), Cluster: func(context.Context) Overview { return Overview{} }, Hasher: Hasher{k0: 1, k1: 2}}
+		return Config{Decider: decideFunc(nil), Cluster: newFakeCluster(), Hasher: Hasher{k0: 1, k1: 2}}
 	}
 	for _, c := range []struct {
 		field string

@@ -45,7 +45,7 @@ func newLoaded(t *testing.T) *loaded {
 	l := &loaded{t: t, node: newNode(t)}
 	l.Limiter = newService(t, l.node, func(c *Config) {
 		c.Clock = func() time.Duration { return l.now }
-		c.SpreadLoad = func(r LoadReport) { l.told = append(l.told, r) }
+		c.Cluster.(*fakeCluster).spreadLoad = func(r LoadReport) { l.told = append(l.told, r) }
 	})
 	l.SetRules(parse(t, loadRules))
 	return l

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/ring"
 )
@@ -22,14 +23,7 @@ type Members struct {
 	// same hash. Empty before the first table.
 	Ring       string
 	Partitions int
-	// Set, MayDecide, Reason and PartitionCounts are the node's own: see Overview.
-	Set             VoterSet
-	MayDecide       bool
-	Reason          string
-	Unreached       []string
-	PartitionCounts PartitionCounts
-	Clocks          Clocks
-	LostRules       []LostRule
+	State
 	// Health is judged by this node alone; that of Status by the reports of all.
 	Health Health
 }
@@ -62,10 +56,7 @@ func (m *Member) Serves() bool { return !m.Missing && m.State == member.Serving 
 
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
-	m := Members{
-		Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached,
-		PartitionCounts: o.PartitionCounts, Clocks: o.Clocks, LostRules: o.LostRules,
-	}
+	m := Members{State: o.State}
 	if o.Ring != nil {
 		m.Ring = fmt.Sprintf("%016x", o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()
@@ -102,20 +93,25 @@ func membersOf(o Overview) Members {
 	return m
 }
 
-// Overview is the cluster and this node's place in it: see Config.Cluster.
+// Overview is what Cluster knows of the cluster and of this node's place in it.
 type Overview struct {
 	// View is that of gossip, Ring has the assigned owners; either may be nil.
 	View *member.View
 	Ring *ring.Table
+	// Standings are those of other processes, in any order.
+	Standings []Standing
+	State
+}
+
+// State is a node's own.
+type State struct {
 	// Set is the voter set, zero while none is known.
 	Set VoterSet
 	// MayDecide: the node has quorum. If not, Reason says why, for people.
 	MayDecide bool
 	Reason    string
 	// Unreached are the nodes that this one waits for and cannot reach, a sentence each.
-	Unreached []string
-	// Standings are those of other processes, in any order.
-	Standings       []Standing
+	Unreached       []string
 	PartitionCounts PartitionCounts
 	Clocks          Clocks
 	// LostRules are rules that deny because of PartitionCounts.Lost, at most 20.
@@ -132,31 +128,12 @@ type VoterSet struct {
 	Members []string `json:"members"`
 }
 
-// Standing and Clocks are what the node knows of processes and clocks.
+// What the node knows of processes, clocks and its partitions.
 type (
-	Standing = member.Standing
-	Clocks   = member.Clocks
+	Standing        = member.Standing
+	Clocks          = member.Clocks
+	PartitionCounts = facts.PartitionCounts
 )
-
-// PartitionCounts are numbers of partitions of a node, as of now. Their JSON form is that of the HTTP API.
-type PartitionCounts struct {
-	// Owned are those that the node owns.
-	Owned int `json:"owned"`
-	// Unprotected are owned ones without a complete replica.
-	Unprotected int `json:"unprotected"`
-	// BelowReplicas are owned ones with fewer complete replicas than are wanted and than there are nodes for.
-	BelowReplicas int `json:"below_replicas"`
-	// HandingOver are in handoff to another owner.
-	HandingOver int `json:"handing_over"`
-	// Replicas are those of partitions that other nodes own.
-	Replicas int `json:"replicas"`
-	// TakingOver are takeovers in progress, of partitions without a living owner.
-	TakingOver int `json:"taking_over"`
-	// Divergent are states that are still to be merged into their owner's.
-	Divergent int `json:"divergent"`
-	// Lost are owned ones that were taken over without their counters.
-	Lost int `json:"lost"`
-}
 
 // LostRule is a rule that denies keys of partitions whose counters are lost, for at most Left.
 type LostRule struct {
@@ -164,39 +141,14 @@ type LostRule struct {
 	Left         time.Duration
 }
 
-// The errors of Config.Forget, alone or wrapped with more.
-var (
-	ErrNotVoter  = &Error{Code: NotFound, Message: "it is not in the voter set"}
-	ErrAlive     = &Error{Code: Rejected, Message: "it is alive; stop it first"}
-	ErrThisNode  = &Error{Code: Rejected, Message: "it is the node that received the call; stop it, and call another"}
-	ErrLastVoter = &Error{Code: Rejected, Message: "it is the only member of the voter set"}
-	ErrNoSet     = &Error{Code: Rejected, Message: "this node knows no voter set; call one that does"}
-)
-
-// ErrHasQuorum is the error of Config.Bootstrap.
-var ErrHasQuorum = &Error{Code: Rejected, Message: "this node has quorum in its voter set, so nothing has to be founded"}
-
 // Bootstrap implements Service.
 func (l *Limiter) Bootstrap(ctx context.Context) (VoterSet, error) {
-	if l.config.Bootstrap == nil {
-		return VoterSet{}, ErrHasQuorum
-	}
-	switch err := l.config.Bootstrap(ctx); {
-	case err == nil:
-		return l.config.Cluster(ctx).Set, nil
-	case errors.Is(err, ErrHasQuorum):
-		return VoterSet{}, ErrHasQuorum
-	default:
-		return VoterSet{}, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot bootstrap: %v", err)}
-	}
+	return l.changed(ctx, "bootstrap", l.config.Cluster.Bootstrap(ctx))
 }
 
 // AcceptLoss implements Service.
 func (l *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
-	if l.config.AcceptLoss == nil {
-		return 0, nil, nil
-	}
-	if partitions, told, err = l.config.AcceptLoss(ctx); err != nil {
+	if partitions, told, err = l.config.Cluster.AcceptLoss(ctx); err != nil {
 		return 0, nil, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot accept the loss: %v", err)}
 	}
 	return partitions, told, nil
@@ -207,16 +159,19 @@ func (l *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
 	if fault := textError(name, false); fault != "" {
 		return VoterSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
 	}
-	var err error = ErrNoSet
-	if l.config.Forget != nil {
-		err = l.config.Forget(ctx, name)
-	}
+	return l.changed(ctx, fmt.Sprintf("forget %q", name), l.config.Cluster.Forget(ctx, name))
+}
+
+// changed returns the voter set after a change by hand, or the API's error for err.
+func (l *Limiter) changed(ctx context.Context, change string, err error) (VoterSet, error) {
 	if err == nil {
-		return l.config.Cluster(ctx).Set, nil
+		return l.config.Cluster.Overview(ctx).Set, nil
 	}
 	code := Unavailable
-	if e, ok := errors.AsType[*Error](err); ok {
-		code = e.Code
+	if r, ok := errors.AsType[member.Rejection](err); ok {
+		if code = Rejected; r == member.ErrNotVoter {
+			code = NotFound
+		}
 	}
-	return VoterSet{}, &Error{Code: code, Message: fmt.Sprintf("cannot forget %q: %v", name, err)}
+	return VoterSet{}, &Error{Code: code, Message: fmt.Sprintf("cannot %s: %v", change, err)}
 }

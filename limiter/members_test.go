@@ -12,7 +12,7 @@ import (
 
 // clustered is a Config change: the cluster is o.
 func clustered(o Overview) func(*Config) {
-	return func(c *Config) { c.Cluster = func(context.Context) Overview { return o } }
+	return func(c *Config) { c.Cluster.(*fakeCluster).overview = func(context.Context) Overview { return o } }
 }
 
 func TestMembers(t *testing.T) {
@@ -52,7 +52,7 @@ func TestStandings(t *testing.T) {
 		shown("n1", "b1", member.Serving), shown("n2", "b2", member.Serving), shown("n3", "b3", member.Joining), shown("n4", "b5", member.Serving),
 	}}
 	m := newService(t, newNode(t), clustered(Overview{
-		View: view, Set: set, MayDecide: false, Reason: "no majority", PartitionCounts: counts,
+		View: view, State: State{Set: set, MayDecide: false, Reason: "no majority", PartitionCounts: counts},
 		Standings: []Standing{
 			{Name: "n4", Boot: "b4", Alive: true, Silent: 0, Owned: 8}, // an earlier run
 			{Name: "a", Silent: 3 * time.Minute},

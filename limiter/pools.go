@@ -182,9 +182,7 @@ func (l *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 	}
 	r.Stamp = time.Now().UnixNano()
 	l.TakeLoad(r)
-	if l.config.SpreadLoad != nil {
-		l.config.SpreadLoad(r)
-	}
+	l.config.Cluster.SpreadLoad(r)
 	return PoolLoad{Load: active.pools[pool].at(l.config.Clock()).load, Expires: pool.Expires}, nil
 }
 

@@ -100,15 +100,10 @@ func (l *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	if fault := textError(q.Domain, true); fault != "" {
 		return Top{}, &Error{Code: Invalid, Field: "domain", Message: fault}
 	}
-	all := []NodeTop{l.TopHere(q)}
-	if view := l.config.Cluster(ctx).View; view != nil {
-		all[0].Node = view.Self
-	}
-	var missing []string
-	if l.config.AskTop != nil {
-		var others []NodeTop
-		others, missing = l.config.AskTop(ctx, q)
-		all = append(all, others...)
+	others, missing := l.config.Cluster.AskTop(ctx, q)
+	all := append(others, l.TopHere(q))
+	if view := l.config.Cluster.Overview(ctx).View; view != nil {
+		all[len(others)].Node = view.Self
 	}
 	return joinTops(q, all, missing), nil
 }

@@ -21,7 +21,7 @@ import (
 func counted(t testing.TB, now *time.Duration, change ...func(*Config)) *Limiter {
 	return newService(t, newNode(t), append([]func(*Config){func(c *Config) {
 		c.Clock = func() time.Duration { return *now }
-		c.Cluster = func(context.Context) Overview { return Overview{View: &member.View{Self: "n1"}} }
+		c.Cluster.(*fakeCluster).overview = func(context.Context) Overview { return Overview{View: &member.View{Self: "n1"}} }
 	}}, change...)...)
 }
 
@@ -161,7 +161,7 @@ func TestTopOfAll(t *testing.T) {
 	var asked TopQuery
 	var others []NodeTop
 	s := counted(t, &now, func(c *Config) {
-		c.AskTop = func(_ context.Context, q TopQuery) ([]NodeTop, []string) {
+		c.Cluster.(*fakeCluster).askTop = func(_ context.Context, q TopQuery) ([]NodeTop, []string) {
 			asked = q
 			return others, []string{"n9", "n4"}
 		}

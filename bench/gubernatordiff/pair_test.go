@@ -56,7 +56,7 @@ func newPair(t *testing.T) *pair {
 		t.Fatal(err)
 	}
 	service, err := limiter.New(limiter.Config{
-		Decider: p, Hasher: hasher, Cluster: func(context.Context) limiter.Overview { return limiter.Overview{} },
+		Decider: p, Hasher: hasher, Cluster: struct{ limiter.Cluster }{},
 	})
 	if err != nil {
 		t.Fatal(err)

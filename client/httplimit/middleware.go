@@ -36,8 +36,8 @@ type Config struct {
 	// The rule needs cache_denials: false, so that units that were given back count at once.
 	ChargeIf func(status int) int64
 	// Failed reports whether a request passes that the Limiter has returned an error for, since the check is invalid, not permitted, or
-	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil passes it and logs
-	// the error once a minute.
+	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded: with 429, which
+	// Denied can change to 503 where Degraded is set. nil passes it and logs the error once a minute.
 	Failed func(ctx context.Context, err error) bool
 
 	// Denied answers denied requests, like the other fields below only in Middleware; headers about the limit are set. nil answers

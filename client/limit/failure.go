@@ -4,6 +4,9 @@ import "fmt"
 
 // FailurePolicy decides checks and reads that no node has answered in time. Charges, refunds and resets fail with
 // ErrUnavailable.
+//
+// A policy cannot know whether a node has charged the check: its answer may only have been lost. So do not refund what a policy
+// has admitted (Decision.Degraded is set): if it was not charged, the refund would give back units that others have spent.
 type FailurePolicy struct {
 	// Kind is SourceFailOpen, SourceFailClosed or SourceFailLocal; SourceUnknown in the zero FailurePolicy, which decides
 	// nothing.

@@ -120,8 +120,9 @@ func (k Key) do(ctx context.Context, verb Verb, amount int64) (Decision, error) 
 func (k Key) Wait(ctx context.Context) error { return k.WaitN(ctx, 1) }
 
 // WaitN waits until amount units are admitted, and then for the Delay of a leaky queue. It fails at once if they are
-// admitted only after the context's deadline (ErrWouldExceedDeadline) or never (ErrNever). On an error nothing stays spent,
-// and no place in a queue is kept.
+// admitted only after the context's deadline (ErrWouldExceedDeadline) or never (ErrNever). On an error no place in a queue is
+// kept, and nothing stays spent that is known to have been: a check whose answer was lost may have been charged, and its refund may
+// be lost too.
 func (k Key) WaitN(ctx context.Context, amount int64) error {
 	if k.err != nil {
 		return k.err
@@ -164,12 +165,12 @@ func Admit(ctx context.Context, l Limiter, most time.Duration, checks ...Check) 
 		left := max(0, most-time.Since(began))
 		switch {
 		case d.Allowed && d.Delay > left:
-			refund(ctx, l, checks)
+			refund(ctx, l, &d, checks)
 			d.Allowed, d.Verdict, d.RetryAfter, d.Delay = false, VerdictDenied, d.Delay-left, 0
 			return d, nil
 		case d.Allowed:
 			if d.Delay > 0 && !pause.For(ctx, d.Delay) {
-				refund(ctx, l, checks)
+				refund(ctx, l, &d, checks)
 				return d, ctx.Err()
 			}
 			return d, nil
@@ -199,8 +200,12 @@ func once(ctx context.Context, l Limiter, checks []Check) (Decision, error) {
 	return b.Strictest(), err
 }
 
-// refund gives the amounts back. If that fails, the queue keeps an unused place until it drains.
-func refund(ctx context.Context, l Limiter, checks []Check) {
+// refund gives the amounts back of checks that d has admitted, but not if a failure policy did: it may be that no node has charged
+// them. If the refund fails, the queue keeps an unused place until it drains.
+func refund(ctx context.Context, l Limiter, d *Decision, checks []Check) {
+	if d.Degraded != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refundTime)
 	defer cancel()
 	for _, c := range checks {

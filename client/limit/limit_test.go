@@ -20,6 +20,7 @@ type queue struct {
 	period  time.Duration
 	free    time.Time // when the next may start
 	refunds int
+	cause   error // of a failure policy that decides
 }
 
 func (q *queue) Check(_ context.Context, c Check) (Decision, error) {
@@ -34,7 +35,7 @@ func (q *queue) Check(_ context.Context, c Check) (Decision, error) {
 	if q.free.Before(now) {
 		q.free = now
 	}
-	d := Decision{Allowed: true, Delay: q.free.Sub(now), Counted: true}
+	d := Decision{Allowed: true, Delay: q.free.Sub(now), Counted: true, Degraded: q.cause}
 	q.free = q.free.Add(q.period)
 	return d, nil
 }
@@ -172,6 +173,21 @@ func TestQueue(t *testing.T) {
 				t.Errorf("bound %v: %d of 200 admitted, want the 100 of the rate", most, count)
 			}
 		})
+	}
+}
+
+// TestNoRefundOfPolicies: what a failure policy has admitted is not given back, since no node may have charged it.
+func TestNoRefundOfPolicies(t *testing.T) {
+	for want, cause := range []error{ErrUnavailable, nil} {
+		q := &queue{period: time.Hour, cause: cause}
+		for _, allowed := range []bool{true, false} {
+			if d, err := Admit(t.Context(), q, time.Second, Check{}); err != nil || d.Allowed != allowed {
+				t.Errorf("%+v, %v", d, err)
+			}
+		}
+		if q.refunds != want {
+			t.Errorf("%d refunds of decisions because of %v, want %d", q.refunds, cause, want)
+		}
 	}
 }
 

@@ -162,19 +162,24 @@ func yields(self, other member.Member) error {
 }
 
 // answers reports whether the process is alive. The ping has its full name, so another process at its address does not answer.
+// One that leaves meanwhile is not waited for.
 func (g *Gossip) answers(ctx context.Context, m member.Member) bool {
+	name := fullName(m.Name, m.Boot)
 	address, err := netip.ParseAddrPort(m.Gossip)
 	if err != nil {
 		return false
 	}
 	for range pingTries {
 		pause := time.After(pingPause)
-		if _, err := g.list.Ping(fullName(m.Name, m.Boot), net.UDPAddrFromAddrPort(address)); err == nil {
+		if _, err := g.list.Ping(name, net.UDPAddrFromAddrPort(address)); err == nil {
 			return true
 		}
 		select {
 		case <-pause: // the ping may have failed at once
 		case <-ctx.Done():
+			return false
+		}
+		if !g.registry.has(name) {
 			return false
 		}
 	}

@@ -169,6 +169,15 @@ func (r *registry) named(name string) (all []namesake) {
 	return all
 }
 
+// has reports whether that process is this one, or memberlist lists it.
+func (r *registry) has(full string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, alive := r.mu.alive[full]
+	_, waits := r.mu.unproven[full]
+	return alive || waits || full == r.self
+}
+
 // takeRejected returns the rejectedPeers since the last call.
 func (r *registry) takeRejected() []rejectedPeer {
 	r.mu.Lock()

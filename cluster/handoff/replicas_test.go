@@ -39,12 +39,12 @@ func TestSecondReplicaComesAfterTheFirst(t *testing.T) {
 	}
 	s.takers = []message.Peer{bob}
 	s.pass(200 * time.Millisecond)
-	if n := s.Stats(); !slices.Contains(s.partsTo(carol), message.InitialSync) || n.Unprotected != 0 || n.Below != 1 || s.Confirmed(0) != 1 {
+	if n := s.Stats(); !slices.Contains(s.partsTo(carol), message.InitialSync) || n.Unprotected != 0 || n.BelowReplicas != 1 || s.Confirmed(0) != 1 {
 		t.Fatalf("carol was sent %v, confirmed %d, %+v; want her initial sync, and that bob confirms", s.partsTo(carol), s.Confirmed(0), n)
 	}
 	s.takers = []message.Peer{bob, carol}
 	s.pass(200 * time.Millisecond)
-	if n := s.Stats(); n.Unprotected != 0 || n.Below != 0 {
+	if n := s.Stats(); n.Unprotected != 0 || n.BelowReplicas != 0 {
 		t.Errorf("%+v, want two replicas", n)
 	}
 }
@@ -78,7 +78,7 @@ func TestBothReplicasConfirm(t *testing.T) {
 		s.takers, s.heard = []message.Peer{quick}, []message.Peer{quick}
 		s.shows([]message.Peer{alice, quick}, 0, 1, -1)
 		s.pass(time.Second)
-		if n := s.Stats(); s.Confirmed(0) != 3 || !decides() || n.Below != 0 {
+		if n := s.Stats(); s.Confirmed(0) != 3 || !decides() || n.BelowReplicas != 0 {
 			t.Errorf("%s is gone: confirmed is %d, want 3, by %s alone, and decisions; %+v", slow.Name, s.Confirmed(0), quick.Name, n)
 		}
 	}
@@ -168,7 +168,7 @@ func TestSecondReplicaServes(t *testing.T) {
 	})
 	s.owns(owned)
 	s.pass(300 * time.Millisecond)
-	if n := s.Stats(); len(s.partsTo(carol)) > 0 || n.Below != 0 || n.Unprotected != 0 {
+	if n := s.Stats(); len(s.partsTo(carol)) > 0 || n.BelowReplicas != 0 || n.Unprotected != 0 {
 		t.Errorf("carol was sent %v, %+v; want bob's replica alone", s.partsTo(carol), n)
 	}
 }

@@ -3,6 +3,7 @@ package handoff
 import (
 	"time"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -25,13 +26,10 @@ type Stats struct {
 	// Freezes that have ended, their total and longest duration (ns).
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
-	// Current: partitions owned; of these without a complete replica on a node that is heard (Unprotected), and with fewer
-	// than wanted and possible (Below); handoffs in progress; replicas; divergent states not yet merged; takeovers in
-	// progress.
-	Owned, Unprotected, Below, InHandoff, Replicas, Divergent, TakingOver int
-	// Lost is the current number of owned partitions that lack counters. LostSince is the latest time of such a loss;
-	// LostEnds is when the last one stops counting (math.MaxInt64 if it does not expire).
-	Lost                int
+	// PartitionCounts are current.
+	facts.PartitionCounts
+	// LostSince is the latest time of a loss that PartitionCounts.Lost counts; LostEnds is when the last one stops counting
+	// (math.MaxInt64 if it does not expire).
 	LostSince, LostEnds int64
 }
 
@@ -52,10 +50,10 @@ func (m *Machine) Stats() Stats {
 				s.Unprotected++
 			}
 			if n < wanted {
-				s.Below++
+				s.BelowReplicas++
 			}
 		case inHandoff:
-			s.InHandoff++
+			s.HandingOver++
 		case divergent:
 			s.Divergent++
 		case syncing, replica:

@@ -2,12 +2,11 @@ package quorum
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -234,32 +233,31 @@ func (m *Machine) acceptable(now int64, s message.Set) bool {
 	return s.Has(m.c.Self.Name)
 }
 
-// Forget removes name from the voter set without a majority, on the operator's command. It fails if there is no set, or if
-// name is not a voter, is this process, or is alive.
+// Forget removes name from the voter set without a majority, on the operator's command. The error is a member.Rejection.
 func (m *Machine) Forget(now int64, name string) error {
 	m.now = now
 	switch p := m.latest(name); {
 	case m.set.Zero():
-		return fmt.Errorf("quorum: forget %q: this node knows no voter set yet; ask a node that does", name)
+		return member.ErrNoSet
 	case name == m.c.Self.Name:
-		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
+		return member.ErrThisNode
 	case !m.set.Has(name):
-		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
+		return member.ErrNotVoter
 	case p != nil && m.heardRecently(now, p):
-		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
+		return member.ErrAlive
 	case len(m.set.Members) == 1:
-		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
+		return member.ErrLastVoter
 	}
 	m.operatorSet = withoutMember(m.set, name)
 	m.adoptOperatorSet(now)
 	return nil
 }
 
-// Bootstrap founds a new voter set with only this process, on the operator's command. It fails if this process has quorum.
+// Bootstrap founds a new voter set with only this process, on the operator's command. The error is member.ErrHasQuorum.
 func (m *Machine) Bootstrap(now int64) error {
 	m.now = now
 	if now < m.until {
-		return errors.New("quorum: bootstrap: this node has quorum in its voter set")
+		return member.ErrHasQuorum
 	}
 	if m.set.ID == m.freshID() || m.record.Set.ID == m.freshID() {
 		m.founded++

@@ -102,13 +102,13 @@ func loadAll(ctx context.Context, callers []*caller, from chooser) {
 func (c *caller) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.run.cfg.AnswerWithin)
 	defer cancel()
-	last := errors.New("there is no address to ask")
+	var cause error
 	for {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
 			c.nodes.newRound()
 			if !pause.For(ctx, 50*time.Millisecond) {
-				return fmt.Errorf("%w: %w", ErrNoNode, last)
+				return fmt.Errorf("%w: %w", ErrNoNode, cmp.Or(cause, errors.New("there is no address to ask")))
 			}
 			continue
 		}
@@ -124,7 +124,9 @@ func (c *caller) probe(ctx context.Context) error {
 				return nil
 			}
 		}
-		last = fmt.Errorf("%s: %w", addr, err)
+		if cause == nil || ctx.Err() == nil { // an attempt that the time cut off has no cause of its own
+			cause = fmt.Errorf("%s: %w", addr, err)
+		}
 	}
 }
 

@@ -95,9 +95,24 @@ type File struct {
 	Left    float64
 }
 
-// PartitionCounts are current numbers of partitions; see limiter.PartitionCounts.
+// PartitionCounts are current numbers of partitions of a node. Their JSON form is that of the HTTP API.
 type PartitionCounts struct {
-	Owned, Unprotected, BelowReplicas, HandingOver, Replicas, TakingOver, Divergent, Lost int
+	// Owned are those that the node owns.
+	Owned int `json:"owned"`
+	// Unprotected are owned ones without a complete replica on a node that is heard.
+	Unprotected int `json:"unprotected"`
+	// BelowReplicas are owned ones with fewer complete replicas than are wanted and than there are nodes for.
+	BelowReplicas int `json:"below_replicas"`
+	// HandingOver are in handoff to another owner.
+	HandingOver int `json:"handing_over"`
+	// Replicas are those of partitions that other nodes own.
+	Replicas int `json:"replicas"`
+	// TakingOver are takeovers in progress, of partitions without a living owner.
+	TakingOver int `json:"taking_over"`
+	// Divergent are states that are still to be merged into their owner's.
+	Divergent int `json:"divergent"`
+	// Lost are owned ones that were taken over without their counters.
+	Lost int `json:"lost"`
 }
 
 // Latency is a histogram; see timing.Latency.

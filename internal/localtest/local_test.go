@@ -93,7 +93,7 @@ func newPair(s *scenario) (*pair, error) {
 		return nil, err
 	}
 	api, err := limiter.New(limiter.Config{
-		Decider: node, Cluster: func(context.Context) limiter.Overview { return limiter.Overview{} }, Hasher: hasher,
+		Decider: node, Cluster: struct{ limiter.Cluster }{}, Hasher: hasher,
 		RejectUnknownDomains: s.knownDomains,
 	})
 	if err != nil {

@@ -86,3 +86,17 @@ func (v *View) Lookup(name string) (Member, bool) {
 	}
 	return Member{}, false
 }
+
+// Rejection is why a node rejects a change of the voter set by hand.
+type Rejection string
+
+func (r Rejection) Error() string { return string(r) }
+
+const (
+	ErrNoSet     Rejection = "this node knows no voter set; call one that does"
+	ErrThisNode  Rejection = "it is the node that received the call; stop it, and call another"
+	ErrNotVoter  Rejection = "it is not in the voter set"
+	ErrAlive     Rejection = "it is alive; stop it first"
+	ErrLastVoter Rejection = "it is the only member of the voter set"
+	ErrHasQuorum Rejection = "this node has quorum in its voter set, so nothing has to be founded"
+)

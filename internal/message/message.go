@@ -31,26 +31,7 @@ type Envelope struct {
 }
 
 // Body is one of the message types of this package, by pointer.
-type Body interface{ body() }
-
-func (*Heartbeat) body()          {}
-func (*Ack) body()                {}
-func (*Prepare) body()            {}
-func (*Promise) body()            {}
-func (*Accept) body()             {}
-func (*Accepted) body()           {}
-func (*OwnedPartitions) body()    {}
-func (*PendingGrants) body()      {}
-func (*Claim) body()              {}
-func (*ClaimResponse) body()      {}
-func (*Fetch) body()              {}
-func (*TransferBatch) body()      {}
-func (*Receipt) body()            {}
-func (*DenialInvalidation) body() {}
-func (*Load) body()               {}
-func (*AcceptLoss) body()         {}
-func (*Report) body()             {}
-func (*Account) body()            {}
+type Body any
 
 // Wish is what a process wants from the voter set.
 type Wish uint8

@@ -52,10 +52,3 @@ type KeyRequest struct {
 type KeyResponse struct {
 	Key facts.Key `cbor:"1,keyasint"`
 }
-
-func (*TopRequest) body()    {}
-func (*TopResponse) body()   {}
-func (*FactsRequest) body()  {}
-func (*FactsResponse) body() {}
-func (*KeyRequest) body()    {}
-func (*KeyResponse) body()   {}

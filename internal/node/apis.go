@@ -32,9 +32,7 @@ func (n *Node) openLimiter() error {
 	n.schedLoad, n.clock = new(schedMetrics).next, n.cluster.Now
 	n.queries = newPeerQueries(n.cluster.Others, n.peers.Query)
 	n.service, err = limiter.New(limiter.Config{
-		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
-		SpreadLoad: n.broadcastLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.queries.top,
-		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.queries.keyFacts, Report: n.report, AskFacts: n.queries.facts,
+		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys],
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
@@ -89,7 +87,7 @@ func (n *Node) openGRPC() (err error) {
 	if err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(0, n.grpcCreds())...)
+	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(n.grpcCreds())...)
 	services := n.grpcAPI.Register(n.grpcServer)
 	n.gubernatorAPI, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced})
 	if err != nil {
@@ -118,7 +116,7 @@ var otherMethods = map[string]grpcapi.Method{
 // mountConsole makes the hub that watches the cluster, and mounts the console unless --console=false.
 func (n *Node) mountConsole(mux *http.ServeMux) error {
 	n.hub = watch.NewHub(watch.Config{
-		Members: n.service.Members, Here: n.service.FactsHere, Others: n.queries.facts, Top: n.service.Top,
+		Members: n.service.Members, Here: n.service.FactsHere, Others: n.queries.AskFacts, Top: n.service.Top,
 	})
 	if !n.config.Console {
 		return nil

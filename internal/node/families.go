@@ -256,12 +256,12 @@ func (m *scrape) handoffMetrics(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
 	m.gauge("sluice_partitions", "Partitions that this node owns.", float64(p.Owned))
-	m.gauge("sluice_partitions_handing_over", "Partitions that are being handed over.", float64(p.InHandoff))
+	m.gauge("sluice_partitions_handing_over", "Partitions that are being handed over.", float64(p.HandingOver))
 	m.gauge("sluice_partitions_taking_over", "Partitions without an owner that this node is taking over.", float64(p.TakingOver))
 	m.gauge("sluice_partitions_unprotected", "Partitions owned here without a complete replica at a reachable node.",
 		float64(p.Unprotected))
 	m.gauge("sluice_partitions_below_replicas", "Partitions owned here with fewer complete replicas at reachable nodes than --replicas, or than other serving nodes.",
-		float64(p.Below))
+		float64(p.BelowReplicas))
 	m.gauge("sluice_replica_partitions", "Replicas here of other nodes' partitions.", float64(p.Replicas))
 	m.gauge("sluice_divergent", "Divergent states of partitions lost to another owner that has not merged them yet.", float64(p.Divergent))
 	m.counters("sluice_handoffs_total", "Partitions handed over to another node, and received from one.", "direction")

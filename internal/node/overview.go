@@ -2,20 +2,24 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 )
 
-// overview returns the state of this node and the cluster for the APIs.
-func (n *Node) overview(ctx context.Context) limiter.Overview {
+// limiterCluster is the node as its limiter sees it.
+type limiterCluster struct {
+	*Node
+	*peerQueries
+}
+
+// Overview implements limiter.Cluster.
+func (n limiterCluster) Overview(ctx context.Context) limiter.Overview {
 	view := n.gossip.View()
 	o := limiter.Overview{View: &view, Ring: n.cluster.Ring()}
 	own, err := n.cluster.Overview(ctx)
@@ -30,18 +34,15 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 	}
 	o.Standings, o.Clocks = own.Members, own.Clock
 	p := own.Partitions
-	o.PartitionCounts = limiter.PartitionCounts{
-		Owned: p.Owned, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.InHandoff,
-		Replicas: p.Replicas, TakingOver: p.TakingOver, Divergent: p.Divergent, Lost: p.Lost,
-	}
+	o.PartitionCounts = p.PartitionCounts
 	if p.Lost > 0 {
 		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
 	}
 	return o
 }
 
-// report adds to this node's report of itself what the limiter does not know.
-func (n *Node) report(r *facts.Node) {
+// Report implements limiter.Cluster.
+func (n limiterCluster) Report(r *facts.Node) {
 	short := func(err error) string {
 		text := []byte(fmt.Sprint(err))
 		return strings.ToValidUTF8(string(text[:min(len(text), facts.MaxText)]), "")
@@ -65,33 +66,20 @@ func (n *Node) report(r *facts.Node) {
 	r.MaxBytes, _ = n.config.counterBytes() // it was valid at the start
 }
 
-// bootstrap makes this node found a voter set of its own.
-func (n *Node) bootstrap(ctx context.Context) error {
+// Bootstrap implements limiter.Cluster.
+func (n limiterCluster) Bootstrap(ctx context.Context) error {
 	err := n.cluster.Bootstrap(ctx)
 	if err == nil {
 		n.log.Warn("voter set founded by hand: counters that no living node has begin anew", "members", n.cluster.Stats().Set.Members)
 	}
-	return apiError(err)
+	return err
 }
 
-// forget takes a member out of the voter set by hand.
-func (n *Node) forget(ctx context.Context, name string) error {
+// Forget implements limiter.Cluster.
+func (n limiterCluster) Forget(ctx context.Context, name string) error {
 	err := n.cluster.Forget(ctx, name)
 	if err == nil {
 		n.log.Warn("member forgotten by hand", "member", name)
-	}
-	return apiError(err)
-}
-
-// apiError returns the error of the APIs for one of the cluster node.
-func apiError(err error) error {
-	for own, ofAPI := range map[error]error{
-		cluster.ErrHasQuorum: limiter.ErrHasQuorum, cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
-		cluster.ErrNotVoter: limiter.ErrNotVoter, cluster.ErrAlive: limiter.ErrAlive, cluster.ErrLastVoter: limiter.ErrLastVoter,
-	} {
-		if errors.Is(err, own) {
-			return ofAPI
-		}
 	}
 	return err
 }
@@ -138,8 +126,8 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule)
 	return list
 }
 
-// acceptLoss makes lost counters count as unspent, here and at all other nodes.
-func (n *Node) acceptLoss(ctx context.Context) (partitions int, told []string, err error) {
+// AcceptLoss implements limiter.Cluster.
+func (n limiterCluster) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
 	partitions, told, err = n.cluster.AcceptLoss(ctx)
 	if err == nil {
 		n.log.Warn("lost counters count as unspent from now on, by hand", "partitions", partitions, "told", told)

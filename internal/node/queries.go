@@ -92,8 +92,8 @@ func topAnswer(top limiter.NodeTop) *message.TopResponse {
 	return out
 }
 
-// top asks the others for their heaviest keys.
-func (q *peerQueries) top(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
+// AskTop implements limiter.Cluster.
+func (q *peerQueries) AskTop(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
 	got, missing := queryOthers[*message.TopResponse](ctx, q, &message.TopRequest{By: uint8(query.By), Domain: query.Domain})
 	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
@@ -105,8 +105,8 @@ func (q *peerQueries) top(ctx context.Context, query limiter.TopQuery) (answers 
 	return answers, missing
 }
 
-// facts asks the others for their facts, with the newest slots of their histories.
-func (q *peerQueries) facts(ctx context.Context, slots int) (answers []facts.Node, missing []string) {
+// AskFacts asks the others for their facts, with the newest slots of their histories.
+func (q *peerQueries) AskFacts(ctx context.Context, slots int) (answers []facts.Node, missing []string) {
 	got, missing := queryOthers[*message.FactsResponse](ctx, q, &message.FactsRequest{Slots: uint8(slots)})
 	for from, b := range got {
 		b.Node.Name, b.Node.Boot = from.Name, from.Boot
@@ -115,8 +115,8 @@ func (q *peerQueries) facts(ctx context.Context, slots int) (answers []facts.Nod
 	return answers, missing
 }
 
-// keyFacts asks the others for their facts about a key.
-func (q *peerQueries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
+// AskKeyFacts implements limiter.Cluster.
+func (q *peerQueries) AskKeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
 	got, missing := queryOthers[*message.KeyResponse](ctx, q, &message.KeyRequest{Key: key, Limits: limits})
 	for from, b := range got {
 		b.Key.Node = from.Name
@@ -137,5 +137,10 @@ func (m controlQueue) Deliver(e message.Envelope) {
 	}
 }
 
-// broadcastLoad sends a report to the other nodes.
-func (n *Node) broadcastLoad(r limiter.LoadReport) { n.cluster.Broadcast(new(message.Load(r))) }
+// KeyFacts implements limiter.Cluster.
+func (n limiterCluster) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
+	return n.cluster.KeyFacts(ctx, key, limits)
+}
+
+// SpreadLoad implements limiter.Cluster.
+func (n limiterCluster) SpreadLoad(r limiter.LoadReport) { n.cluster.Broadcast(new(message.Load(r))) }

@@ -63,7 +63,7 @@ func TestTopAsk(t *testing.T) {
 				m.isolated[name] = true
 			}
 			began := time.Now()
-			answers, missing := m.of("n1").top(t.Context(), limiter.TopQuery{By: limiter.ByFrequent, Domain: "shop"})
+			answers, missing := m.of("n1").AskTop(t.Context(), limiter.TopQuery{By: limiter.ByFrequent, Domain: "shop"})
 			took := time.Since(began)
 			var got []string
 			for _, a := range answers {
@@ -87,16 +87,16 @@ func TestTopAskBounded(t *testing.T) {
 		q := m.of("n1")
 		began := time.Now()
 		for range maxQueries {
-			go q.top(t.Context(), limiter.TopQuery{})
+			go q.AskTop(t.Context(), limiter.TopQuery{})
 		}
 		synctest.Wait()
-		if _, missing := q.top(t.Context(), limiter.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
+		if _, missing := q.AskTop(t.Context(), limiter.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
 			t.Errorf("one call too many: missing %v after %v", missing, time.Since(began))
 		}
 		time.Sleep(queryTimeout)
 		synctest.Wait()
 		m.isolated["n2"] = false
-		if _, missing := q.top(t.Context(), limiter.TopQuery{}); len(missing) != 0 {
+		if _, missing := q.AskTop(t.Context(), limiter.TopQuery{}); len(missing) != 0 {
 			t.Errorf("when the others are done: missing %v", missing)
 		}
 	})

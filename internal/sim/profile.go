@@ -176,7 +176,7 @@ func two(w *simCluster) {
 		w.part(owner.place, left.place, both, true)
 		w.pass(between(w.rng, 10*time.Millisecond, 350*time.Millisecond))
 	}
-	if slices.ContainsFunc(w.running(), func(p *process) bool { return p.handoff.Stats().Below > 0 }) {
+	if slices.ContainsFunc(w.running(), func(p *process) bool { return p.handoff.Stats().BelowReplicas > 0 }) {
 		struck = struck[:1] // a replica is missing, so only one loss is allowed
 	}
 	for _, p := range struck {

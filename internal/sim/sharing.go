@@ -151,7 +151,7 @@ func (w *simCluster) hasSettled(p *process, now int64) bool {
 		}
 	}
 	s := p.handoff.Stats()
-	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
+	return len(v.Members) == 1 || s.Unprotected == 0 && s.BelowReplicas == 0
 }
 
 // voting returns the number of processes that p divides by.

@@ -48,7 +48,7 @@ func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
 	t.Helper()
 	n := apitest.NewNode(t)
 	s := apitest.NewLimiter(t, n, shop, member.Member{Name: "n1", Boot: "b"}, func(c *limiter.Config) {
-		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
+		c.Cluster.(*apitest.Cluster).Facts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
 			k := facts.Key{Node: "n1", Owner: true, Gen: 1}
 			list, known := n.Table.Look(n.Now.Load(), key, limits)
 			for _, one := range list {

@@ -78,7 +78,7 @@ func openPort(t *testing.T, c Config, callers, secure bool) *port {
 		creds = credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13})
 		p.secure = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
 	}
-	g := grpc.NewServer(s.Options(0, creds)...)
+	g := grpc.NewServer(s.Options(creds)...)
 	s.Register(g)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 // clustered opens an API to a node of which the cluster is o.
 func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) *api {
 	return open(t, Config{Limiter: apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{}, func(c *limiter.Config) {
-		c.Cluster = func(context.Context) limiter.Overview { return o }
-		c.Forget = forget
+		c.Cluster.(*apitest.Cluster).Seen = func(context.Context) limiter.Overview { return o }
+		c.Cluster.(*apitest.Cluster).Forgets = forget
 	})})
 }
 
@@ -39,7 +39,7 @@ func TestMembers(t *testing.T) {
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
-			}}}, Reason: "no voter set is known yet"},
+			}}}, State: limiter.State{Reason: "no voter set is known yet"}},
 			&adminv1alpha1.MembersResponse{
 				Self: "n1", Reason: "no voter set is known yet", PartitionCounts: &adminv1alpha1.PartitionCounts{},
 				Members: []*adminv1alpha1.Member{{
@@ -52,13 +52,15 @@ func TestMembers(t *testing.T) {
 			"two of three",
 			limiter.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
-				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
 					{Name: "n1", Boot: "b1", Alive: true, Owned: 500},
 					{Name: "n2", Boot: "b2", Alive: true, Silent: 30 * time.Millisecond, Owned: 521},
 					{Name: "n3", Silent: -1},
 				},
-				PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+				State: limiter.State{
+					Set: limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+					PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+				},
 			},
 			&adminv1alpha1.MembersResponse{
 				Self: "n1", MayDecide: true,
@@ -95,15 +97,15 @@ func TestForgetMember(t *testing.T) {
 		{"n3", nil, t.Context(), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"", nil, operator, codes.InvalidArgument, "name: empty"},
-		{"n3", limiter.ErrNotVoter, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
-		{"n3", limiter.ErrAlive, operator, codes.FailedPrecondition, `cannot forget "n3": it is alive; stop it first`},
-		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that received the call; stop it, and call another`},
-		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; call one that does`},
+		{"n3", member.ErrNotVoter, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
+		{"n3", member.ErrAlive, operator, codes.FailedPrecondition, `cannot forget "n3": it is alive; stop it first`},
+		{"n3", member.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that received the call; stop it, and call another`},
+		{"n3", member.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"n3", errors.New("the node does not run"), operator, codes.Unavailable, `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
 		set := limiter.VoterSet{ClusterID: "b1", Version: 5, Members: []string{"n1", "n2"}}
-		d := clustered(t, limiter.Overview{Set: set}, func(_ context.Context, name string) error {
+		d := clustered(t, limiter.Overview{State: limiter.State{Set: set}}, func(_ context.Context, name string) error {
 			asked = append(asked, name)
 			return c.err
 		})

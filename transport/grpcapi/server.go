@@ -192,14 +192,14 @@ const (
 
 // Options returns ServerOptions, the credentials c, nil for plain TCP, the hooks that authenticate calls and bound their
 // messages, and an interceptor that ends streams that would outlast s: health watches and reflection.
-func (s *Server) Options(maxReceived int, c credentials.TransportCredentials) []grpc.ServerOption {
-	options := append(ServerOptions(maxReceived), grpc.InTapHandle(s.tap))
+func (s *Server) Options(c credentials.TransportCredentials) []grpc.ServerOption {
+	options := append(ServerOptions(), grpc.InTapHandle(s.tap))
 	return append(append(options, s.inflow.Options(c)...), grpc.ChainStreamInterceptor(s.endWithDrain))
 }
 
 // HTTPOptions returns those Options that suit a server that only its ServeHTTP reaches: connections are the HTTP server's.
 func (s *Server) HTTPOptions() []grpc.ServerOption {
-	return append(ServerOptions(0), grpc.ChainStreamInterceptor(s.endWithDrain))
+	return append(ServerOptions(), grpc.ChainStreamInterceptor(s.endWithDrain))
 }
 
 // endWithDrain ends the context of streams when s is drained. CheckStream ends by itself once everything is answered.
@@ -231,12 +231,11 @@ type endingStream struct {
 func (s *endingStream) Context() context.Context { return s.ctx }
 
 // ServerOptions returns the options that a grpc.Server must have that a Server is registered with, the codec of its hot
-// calls among them. maxReceived caps a message received, in bytes; 0 means 4 MiB. Responses are not capped: a small check
-// can have a long one.
-func ServerOptions(maxReceived int) []grpc.ServerOption {
+// calls among them. Responses are not capped: a small check can have a long one.
+func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.NewCodec()),
-		grpc.MaxRecvMsgSize(cmp.Or(maxReceived, maxMessage)),
+		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(10 * time.Second),

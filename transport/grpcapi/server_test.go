@@ -49,7 +49,7 @@ func open(t testing.TB, c Config, opts ...grpc.ServerOption) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &api{Server: s, grpc: grpc.NewServer(append(s.Options(0, nil), opts...)...)}
+	d := &api{Server: s, grpc: grpc.NewServer(append(s.Options(nil), opts...)...)}
 	s.Register(d.grpc)
 	lis := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)

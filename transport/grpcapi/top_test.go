@@ -16,7 +16,7 @@ import (
 func TestTop(t *testing.T) {
 	d := open(t, Config{Limiter: apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
 		c.TopKeys = limiter.TopOn
-		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
+		c.Cluster.(*apitest.Cluster).Tops = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})})
 	for range 5 {
 		if _, err := d.client.Check(t.Context(), request(user("ann"))); err != nil {

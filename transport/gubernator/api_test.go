@@ -266,7 +266,7 @@ type membersOnly struct {
 func (l membersOnly) Members(context.Context) limiter.Members { return l.members }
 
 func TestHealthCheck(t *testing.T) {
-	m := limiter.Members{Self: "n2", MayDecide: true, Members: []limiter.Member{
+	m := limiter.Members{Self: "n2", State: limiter.State{MayDecide: true}, Members: []limiter.Member{
 		{Member: member.Member{Name: "n1", GRPC: "10.0.0.1:7460"}},
 		{Member: member.Member{Name: "n2", GRPC: "10.0.0.2:7460"}},
 		{Member: member.Member{Name: "n3"}, Missing: true},

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -62,7 +63,7 @@ func exampleRules(t *testing.T) *rules.Set {
 // the first one with the headers and the body that stand below it.
 func TestDocumentedCalls(t *testing.T) {
 	h := exampleAPI(t, func(c *limiter.Config) {
-		c.Forget = func(context.Context, string) error { return nil }
+		c.Cluster.(*apitest.Cluster).Forgets = func(context.Context, string) error { return nil }
 	})
 
 	doc := readDoc(t)

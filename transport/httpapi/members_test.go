@@ -20,8 +20,8 @@ import (
 // clustered returns an API to a node of which the cluster is o.
 func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) http.Handler {
 	return newAPI(t, newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) {
-		c.Cluster = func(context.Context) limiter.Overview { return o }
-		c.Forget = forget
+		c.Cluster.(*apitest.Cluster).Seen = func(context.Context) limiter.Overview { return o }
+		c.Cluster.(*apitest.Cluster).Forgets = forget
 	}))
 }
 
@@ -32,7 +32,9 @@ func TestNodes(t *testing.T) {
 	o := limiter.Overview{View: &member.View{Self: "n2", Members: []member.Member{
 		{Name: "n1", State: member.Serving, GRPC: "a:7460", HTTP: "a:7461", Zone: "z"}, {Name: "n2", State: member.Leaving, GRPC: "b:7460"},
 	}}}
-	l := newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) { c.Cluster = func(context.Context) limiter.Overview { return o } })
+	l := newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) {
+		c.Cluster.(*apitest.Cluster).Seen = func(context.Context) limiter.Overview { return o }
+	})
 	w, _ := call(t, newAPI(t, l, func(c *Config) { c.CheckTimeout = 1500 * time.Millisecond }), "GET", "/v1/nodes", "")
 	const want = `{"self":"n2","nodes":[{"name":"n1","grpc_address":"a:7460","http_address":"a:7461","zone":"z"}],` +
 		`"check_timeout":1.5,"features":["idempotency_key"]}`
@@ -53,7 +55,7 @@ func TestMembers(t *testing.T) {
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "r", HTTP: "127.0.0.1:7461", Version: "v1",
-			}}}, Reason: "no voter set is known yet"},
+			}}}, State: limiter.State{Reason: "no voter set is known yet"}},
 			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` + nothingHeld + `,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"g","peer_address":"p","grpc_address":"r","http_address":"127.0.0.1:7461",` +
 				`"version":"v1","partitions":0,"owned":0,"voter":false,"alive":true,"silent":0}]}`,
@@ -64,7 +66,7 @@ func TestMembers(t *testing.T) {
 			limiter.Overview{
 				View:      &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}}},
 				Standings: []limiter.Standing{{Name: "n1", Boot: "b1", Alive: true, Ahead: new(2 * time.Second)}},
-				Clocks:    limiter.Clocks{Known: true, Agree: true, Correction: -2 * time.Second}, MayDecide: true,
+				State:     limiter.State{Clocks: limiter.Clocks{Known: true, Agree: true, Correction: -2 * time.Second}, MayDecide: true},
 			},
 			`{"self":"n1","ring":"","partitions":0,"may_decide":true,` + nothingHeld + `,"clocks_agree":true,"clock_correction":-2,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
@@ -75,11 +77,13 @@ func TestMembers(t *testing.T) {
 			"two of three",
 			limiter.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
-				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
 					{Name: "n1", Boot: "b1", Alive: true, Owned: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Owned: 521}, {Name: "n3", Silent: -1},
 				},
-				PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+				State: limiter.State{
+					Set: limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+					PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+				},
 			},
 			`{"self":"n1","ring":"","partitions":0,"voter_set":{"cluster_id":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
 				`"partition_counts":{"owned":500,"unprotected":1,"below_replicas":7,"handing_over":2,"replicas":3,"taking_over":4,"divergent":5,"lost":0},"members":[` +
@@ -125,15 +129,15 @@ func TestForget(t *testing.T) {
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
 		{"too large", `{"name":"` + strings.Repeat("n", maxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
-		{"not counted", n3, limiter.ErrNotVoter, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
-		{"living", n3, limiter.ErrAlive, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
-		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},
-		{"no set", n3, limiter.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; call one that does`},
+		{"not counted", n3, member.ErrNotVoter, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
+		{"living", n3, member.ErrAlive, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
+		{"itself", n3, member.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},
+		{"no set", n3, member.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"stopped", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
 		set := limiter.VoterSet{ClusterID: "b1", Version: 5, Members: []string{"n1", "n2"}}
-		h := clustered(t, limiter.Overview{Set: set}, func(_ context.Context, name string) error {
+		h := clustered(t, limiter.Overview{State: limiter.State{Set: set}}, func(_ context.Context, name string) error {
 			asked = append(asked, name)
 			return c.err
 		})

@@ -14,7 +14,7 @@ import (
 
 func TestTop(t *testing.T) {
 	limiter := apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
-		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
+		c.Cluster.(*apitest.Cluster).Tops = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})
 	h := newAPI(t, limiter)
 	for i := range 5 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
@@ -110,7 +111,7 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
 	room := bucket.ImageBounds{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 	w := newControlWriter(defaultMaxLimits)
-	r := controlReader{definitions: definitions{intern: newIntern(defaultMaxLimits)}}
+	r := controlReader{definitions: definitions{intern: limiter.NewInterner(defaultMaxLimits)}}
 	var q controlMessages
 	for keys := from.Keys(0, nil); len(keys) > 0; {
 		b := new(message.TransferBatch)

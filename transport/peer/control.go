@@ -91,6 +91,9 @@ func encode(e *message.Envelope) (m controlMessage, err error) {
 		return m, fmt.Errorf("%T: %w", e.Body, err)
 	}
 	m.Kind, m.To, m.ClusterID = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID
+	if m.Kind == 0 {
+		return m, fmt.Errorf("%T: no message between nodes", e.Body)
+	}
 	for _, l := range limitsOf(e.Body) {
 		m.limits = append(m.limits, *l)
 	}

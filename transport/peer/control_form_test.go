@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -248,7 +249,7 @@ func FuzzControl(f *testing.F) {
 	}
 	seed(all...)
 	codec := newFrameCodec()
-	in := newIntern(defaultMaxLimits)
+	in := limiter.NewInterner(defaultMaxLimits)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &controlReader{definitions: definitions{intern: in}}
 		var post peerv1.MessageFrame

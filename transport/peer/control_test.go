@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -271,7 +272,7 @@ func transfer(t testing.TB, w *controlWriter, r *controlReader, list ...message.
 }
 
 func newReader() *controlReader {
-	return &controlReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(defaultMaxLimits)}}
+	return &controlReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: limiter.NewInterner(defaultMaxLimits)}}
 }
 
 // TestControlOwnsItsMemory: what was delivered stays as it is, whatever becomes of the

@@ -1,14 +1,13 @@
 package peer
 
 import (
-	"runtime"
 	"slices"
 	"testing"
 	"time"
-	"weak"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -49,29 +48,6 @@ func TestInterned(t *testing.T) {
 	}
 }
 
-func TestInternBounded(t *testing.T) {
-	in := newIntern(2)
-	limits := func(count int64) *bucket.Limits {
-		return mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second})
-	}
-	first := in.shared(limits(1))
-	for count := range int64(10) {
-		in.shared(limits(count))
-	}
-	if n := in.sets.Len(); n != 2 {
-		t.Errorf("%d sets are remembered, want 2", n)
-	}
-	if again := in.shared(limits(1)); !again.Equal(first) {
-		t.Error("a forgotten set comes back as another")
-	}
-	six := limits(6)
-	in.sets.Add(in.sum(limits(5)), weak.Make(six)) // as if both had one hash
-	if l := in.shared(limits(5)); !l.Equal(limits(5)) {
-		t.Error("a set comes back as another of the same hash")
-	}
-	runtime.KeepAlive(six)
-}
-
 // TestNumbersInFrame: among as many sets as a frame can hold, in any order, no two
 // have one number.
 func TestNumbersInFrame(t *testing.T) {
@@ -103,7 +79,7 @@ func TestNumbersInFrame(t *testing.T) {
 // TestStreamForgets: a receiver keeps the sets of a bounded number of limits, and knows those of the frame.
 func TestStreamForgets(t *testing.T) {
 	n := numbering{maxLimits: 2048}
-	d := definitions{intern: newIntern(defaultMaxLimits)}
+	d := definitions{intern: limiter.NewInterner(defaultMaxLimits)}
 	made := 0
 	for frame := range 200 {
 		n.begin()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -35,7 +36,7 @@ func newFramed(tb testing.TB, records int) *framed {
 			Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second,
 		}}
 	}
-	f.known = definitions{intern: newIntern(defaultMaxLimits)}
+	f.known = definitions{intern: limiter.NewInterner(defaultMaxLimits)}
 	if err := f.known.define([]*peerv1.Limits{definitionOf(1, limits)}); err != nil {
 		tb.Fatal(err)
 	}

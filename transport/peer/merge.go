@@ -2,12 +2,9 @@ package peer
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math"
 	"math/bits"
-	"weak"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/limiter"
@@ -118,41 +115,6 @@ func earlier(d *bucket.Decision, rec *check.Record, n int64) bucket.Decision {
 	return e
 }
 
-// intern gives equal sets of limits of one domain one pointer, whichever stream defined them: a counter compares its limits by
-// pointer first. It is bounded, keeps no set alive, and is safe for concurrent use.
-type intern struct {
-	seed maphash.Seed
-	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]]
-}
-
-func newIntern(size int) *intern {
-	sets, err := lru.New[uint64, weak.Pointer[bucket.Limits]](size)
-	if err != nil {
-		panic(err) // only for a size below 1
-	}
-	return &intern{seed: maphash.MakeSeed(), sets: sets}
-}
-
-// shared returns the shared pointer for l. If two different sets have one hash, only the later is shared: nothing relies on
-// sharing.
-func (in *intern) shared(l *bucket.Limits) *bucket.Limits {
-	sum := in.sum(l)
-	found, _ := in.sets.Get(sum)
-	if known := found.Value(); known != nil && known.Domain() == l.Domain() && known.Equal(l) {
-		return known
-	}
-	in.sets.Add(sum, weak.Make(l))
-	return l
-}
-
-func (in *intern) sum(l *bucket.Limits) uint64 {
-	var h maphash.Hash
-	h.SetSeed(in.seed)
-	h.WriteString(l.Domain())
-	maphash.WriteComparable(&h, l.Sum())
-	return h.Sum64()
-}
-
 // definitionOf returns the message that defines id as l from this frame on.
 func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 	d := &peerv1.Limits{Id: id, Domain: l.Domain(), Limits: make([]*sluicev1.Limit, l.Len())}
@@ -165,7 +127,7 @@ func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 // definitions are the limits by their numbers on one stream, as its receiver knows them. A definition of number 1 forgets all
 // earlier ones; there are at most maxLimitIDs.
 type definitions struct {
-	intern *intern
+	intern *limiter.Interner
 	known  []*bucket.Limits // by number; nil if undefined
 }
 
@@ -191,7 +153,7 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		}
 		limits, err := transport.LimitsFromProto(domain, p.Limits)
 		if d.known[p.Id] = inapplicable; err == nil {
-			d.known[p.Id] = d.intern.shared(limits)
+			d.known[p.Id] = d.intern.Shared(limits)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -186,7 +187,7 @@ func decided(table *bucket.Table, r *check.Record) check.Reply {
 }
 
 func defined(t *rapid.T, m *peerv1.Request) *definitions {
-	d := &definitions{intern: newIntern(10)}
+	d := &definitions{intern: limiter.NewInterner(10)}
 	if err := d.define(m.Define); err != nil {
 		t.Fatal(err)
 	}

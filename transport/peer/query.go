@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -46,7 +47,7 @@ func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (an
 	if err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
-	r := controlReader{definitions: definitions{intern: newIntern(p.cfg.MaxLimits)}}
+	r := controlReader{definitions: definitions{intern: limiter.NewInterner(p.cfg.MaxLimits)}}
 	return r.readOne(&post)
 }
 

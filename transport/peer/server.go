@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/internal/leaf/loglimit"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -38,7 +39,7 @@ type Server struct {
 	cfg     Config
 	handler check.Handler
 	grpc    *grpc.Server
-	intern  *intern
+	intern  *limiter.Interner
 	inflow  *inflow.Budget
 	quiet   *loglimit.Limiter
 	stats   struct {
@@ -79,7 +80,7 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget,
+		cfg: c, handler: h, intern: limiter.NewInterner(c.MaxLimits), inflow: budget,
 		quiet: loglimit.New(logEvery), requests: make(chan struct{}, MaxRequests),
 	}
 	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),

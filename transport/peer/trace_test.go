@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/tracing"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -88,7 +89,7 @@ func TestTraced(t *testing.T) {
 // TestTracesThatMakeNoSense cost no check.
 func TestTracesThatMakeNoSense(t *testing.T) {
 	tracer, spans := recorder(t)
-	x := exchange{server: &Server{cfg: Config{Tracer: tracer}, handler: handlerFunc(echo)}, definitions: &definitions{intern: newIntern(1)}}
+	x := exchange{server: &Server{cfg: Config{Tracer: tracer}, handler: handlerFunc(echo)}, definitions: &definitions{intern: limiter.NewInterner(1)}}
 	id, span := make([]byte, 16), make([]byte, 8)
 	id[0], span[0] = 1, 1
 	for name, bad := range map[string]*peerv1.Trace{

@@ -198,7 +198,7 @@ func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, m
 		now := newSeen(at, node, byRule)
 		living[node.Boot] = now
 		report := &own{
-			MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: limiter.PartitionCounts(node.PartitionCounts),
+			MayDecide: node.MayDecide, Reason: node.Reason, Rules: node.Rules, PartitionCounts: node.PartitionCounts,
 			Uptime: math.Floor(node.Uptime.Seconds()), Keys: node.Keys, Bytes: node.Bytes, MaxBytes: node.MaxBytes,
 		}
 		reports[node.Boot] = report

@@ -3,7 +3,6 @@
 package apitest
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -51,9 +50,7 @@ func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, 
 	c := limiter.Config{
 		Decider: d,
 		Hasher:  h,
-		Cluster: func(context.Context) limiter.Overview {
-			return limiter.Overview{View: &member.View{Self: self.Name, Members: []member.Member{self}}}
-		},
+		Cluster: newCluster(self),
 	}
 	for _, f := range change {
 		f(&c)

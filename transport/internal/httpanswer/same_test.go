@@ -107,7 +107,7 @@ func dial(t *testing.T, c grpcapi.Config) *sluice.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(s.Options(0, nil)...)
+	g := grpc.NewServer(s.Options(nil)...)
 	s.Register(g)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

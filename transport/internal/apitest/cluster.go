@@ -1,0 +1,50 @@
+package apitest
+
+import (
+	"context"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
+)
+
+// Cluster is a limiter.Cluster of which a test replaces parts.
+type Cluster struct {
+	Seen    func(context.Context) limiter.Overview
+	Forgets func(ctx context.Context, name string) error
+	Tops    func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string)
+	Facts   func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error)
+}
+
+func newCluster(self member.Member) *Cluster {
+	return &Cluster{
+		Seen: func(context.Context) limiter.Overview {
+			return limiter.Overview{View: &member.View{Self: self.Name, Members: []member.Member{self}}}
+		},
+		Forgets: func(context.Context, string) error { return member.ErrNoSet },
+		Tops:    func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, nil },
+		Facts: func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) {
+			return facts.Key{}, nil
+		},
+	}
+}
+
+func (f *Cluster) Overview(ctx context.Context) limiter.Overview     { return f.Seen(ctx) }
+func (f *Cluster) Forget(ctx context.Context, name string) error     { return f.Forgets(ctx, name) }
+func (f *Cluster) Bootstrap(context.Context) error                   { return member.ErrHasQuorum }
+func (f *Cluster) AcceptLoss(context.Context) (int, []string, error) { return 0, nil, nil }
+func (f *Cluster) SpreadLoad(limiter.LoadReport)                     {}
+func (f *Cluster) AskTop(ctx context.Context, q limiter.TopQuery) ([]limiter.NodeTop, []string) {
+	return f.Tops(ctx, q)
+}
+func (f *Cluster) KeyFacts(ctx context.Context, k bucket.Key, l *bucket.Limits) (facts.Key, error) {
+	return f.Facts(ctx, k, l)
+}
+func (f *Cluster) AskKeyFacts(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
+	return nil, nil
+}
+func (f *Cluster) Report(*facts.Node) {}
+func (f *Cluster) AskFacts(context.Context, int) ([]facts.Node, []string) {
+	return nil, nil
+}
