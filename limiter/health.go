@@ -57,8 +57,8 @@ type Health struct {
 	Causes []Cause `json:"causes"`
 }
 
-// docsURL is where the pages of the documentation are.
-const docsURL = "https://github.com/sluice-project/sluice/blob/main/docs/"
+// DocsURL is where the pages of the documentation are.
+const DocsURL = "https://github.com/sluice-project/sluice/blob/main/docs/"
 
 const (
 	// clockTolerance is the default of --max-clock-skew.
@@ -109,7 +109,7 @@ func (h *Health) add(s HealthStatus, severity Severity, anchor, format string, a
 	if !strings.Contains(anchor, "#") {
 		anchor = "troubleshooting.md#" + anchor
 	}
-	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), docsURL + anchor})
+	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), DocsURL + anchor})
 	at := func(of HealthStatus) int {
 		return slices.IndexFunc(statuses, func(one statusWords) bool { return one.status == of })
 	}
