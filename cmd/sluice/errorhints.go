@@ -131,7 +131,7 @@ func explainArgs(cmd *cobra.Command, err error) error {
 	case strings.Contains(err.Error(), "arg(s)"):
 		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
 	case strings.HasPrefix(err.Error(), "unknown command") && !cmd.HasSubCommands():
-		return fmt.Errorf("`%s` takes no argument; usage: %s", cmd.CommandPath(), cmd.UseLine())
+		return fmt.Errorf("unexpected argument %q; usage: %s", cmd.Flags().Arg(0), cmd.UseLine())
 	}
 	return err
 }

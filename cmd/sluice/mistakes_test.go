@@ -44,7 +44,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"top", "--sort", "size"}, `--sort: "size" is none of rate, count, domain, key`},
 		{[]string{"status", "--interval", "1ms"}, "--interval: 1ms is below 100ms"},
 		{[]string{"status", "-o", "yaml"}, `--output: "yaml": want text, wide, json`},
-		{[]string{"status", "now"}, "`sluice status` takes no argument; usage: sluice status [flags]"},
+		{[]string{"status", "now"}, `unexpected argument "now"; usage: sluice status [flags]`},
 		{[]string{"members", "forget"}, "accepts 1 arg(s), received 0; usage: sluice members forget NAME [flags]"},
 		{[]string{"check"}, "usage: sluice check --domain DOMAIN KEY=VALUE..."},
 		{[]string{"check", "auth", "user=a"}, "--domain: name the domain of the rules; did you mean --domain auth user=a?"},
