@@ -104,12 +104,12 @@ func JudgeHealth(m Members, nodes []facts.Node, missing []string) Health {
 	return h
 }
 
-// add adds a cause that makes the status at least s. anchor is that of docs/troubleshooting.md, or a page and its anchor.
+// add adds a cause that makes the status at least s. anchor is that of docs/operate/troubleshooting.md, or a page and its anchor.
 func (h *Health) add(s HealthStatus, severity Severity, anchor, format string, args ...any) {
 	if !strings.Contains(anchor, "#") {
 		anchor = "troubleshooting.md#" + anchor
 	}
-	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), DocsURL + anchor})
+	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), DocsURL + "operate/" + anchor})
 	at := func(of HealthStatus) int {
 		return slices.IndexFunc(statuses, func(one statusWords) bool { return one.status == of })
 	}

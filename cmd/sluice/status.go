@@ -216,9 +216,9 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 		reports[n.Name] = n
 	}
 	var nodes grid
-	fmt.Fprint(&nodes, "NODE\tSTATE\tQUORUM\tOWNED\tUNPROTECTED\tRULES\tCLOCK\tCERTIFICATE\tVERSION")
+	fmt.Fprint(&nodes, "NODE\tSTATE\tQUORUM\tOWNED\tUNPROTECTED\tRULES\tCLOCK\tCERTIFICATE")
 	if wide {
-		fmt.Fprint(&nodes, "\tZONE\tGRPC\tHTTP\tREPLICAS\tBELOW\tHANDING OVER\tTAKING OVER")
+		fmt.Fprint(&nodes, "\tVERSION\tZONE\tGRPC\tHTTP\tREPLICAS\tBELOW\tHANDING OVER\tTAKING OVER")
 	}
 	for _, x := range m.GetMembers() {
 		name, state := x.Name, x.State
@@ -247,10 +247,10 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 		if x.ClockAheadNs != nil {
 			clock = fmt.Sprintf("%+.3fs", seconds(*x.ClockAheadNs))
 		}
-		fmt.Fprintf(&nodes, "\n%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", name, state, quorum, x.Owned, unprotected, rules, clock, certificate, orDash(x.Version))
+		fmt.Fprintf(&nodes, "\n%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", name, state, quorum, x.Owned, unprotected, rules, clock, certificate)
 		if wide {
 			p := n.GetPartitionCounts()
-			fmt.Fprintf(&nodes, "\t%s\t%s\t%s\t%d\t%d\t%d\t%d", orDash(x.Zone), orDash(x.GrpcAddress), orDash(x.HttpAddress),
+			fmt.Fprintf(&nodes, "\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d", orDash(x.Version), orDash(x.Zone), orDash(x.GrpcAddress), orDash(x.HttpAddress),
 				p.GetReplicas(), p.GetBelowReplicas(), p.GetHandingOver(), p.GetTakingOver())
 		}
 	}

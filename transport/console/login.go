@@ -176,7 +176,7 @@ type loginOptions struct {
 
 // options serves GET /console/login-options.
 func (a *API) options(w http.ResponseWriter, _ *http.Request) error {
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginOptions{!a.Guard.Open(), a.URL, a.Command, a.Pod, limiter.DocsURL + "troubleshooting.md#sluicedown"})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginOptions{!a.Guard.Open(), a.URL, a.Command, a.Pod, limiter.DocsURL + "operate/troubleshooting.md#sluicedown"})
 	return nil
 }
 

@@ -48,7 +48,7 @@ func codeOf(t *testing.T, w *testCluster) string {
 
 // TestLoginOptions: everybody may know how to sign in.
 func TestLoginOptions(t *testing.T) {
-	const runbook = limiter.DocsURL + "troubleshooting.md#sluicedown"
+	const runbook = limiter.DocsURL + "operate/troubleshooting.md#sluicedown"
 	for guard, want := range map[*access.Guard]loginOptions{
 		nil: {URL: "http://127.0.0.1:7461", Command: "sluice console", Runbook: runbook},
 		access.NewGuard(&access.Policy{}, slog.New(slog.DiscardHandler), time.Now): {AccessControl: true, URL: "http://127.0.0.1:7461", Command: "sluice console", Runbook: runbook},
