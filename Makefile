@@ -11,7 +11,7 @@ IMAGE   ?= ghcr.io/sluice-project/sluice:dev
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
 # need only Go; internal/proxytest, which compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
-TEST_MODULES := bench internal/manifests internal/connecttest
+TEST_MODULES := bench internal/manifests internal/connecttest internal/tools/site
 
 # Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
 PKG        ?= ./...
@@ -156,6 +156,10 @@ check-generate: ## fail if the generated code is out of date
 .PHONY: lines
 lines: ## lines and files of Go by package (COMMIT=e1d2299 for another commit)
 	@COMMIT=$(COMMIT) internal/tools/lines
+
+.PHONY: site
+site: ## the documentation as a static site with search in bin/site
+	GOWORK=off go -C internal/tools/site run . ../../.. ../../../bin/site
 
 .PHONY: words
 words: ## words of the documentation for users by page; at most 32,000 in all

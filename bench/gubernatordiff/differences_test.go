@@ -12,7 +12,7 @@ import (
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 )
 
-// TestDifferences has the differences that are meant, by the headings of docs/use/gubernator.md. Each line is a
+// TestDifferences has the differences that are meant, by the rows of docs/internals/gubernator.md. Each line is a
 // time, a request, gubernator's answer and sluice's; one answer is of both. A reset time is since the
 // story's beginning, the midnight of a Monday. A story whose answers are all alike is a fault: then the difference has gone.
 func TestDifferences(t *testing.T) {

@@ -5,5 +5,5 @@
 //	go -C bench test -tags gubernator ./gubernatordiff
 //
 // alike_test.go has seeded sequences to which both must answer alike. differences_test.go has each
-// difference that is meant, as docs/use/gubernator.md lists them: a difference that is not there is a fault.
+// difference that is meant, as docs/internals/gubernator.md lists them: a difference that is not there is a fault.
 package gubernatordiff

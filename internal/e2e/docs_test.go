@@ -57,7 +57,7 @@ var elsewhere = []struct{ begins, why string }{
 	{"curl -H \"Authorization: Bearer $(cat ", "needs the same; cmd/sluice tests the token"},
 	{"sudo ", "needs another user"},
 	{"ssh ", "needs another machine"},
-	{"bin/sluice audit --addr 127.0.1.1 --discover --inline-limits=false", "asks for a rule that readers have to write; cmd/sluice tests it"},
+	{"bin/sluice audit --addr 127.0.0.1:7460 --discover --inline-limits=false", "asks for a rule that readers have to write; cmd/sluice tests it"},
 	{"curl -i 127.0.0.1:7461/v1/authorize/web ", "asks for a rule file that is copied before; internal/proxytest does"},
 }
 
