@@ -88,13 +88,12 @@ type conversion struct {
 	values map[string]string
 	now    Note // the setting in hand
 	join   []string
-	shadow bool // all rules only count
 }
 
 // Convert converts values; of several with one name the last counts. join are all nodes of the new cluster, or none for those of the
 // settings, and rules is the folder of the rule files, or "". Errors name the place and the setting, and are joined.
 func (p *Product) Convert(values []Value, join []string, rules string) (*Report, error) {
-	c := &conversion{&Report{p.Name, []Note{}, map[string]string{}}, rules, map[string]string{}, Note{}, nil, false}
+	c := &conversion{&Report{p.Name, []Note{}, map[string]string{}}, rules, map[string]string{}, Note{}, nil}
 	at, known := map[string]string{}, map[string]bool{}
 	for _, v := range values {
 		at[v.Name], c.values[v.Name] = v.At, v.Text
