@@ -181,8 +181,7 @@ func (c *conversion) found() {
 		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
 	}
 	n := len(c.join) // one is a name of all nodes
-	expect := cmp.Or(map[int]int{0: 1, 1: 3}[n], n)
-	c.set("bootstrap-expect", strconv.Itoa(expect))
+	c.set("bootstrap-expect", strconv.Itoa(cmp.Or(map[int]int{0: 1, 1: 3}[n], n)))
 	if bind := c.flag("bind"); bind != nil && !net.ParseIP(bind.Value).IsLoopback() {
 		c.set("secret-file", "secret")
 		c.note(Todo, "make a secret for all nodes: head -c 32 /dev/urandom | base64 > secret")
