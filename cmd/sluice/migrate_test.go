@@ -93,7 +93,7 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-var updateDocs = flag.Bool("update", false, "write what sizing prints into its page")
+var updateDocs = flag.Bool("update", false, "write the golden files and the references of docs/operate anew")
 
 // TestSizingDoc: docs/sizing.md shows what its commands print.
 func TestSizingDoc(t *testing.T) {
