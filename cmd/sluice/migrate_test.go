@@ -93,9 +93,9 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-var updateDocs = flag.Bool("update", false, "write what sizing prints into its page")
+var updateDocs = flag.Bool("update", false, "write the golden files and the references of docs/operate anew")
 
-// TestSizingDoc: docs/sizing.md shows what its commands print.
+// TestSizingDoc: docs/operate/sizing.md shows what its commands print.
 func TestSizingDoc(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*sizing.md")
 	more, err2 := filepath.Glob("../../docs/*/sizing.md")

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Measurements of docs/benchmarks.md and bench/results, as docs/sizing.md explains them.
+// Measurements of docs/internals/benchmarks.md and bench/results, as docs/operate/sizing.md explains them.
 const (
 	keyBytes   = 120       // of --memory-limit for a counter: about 80 resident, and half as much in reserve
 	baseBytes  = 44 << 20  // of --memory-limit for what are no counters
