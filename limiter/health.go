@@ -137,7 +137,9 @@ func (h *Health) judgeMembers(m *Members, missing []string) {
 		h.add(Healthy, Notice, "sluiceversionsdiffer", "versions differ: %s", groups(versions))
 	}
 	for _, line := range m.Unreached {
-		h.add(Degraded, Warning, "sluicewithoutquorum", "%s", line)
+		if line != m.Reason {
+			h.add(Degraded, Warning, "sluicewithoutquorum", "%s", line)
+		}
 	}
 }
 
