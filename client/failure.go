@@ -76,7 +76,7 @@ func (c *Client) unavailable(last error) error {
 		}
 	}
 	if last == nil || last == errGaveUp {
-		last = fmt.Errorf("not within %v", time.Duration(c.patience.Load()).Round(time.Millisecond))
+		last = fmt.Errorf("not within %v, or an earlier deadline of the call", time.Duration(c.patience.Load()).Round(time.Millisecond))
 	}
 	return fmt.Errorf("%w at %s: %w", ErrUnavailable, c.target, last)
 }
