@@ -96,7 +96,7 @@ console-test: ## the console in headless Chromium, against three processes (skip
 	GOWORK=off go -C internal/consoletest test -count 1 $(TESTFLAGS) ./...
 
 .PHONY: console-shots
-console-shots: ## regenerate the pictures in docs/operate/console.md (needs Chromium; four minutes)
+console-shots: ## regenerate the pictures in docs/operate/console.md (needs Chromium; six minutes)
 	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C internal/consoletest test -count 1 -run Shots -args -shots ../../docs/img
 
 .PHONY: console-cost

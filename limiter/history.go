@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// history has the counts of rules in the last slots of time. It reads plain counters once a slot, and takes 1.9 KB a rule. Safe
+// history has the counts of rules in the last slots of time. It reads plain counters once a slot, and takes 2 KB a rule. Safe
 // for concurrent use.
 type history struct {
 	mu struct {

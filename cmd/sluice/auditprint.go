@@ -56,7 +56,7 @@ func auditProgress(p audit.Progress) string {
 	if p.Over.Units > 0 {
 		over = paint(red, "excess "+keysText(p.Over))
 	}
-	text := fmt.Sprintf("%s, %d of %d keys at limit, %d checks", over, p.Exhausted, p.Keys, p.Checks)
+	text := fmt.Sprintf("%s, %d/%d keys at limit, %d checks", over, p.Exhausted, p.Keys, p.Checks)
 	if p.Errors > 0 {
 		text += paint(red, fmt.Sprintf(", %d errors", p.Errors))
 	}

@@ -179,15 +179,19 @@ func healthLine(h *adminv1alpha1.Health) string {
 	return paint(colour, word) + ":" + rest + "\n"
 }
 
-// causesText lists the causes, each with the page to read, in no more than 80 columns.
+// causesText lists the causes, each with the page to read, in no more than 80 columns. The text of the first is in the healthLine.
 func causesText(h *adminv1alpha1.Health) string {
 	var b strings.Builder
-	for _, c := range h.GetCauses() {
-		label := fmt.Sprintf("  %-9s", strings.ToUpper(c.Severity))
+	for i, c := range h.GetCauses() {
 		doc := "docs/" + c.Doc[strings.LastIndex(c.Doc, "/")+1:]
-		for i, line := range wrapped(c.Text+"; see "+doc, 68) {
+		if i == 0 && h.Status != string(limiter.Healthy) {
+			b.WriteString("  see " + doc + "\n")
+			continue
+		}
+		label := fmt.Sprintf("  %-10s", strings.ToUpper(c.Severity))
+		for i, line := range wrapped(c.Text+"; see "+doc, 67) {
 			if i > 0 {
-				label = "           "
+				label = strings.Repeat(" ", len(label))
 			}
 			b.WriteString(paint(severityColours[c.Severity], label) + line + "\n")
 		}

@@ -73,10 +73,9 @@ func TestStatusCommand(t *testing.T) {
 	})
 	addr := listener.Addr().String()
 	want := `Degraded: n3, a voter, has been silent for 12s
-  WARNING  n3, a voter, has been silent for 12s; see
-           docs/troubleshooting.md#sluicemembermissing
-  NOTICE   n2: no --callers: every client that reaches the ports of 0.0.0.0 may
-           check and reset any key; see docs/security.md#callers
+  see docs/troubleshooting.md#sluicemembermissing
+  NOTICE    n2: no --callers: every client that reaches the ports of 0.0.0.0
+            may check and reset any key; see docs/security.md#callers
 
 NODE  STATE       QUORUM  OWNED  UNPROTECTED  RULES           CLOCK    CERTIFICATE
 n1 *  serving     yes     511    3            01234567        +0.000s  api 3d

@@ -210,7 +210,7 @@ func (p progress) show(passed, all time.Duration, text string) {
 	}
 	wide, _ := sizeOf(p.out)
 	left := max(0, all-passed).Round(time.Second)
-	line := fmt.Sprintf("[%s] %v, %v left: %s", bar(float64(passed)/float64(max(1, all)), 20), passed.Round(time.Second), left, text)
+	line := fmt.Sprintf("[%s] %v, %v left: %s", bar(float64(passed)/float64(max(1, all)), 16), passed.Round(time.Second), left, text)
 	if line = cut(line, wide-1); !coloured(p.out) {
 		line = painted.ReplaceAllString(line, "")
 	}

@@ -22,7 +22,7 @@ import (
 
 var (
 	shots     = flag.String("shots", "", "directory to write the console's pictures to")
-	shotsLoad = flag.Duration("shots-load", 150*time.Second, "how long the nodes in the pictures have had load")
+	shotsLoad = flag.Duration("shots-load", 320*time.Second, "how long the nodes in the pictures have had load")
 )
 
 // shopping is a load like that of a shop, until ctx ends. It is drawn from a seed, so that pictures are alike.
@@ -65,21 +65,27 @@ func TestShots(t *testing.T) {
 	shopping(ctx, nodes, &done)
 	time.Sleep(*shotsLoad)
 	for _, c := range []struct {
-		name          string
+		name, view    string
 		width, height int64
 		dark          bool
 	}{
-		{"console-wide-light", 1280, 900, false}, {"console-wide-dark", 1280, 900, true},
-		{"console-narrow-light", 390, 844, false}, {"console-narrow-dark", 390, 844, true},
+		{"console-wide-light", "overview", 1280, 760, false}, {"console-wide-dark", "overview", 1280, 760, true},
+		{"console-nodes", "nodes", 1280, 400, false}, {"console-rules", "rules", 1280, 400, false}, {"console-inspect", "inspect", 1280, 400, false},
+		{"console-narrow-light", "overview", 390, 844, false}, {"console-narrow-dark", "rules", 390, 844, true},
 	} {
 		b := open(t, nodes[0], c.width, c.height, c.dark)
-		b.shows("#age", "live")
+		b.shows("#status", "Healthy")
+		if c.view == "inspect" {
+			b.inspect("shop", "user=u-0 action=checkout")
+			b.shows("#inspection", "Counter now")
+		}
+		b.view(c.view)
 		b.shows("#member-rows", "n3")
-		b.inspect("shop", "user=u-0 action=checkout")
-		b.shows("#inspection", "Counter now")
+		b.truly("figures of a second", `document.querySelector("#t-all").textContent !== "–"`)
+		b.truly("the busiest keys are known", `document.querySelector("#frequent-rows .num")`)
 		js[bool](b, "document.activeElement.blur() ?? (scrollTo(0, 0), true)")
-		time.Sleep(1500 * time.Millisecond) // for figures of a second
-		b.do(chromedp.EmulateViewport(c.width, js[int64](b, "document.documentElement.scrollHeight")))
+		time.Sleep(1500 * time.Millisecond) // for the utilization, which comes with the next figures
+		b.do(chromedp.EmulateViewport(c.width, js[int64](b, `Math.ceil(document.querySelector("footer").getBoundingClientRect().top)`)))
 		picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 		if err != nil {
 			t.Fatal(err)

@@ -28,10 +28,10 @@ func (c Counts) Minus(before Counts) Counts {
 	}
 }
 
-// A history has Slots slots of SlotTime each. Slot n begins at Unix time n·SlotTime.
+// A history has Slots slots of SlotTime each: the last five minutes, the present slot, and one more for clocks that differ. Slot n begins at Unix time n·SlotTime.
 const (
 	SlotTime = 5 * time.Second
-	Slots    = 60
+	Slots    = 62
 )
 
 // MaxRules is the number of rules that a node reports: those with the most checks. MaxHistories is how many of them, and of

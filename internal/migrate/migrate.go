@@ -88,13 +88,12 @@ type conversion struct {
 	values map[string]string
 	now    Note // the setting in hand
 	join   []string
-	shadow bool // all rules only count
 }
 
 // Convert converts values; of several with one name the last counts. join are all nodes of the new cluster, or none for those of the
 // settings, and rules is the folder of the rule files, or "". Errors name the place and the setting, and are joined.
 func (p *Product) Convert(values []Value, join []string, rules string) (*Report, error) {
-	c := &conversion{&Report{p.Name, []Note{}, map[string]string{}}, rules, map[string]string{}, Note{}, nil, false}
+	c := &conversion{&Report{p.Name, []Note{}, map[string]string{}}, rules, map[string]string{}, Note{}, nil}
 	at, known := map[string]string{}, map[string]bool{}
 	for _, v := range values {
 		at[v.Name], c.values[v.Name] = v.At, v.Text
@@ -182,8 +181,7 @@ func (c *conversion) found() {
 		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
 	}
 	n := len(c.join) // one is a name of all nodes
-	expect := cmp.Or(map[int]int{0: 1, 1: 3}[n], n)
-	c.set("bootstrap-expect", strconv.Itoa(expect))
+	c.set("bootstrap-expect", strconv.Itoa(cmp.Or(map[int]int{0: 1, 1: 3}[n], n)))
 	if bind := c.flag("bind"); bind != nil && !net.ParseIP(bind.Value).IsLoopback() {
 		c.set("secret-file", "secret")
 		c.note(Todo, "make a secret for all nodes: head -c 32 /dev/urandom | base64 > secret")

@@ -46,7 +46,7 @@ var Ratelimit = &Product{Name: "ratelimit", Title: "envoyproxy/ratelimit", setti
 	{"RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY", needless, "", nil, "they are in --rules"},
 	{"RUNTIME_WATCH_ROOT RUNTIME_IGNOREDOTFILES", needless, "", nil, "files and links are watched; names with a dot first are not read"},
 	{"MERGE_DOMAIN_CONFIG", converted, "", yes(fixed("merge-domains", "true")), "--merge-domains"},
-	{"SHADOW_MODE QUOTA_MODE", converted, "", yes(shadow), allShadow},
+	{"SHADOW_MODE QUOTA_MODE", converted, "", yes(remark(allShadow)), allShadow},
 	{"LIMIT_RESPONSE_HEADERS_ENABLED", converted, "", yes(fixed("envoy-response-headers", "true")), "--envoy-response-headers"},
 	{"LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER", missing, "RateLimit-Limit RateLimit-Remaining RateLimit-Reset", nil, "the names are fixed, RateLimit-Limit and so on: rename them in Envoy"},
 	{"LIMIT_REQUEST_HEADERS_ENABLED", missing, "false", nil, "requests get no headers; --envoy-dynamic-metadata"},
@@ -78,11 +78,6 @@ func runtimeRoot(c *conversion, v string) error {
 	return nil
 }
 
-func shadow(c *conversion, v string) error {
-	c.shadow = true
-	return remark(allShadow)(c, v)
-}
-
 // readRules loads the rule files as a node does, adds what of them would not be in force, and writes them anew for shadow mode.
 func (c *conversion) readRules() error {
 	if c.rules == "" {
@@ -101,9 +96,10 @@ func (c *conversion) readRules() error {
 		c.note(Todo, "is not read: "+s.Reason)
 	}
 	c.now = Note{}
+	shadow := slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Outcome == Todo && n.Text == allShadow })
 	for _, r := range set.Rules() {
 		name, err := filepath.Rel(c.rules, r.File)
-		if err == nil && c.shadow {
+		if err == nil && shadow {
 			c.Files[filepath.ToSlash(name)], err = shadowed(r.File)
 		}
 		if err != nil {

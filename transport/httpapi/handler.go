@@ -7,7 +7,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -37,8 +36,6 @@ type Config struct {
 	Metrics http.Handler
 	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.
 	CheckTimeout time.Duration
-	// MaxBody caps a body, in bytes. 0 means 4 MiB.
-	MaxBody int64
 }
 
 // Validate says which field is wrong.
@@ -48,8 +45,6 @@ func (c *Config) Validate() error {
 		return errors.New("httpapi: Limiter is required")
 	case c.Ready == nil:
 		return errors.New("httpapi: Ready is required")
-	case c.MaxBody < 0:
-		return errors.New("httpapi: MaxBody is negative")
 	}
 	return nil
 }
@@ -62,7 +57,6 @@ func New(c Config) (http.Handler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	c.MaxBody = cmp.Or(c.MaxBody, maxBody)
 	mux := http.NewServeMux()
 	for _, e := range (&api{c}).endpoints() {
 		e.mount(mux)
@@ -135,7 +129,7 @@ func NewServer(h http.Handler) *http.Server {
 	}
 }
 
-// maxBody is the default cap on a body, and keepBody the largest buffer that is kept for the next one, in bytes.
+// maxBody is the cap on a body, and keepBody the largest buffer that is kept for the next one, in bytes.
 const maxBody, keepBody = 4 << 20, 1 << 20
 
 // bodies are buffers for bodies of requests.
@@ -150,10 +144,10 @@ func (d *api) withBody(w http.ResponseWriter, r *http.Request, f func(body []byt
 			bodies.Put(buf)
 		}
 	}()
-	if r.ContentLength > d.MaxBody {
-		return &http.MaxBytesError{Limit: d.MaxBody}
+	if r.ContentLength > maxBody {
+		return &http.MaxBytesError{Limit: maxBody}
 	}
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, d.MaxBody)); err != nil {
+	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
 		return err
 	}
 	return f(buf.Bytes())

@@ -115,7 +115,6 @@ func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]Config{
 		"Limiter": {Ready: ready},
 		"Ready":   {Limiter: &limiter.Limiter{}},
-		"MaxBody": {Limiter: &limiter.Limiter{}, Ready: ready, MaxBody: -1},
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: error %v", field, err)

@@ -161,11 +161,11 @@ func TestBadChecks(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) { c.MaxBody = 100 })
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	fits := user("x", "")
-	fits += strings.Repeat(" ", 100-len(fits))
+	fits += strings.Repeat(" ", maxBody-len(fits))
 	post(t, h, fits, 200)
-	if w, m := post(t, h, fits+" ", http.StatusRequestEntityTooLarge); !strings.Contains(m["detail"].(string), "100 bytes") {
+	if w, m := post(t, h, fits+" ", http.StatusRequestEntityTooLarge); !strings.Contains(m["detail"].(string), "4194304 bytes") {
 		t.Errorf("%s", w.Body)
 	}
 	// Without a length announced.

@@ -109,7 +109,7 @@ func TestMalformedControl(t *testing.T) {
 		{"parts of negative bytes", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Bytes: -2}, {Kind: 1, Bytes: 6}}, Image: bucket.Image{Data: []byte("four")}}), "bytes: number -2"},
 		{"an age that is none", whole(&message.TransferBatch{Age: -1}), "age: -1"},
 		{"too many counters", whole(&message.TransferBatch{Parts: []message.Part{{Kind: 1, Counters: math.MaxInt32}, {Kind: 1, Counters: 1}}}), "counters of all parts: number 2147483648"},
-		{"too long a history", whole(&message.FactsResponse{Node: facts.Node{History: make([]facts.Counts, facts.Slots+1)}}), "history of 61 slots"},
+		{"too long a history", whole(&message.FactsResponse{Node: facts.Node{History: make([]facts.Counts, facts.Slots+1)}}), "history of 63 slots"},
 		{"too many rules", whole(&message.FactsResponse{Node: facts.Node{ByRule: make([]facts.Rule, facts.MaxRules+1)}}), "513 rules"},
 		{"too many files", whole(&message.FactsResponse{Node: facts.Node{Files: make([]facts.File, facts.MaxNotices+1)}}), "33 files"},
 		{"too long a text", whole(&message.FactsResponse{Node: facts.Node{Insecure: []string{strings.Repeat("x", facts.MaxText+1)}}}), "1025 bytes"},

@@ -158,7 +158,7 @@ func (h *Hub) session(ctx context.Context) {
 			for i := range g.nodes {
 				s.addHistory(&g.nodes[i])
 			}
-			events = append(events, frame(EventSlot, s.history(slots)))
+			events = append(events, frame(EventSlot, s.history(min(slots, shown))))
 		}
 		state := s.state(g.at, g.members, g.nodes, g.missing)
 		events = append(events, frame(EventState, state))
@@ -167,7 +167,7 @@ func (h *Hub) session(ctx context.Context) {
 			events = append(events, last)
 		}
 		greeting := func() [][]byte {
-			return [][]byte{frame(EventHistory, s.history(facts.Slots)), frame(EventState, state), last}
+			return [][]byte{frame(EventHistory, s.history(shown)), frame(EventState, state), last}
 		}
 		h.publish(events, greeting)
 		for next := false; !next && ctx.Err() == nil; {

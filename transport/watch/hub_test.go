@@ -133,15 +133,15 @@ func TestWatch(t *testing.T) {
 		known := int(time.Minute/facts.SlotTime) - 1 // one has not settled
 		for i, n := range h.Nodes {
 			rate, quantile := 20.0, h.P50[i]
-			if i < facts.Slots-known {
+			if i < shown-known {
 				rate = 0
 			}
 			if n > 0 != (rate > 0) || h.Total.Allowed[i] != rate || h.ByRule[0].Denied[i] != rate/5 || (quantile != nil) != (n > 0) || n > 0 && (n != 2 || h.Members[i] != 2) {
 				t.Fatalf("slot %d: %d of %d nodes, %v allowed, rules %+v, p50 %v", i, n, h.Members[i], h.Total.Allowed[i], h.ByRule, quantile)
 			}
 		}
-		last := facts.Slots - 1
-		if h.Slot != 5 || len(h.Nodes) != facts.Slots || len(h.ByRule) != 1 || *h.P50[last] != 0.00075 || math.Abs(*h.P95[last]-0.895) > 0.001 || *h.P99[last] != 1 {
+		last := shown - 1
+		if h.Slot != 5 || len(h.Nodes) != shown || len(h.ByRule) != 1 || *h.P50[last] != 0.00075 || math.Abs(*h.P95[last]-0.895) > 0.001 || *h.P99[last] != 1 {
 			t.Errorf("history %+v, p50 %v, p95 %v, p99 %v", h, *h.P50[last], *h.P95[last], *h.P99[last])
 		}
 		if s.Total != nil || len(s.Members) != 2 || s.Members[1].Own == nil || s.Members[0].Own.Checks != nil || s.Members[0].Own.Rules != "abc" || s.Rules != "abc" || len(s.ByRule) != 2 {

@@ -47,6 +47,9 @@ func newSum() *sum { return &sum{last: make(map[string]*seen), slots: make(map[i
 // behind are added later.
 const settle = 500 * time.Millisecond
 
+// shown is the number of slots in EventHistory. Nodes have two more, of which one has not ended and one has not settled.
+const shown = facts.Slots - 2
+
 // due returns how many slots have to be requested from nodes at this time: all at first and, at the end of a slot, those that have
 // ended since, with two more for nodes that have not responded in time. 0 is none.
 func (s *sum) due(at time.Time) int {

@@ -9,11 +9,11 @@ function svg(name, attributes, ...children) {
   return e;
 }
 
-// scale returns a round step, and the multiple of it that is the top of an axis with values up to most: 3 to 5 steps.
+// scale returns a round step, and the multiple of it that is the top of an axis with values up to most: 2 to 5 steps.
 export function scale(most) {
   if (!(most > 0)) return [1, 1];
   const unit = 10 ** Math.floor(Math.log10(most / 5));
-  const step = [1, 2, 2.5, 5, 10].map((f) => f * unit).find((s) => s >= (most / 5) * (1 - 1e-9));
+  const step = [1, 2, 5, 10].map((f) => f * unit).find((s) => s >= (most / 5) * (1 - 1e-9));
   return [step, step * Math.ceil(most / step - 1e-9)];
 }
 

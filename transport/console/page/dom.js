@@ -69,7 +69,7 @@ export function bytes(n) {
 }
 
 export const tag = (text) => el("span", { class: "tag" }, text);
-export const percent = (part) => (part > 0 && part < 0.01 ? "<1" : Math.round(100 * part)) + " %";
+export const percent = (part) => (part >= 10 ? rate(Math.round(part)) + " ×" : (part > 0 && part < 0.01 ? "<1" : Math.round(100 * part)) + " %");
 
 // meter is a bar that is full at 1.
 export function meter(part, label) {
