@@ -21,22 +21,11 @@ type history struct {
 		tracks []*track
 		slot   int64 // the present one, 0 before the first
 
-		now     standings        // of the present slot
+		size    int              // of the cluster, since the beginning of the present slot
+		last    []uint64         // calls by the buckets of their latency, at the beginning of the present slot
 		members [facts.Slots]int // as facts.Node.Members; slot n is at n % facts.Slots
 		calls   [facts.Slots][]uint64
 	}
-}
-
-// standings are what the history takes of a node at the turn of a slot: the size of the cluster, and the calls by the buckets of
-// their latency since the start.
-type standings struct {
-	members int
-	calls   []uint64
-}
-
-func (l *Limiter) standings(o Overview) standings {
-	_, latency := l.apiLatencies()
-	return standings{len(membersOf(o).Members), latency.Counts}
 }
 
 // track is one rule's, or that of all.
@@ -52,8 +41,8 @@ func (c *counts) load() facts.Counts {
 }
 
 // advance ends the slots that are over at now. If that is more than one, it is not known which checks were in which, and they are
-// unknown. After the clock was set back the history restarts.
-func (h *history) advance(now time.Time, active *activeRules, all *counts, at standings) {
+// unknown. After the clock was set back the history restarts. calls are those since the start, by the buckets of their latency.
+func (h *history) advance(now time.Time, active *activeRules, all *counts, calls []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.mu.active != active {
@@ -76,13 +65,20 @@ func (h *history) advance(now time.Time, active *activeRules, all *counts, at st
 	}
 	if lost == 0 {
 		i := from % facts.Slots
-		h.mu.members[i] = max(at.members, h.mu.now.members) // one may have left, with its counts
-		h.mu.calls[i] = slices.Grow(h.mu.calls[i][:0], len(at.calls))
-		for b, n := range at.calls {
-			h.mu.calls[i] = append(h.mu.calls[i], n-h.mu.now.calls[b])
+		h.mu.members[i] = h.mu.size
+		h.mu.calls[i] = slices.Grow(h.mu.calls[i][:0], len(calls))
+		for b, n := range calls {
+			h.mu.calls[i] = append(h.mu.calls[i], n-h.mu.last[b])
 		}
 	}
-	h.mu.slot, h.mu.now = to, at
+	h.mu.slot, h.mu.last = to, calls
+}
+
+// setSize sets the size of the cluster in the present slot.
+func (h *history) setSize(members int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.size = members
 }
 
 // advance ends the slot before slot to, which gets the counts, unless that slot and as many before it as are lost are unknown.
@@ -156,11 +152,13 @@ func (t *track) slots(first, last int64) []facts.Counts {
 func (l *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
-		l.history.advance(now, l.rules.Load(), &l.results, l.standings(l.config.Cluster.Overview(ctx)))
+		_, latency := l.apiLatencies()
+		l.history.advance(now, l.rules.Load(), &l.results, latency.Counts)
+		l.history.setSize(max(1, len(membersOf(l.config.Cluster.Overview(ctx)).Members)))
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(now.Truncate(facts.SlotTime).Add(facts.SlotTime).Sub(now)):
+		case <-time.After(time.Until(now.Truncate(facts.SlotTime).Add(facts.SlotTime))):
 		}
 	}
 }

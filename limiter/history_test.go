@@ -12,10 +12,11 @@ import (
 func TestHistory(t *testing.T) {
 	s := newService(t, newNode(t))
 	at := time.Unix(1_700_000_000, 0)
-	now := standings{members: 3, calls: []uint64{10, 0}}
+	calls := []uint64{10, 0}
+	s.history.setSize(3)
 	turn := func(slots int) {
 		at = at.Add(time.Duration(slots) * facts.SlotTime)
-		s.history.advance(at, s.rules.Load(), &s.results, now)
+		s.history.advance(at, s.rules.Load(), &s.results, calls)
 	}
 	told := func() (facts.Node, facts.Rule) {
 		n := s.FactsHere(t.Context(), facts.Slots)
@@ -32,9 +33,9 @@ func TestHistory(t *testing.T) {
 	for range 5 {
 		mustCheck(t, s, batch(t, entry("user", "a")))
 	}
-	now.calls = []uint64{14, 1}
+	calls = []uint64{14, 1}
 	turn(1)
-	now.members = 2 // one left in this slot
+	s.history.setSize(2)
 	s.SetRules(parse(t, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]"))
 	mustCheck(t, s, batch(t, entry("user", "b")))
 	turn(1)
@@ -43,7 +44,7 @@ func TestHistory(t *testing.T) {
 	if n.Slot != at.UnixNano()/int64(facts.SlotTime)-1 || r.History[last] != (facts.Counts{Allowed: 1}) || r.History[last-1] != (facts.Counts{Allowed: 3, Denied: 2}) || r.History[last-2] != (facts.Counts{}) {
 		t.Errorf("slot %d: %+v", n.Slot, r.History[last-2:])
 	}
-	if !slices.Equal(n.Members[last-2:], []int{0, 3, 3}) || !slices.Equal(n.Calls[last-1], []uint64{4, 1}) || !slices.Equal(n.Calls[last], []uint64{0, 0}) {
+	if !slices.Equal(n.Members[last-2:], []int{0, 3, 2}) || !slices.Equal(n.Calls[last-1], []uint64{4, 1}) || !slices.Equal(n.Calls[last], []uint64{0, 0}) {
 		t.Errorf("members %v, calls %v", n.Members[last-2:], n.Calls[last-1:])
 	}
 	if n.History[last] != (facts.Counts{Allowed: 1}) || n.All != (facts.Counts{Allowed: 5, Denied: 2}) || r.Counts != n.All {
@@ -51,7 +52,7 @@ func TestHistory(t *testing.T) {
 	}
 	mustCheck(t, s, batch(t, entry("user", "c")))
 	turn(3) // the process did not run for three slots
-	if n, r = told(); r.History[last].Sum()+r.History[last-1].Sum()+r.History[last-2].Sum() != 0 || r.History[last-4].Denied != 2 || !slices.Equal(n.Members[last-4:], []int{3, 3, 0, 0, 0}) {
+	if n, r = told(); r.History[last].Sum()+r.History[last-1].Sum()+r.History[last-2].Sum() != 0 || r.History[last-4].Denied != 2 || !slices.Equal(n.Members[last-4:], []int{3, 2, 0, 0, 0}) {
 		t.Errorf("after a gap: %+v of %v", r.History[last-4:], n.Members[last-4:])
 	}
 	if n := s.FactsHere(t.Context(), 2); len(n.History) != 2 || len(n.Members) != 2 || len(n.ByRule[0].History) != 2 || n.Slot != at.UnixNano()/int64(facts.SlotTime)-1 {

@@ -17,6 +17,7 @@ function readDescriptor(text) {
 }
 
 let inspected = null;
+let asked = 0; // inspections; only the result of the last is shown
 
 // linkTo is the address of the view for a key.
 export const linkTo = (domain, descriptor) => `#/inspect/${encodeURIComponent(domain)}/${encodeURIComponent(descriptor)}`;
@@ -30,15 +31,18 @@ export function openKey(domain, descriptor) {
 }
 
 async function inspect(focus) {
+  const mine = ++asked;
   try {
     inspected = { domain: $("i-domain").value.trim(), descriptor: readDescriptor($("i-descriptor").value) };
     const x = await client.inspect(inspected);
+    if (mine !== asked) return;
     const typed = spellAll(x.descriptor);
     // Values that rules redact do not get into the browser's history.
     const at = typed === spellAll(x.shown) ? linkTo(x.domain, typed) : "#/inspect";
     if (location.hash.startsWith("#/inspect") && location.hash !== at) history.replaceState(null, "", at);
     drawInspection(x);
   } catch (e) {
+    if (mine !== asked) return;
     rejected(e, () => inspect(focus));
     $("inspection").replaceChildren(el("p", { class: "notice" }, e.message));
   }
