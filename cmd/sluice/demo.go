@@ -70,6 +70,9 @@ count from 7470 and 7480.`,
 func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err error) {
 	if d.rules == "" {
 		dir, err := os.MkdirTemp("", "sluice-demo-")
+		if err != nil { // the container image has no directory for temporary files
+			dir, err = os.MkdirTemp("/dev/shm", "sluice-demo-")
+		}
 		if err != nil {
 			return err
 		}
