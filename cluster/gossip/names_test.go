@@ -155,6 +155,23 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 	}
 }
 
+// A process that has left is not pinged again, even if the first ping was sent before this node heard of it.
+func TestLeftIsNotPingedAgain(t *testing.T) {
+	simulate(t, func(w *simulation) {
+		w.cluster(3)
+		gone := w.nodes["pod-2"].Self()
+		w.leave("pod-2")
+		w.agree(quiet)
+		began := time.Now()
+		if w.nodes["pod-1"].answers(w.Context(), gone) {
+			w.Error("it answers")
+		}
+		if took := time.Since(began); took > pingPause {
+			w.Errorf("it took %v", took)
+		}
+	})
+}
+
 // With a keyring, a process of the name that was heard of may have yet to prove that it lives when this one looks: it is waited for, and
 // is no reason to stop.
 func TestUnprovenOfOurName(t *testing.T) {
