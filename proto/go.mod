@@ -3,13 +3,13 @@ module github.com/sluice-project/sluice/proto
 go 1.26.0
 
 require (
-	google.golang.org/grpc v1.83.2
+	google.golang.org/grpc v1.82.2
 	google.golang.org/protobuf v1.36.12
 )
 
 require (
-	golang.org/x/net v0.58.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20260526163538-3dc84a4a5aaa // indirect
+	golang.org/x/net v0.53.0 // indirect
+	golang.org/x/sys v0.43.0 // indirect
+	golang.org/x/text v0.36.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260414002931-afd174a4e478 // indirect
 )
