@@ -279,7 +279,7 @@ var (
 // TestDocLinks follows every link from page to page, with its anchor.
 func TestDocLinks(t *testing.T) {
 	var pages []string
-	for _, pattern := range []string{"*.md", "docs/*/*.md", "docs/internals/adr/*.md", "deploy/*/*.md", "examples/*/*.md", "bench/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*/*.md", "docs/internals/adr/*.md", "deploy/*/*.md", "deploy/*/*/*.md", "examples/*/*.md", "bench/*.md"} {
 		found, err := filepath.Glob(filepath.Join(repository, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,48 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxUserWords bounds the documentation of users: README, start, use and operate, without generated references.
+const maxUserWords = 32_000
+
+// TestUserWords: documentation that grows is read less. What only developers need belongs in docs/internals. -v lists the pages.
+func TestUserWords(t *testing.T) {
+	pages := []string{"../../README.md"}
+	for _, group := range []string{"start", "use", "operate"} {
+		found, err := filepath.Glob("../../docs/" + group + "/*.md")
+		if err != nil || len(found) == 0 {
+			t.Fatalf("docs/%s: %d pages, %v", group, len(found), err)
+		}
+		pages = append(pages, found...)
+	}
+	generated := []string{"configuration.md", "commands.md", "metrics.md"}
+	word, total := regexp.MustCompile(`[\pL\pN]`), 0
+	for _, page := range pages {
+		if slices.Contains(generated, filepath.Base(page)) {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for field := range strings.FieldsSeq(string(text)) {
+			if word.MatchString(field) {
+				n++
+			}
+		}
+		t.Logf("%6d  %s", n, strings.TrimPrefix(page, "../../"))
+		total += n
+	}
+	t.Logf("%6d  in all, at most %d", total, maxUserWords)
+	if total > maxUserWords {
+		t.Errorf("%d words for users, want at most %d: cut, or move what is internal to docs/internals", total, maxUserWords)
+	}
+}
