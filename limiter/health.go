@@ -137,9 +137,10 @@ func (h *Health) judgeMembers(m *Members, missing []string) {
 		h.add(Healthy, Notice, "sluiceversionsdiffer", "versions differ: %s", groups(versions))
 	}
 	for _, line := range m.Unreached {
-		if line != m.Reason {
-			h.add(Degraded, Warning, "sluicewithoutquorum", "%s", line)
+		if line == m.Reason || slices.ContainsFunc(m.Members, func(x Member) bool { return !x.Alive && x.Voter && strings.HasPrefix(line, x.Name+" ") }) {
+			continue // there is a cause of it
 		}
+		h.add(Degraded, Warning, "sluicewithoutquorum", "%s", line)
 	}
 }
 

@@ -38,6 +38,19 @@ func TestJudgeHealth(t *testing.T) {
 			status: NoQuorum, first: "critical n1 may not decide: it hears 1 of 3 voters", doc: "sluicewithoutquorum",
 		},
 		{
+			name: "what is told already is not repeated",
+			change: func(m *Members, _ []facts.Node) {
+				m.Members[2].Alive, m.Members[2].Silent = false, -1
+				m.Unreached = []string{"n3 is a voter that gossip does not show"}
+			},
+			status: Degraded, first: "warning n3, a voter, is not heard", doc: "sluicemembermissing",
+		},
+		{
+			name:   "a node is not reached",
+			change: func(m *Members, _ []facts.Node) { m.Unreached = []string{"n2 does not take connections"} },
+			status: Degraded, first: "warning n2 does not take connections", doc: "sluicewithoutquorum",
+		},
+		{
 			name:   "another node has none",
 			change: func(_ *Members, nodes []facts.Node) { nodes[1].MayDecide, nodes[1].Reason = false, "it is isolated" },
 			status: Degraded, first: "critical n2 may not decide: it is isolated", doc: "sluicewithoutquorum",
@@ -122,6 +135,9 @@ func TestJudgeHealth(t *testing.T) {
 		}
 		if h.Status != c.status || strings.TrimSpace(string(first.Severity)+" "+first.Text) != c.first || !strings.HasSuffix(first.Doc, c.doc) {
 			t.Errorf("%s: %+v", c.name, h)
+		}
+		if strings.HasPrefix(c.name, "what is told") && len(h.Causes) != 1 {
+			t.Errorf("%s: %+v", c.name, h.Causes)
 		}
 		if want := map[bool]string{true: "Healthy: ", false: ": " + first.Text}[h.Status == Healthy]; !strings.Contains(h.Summary, want) {
 			t.Errorf("%s: summary %q", c.name, h.Summary)

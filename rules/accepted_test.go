@@ -317,7 +317,7 @@ func TestMergeDomains(t *testing.T) {
 	a := rules.File{Name: "a.yaml", Data: []byte(one("unit: day, requests_per_unit: 1"))}
 	b := rules.File{Name: "b.yaml", Data: []byte(strings.Replace(one("unit: day, requests_per_unit: 2"), "key: a", "key: b", 1))}
 	if _, err := rules.Parse([]rules.File{a, b}, rules.Options{}); err == nil ||
-		err.Error() != `b.yaml:1: domain: domain "d" is already described in a.yaml:1; put both in one file, or allow domains to be merged` {
+		err.Error() != `b.yaml:1: domain: domain "d" is already described in a.yaml:1; put both in one file, or allow domains to be merged (--merge-domains)` {
 		t.Errorf("without merging: %v", err)
 	}
 	set, err := rules.Parse([]rules.File{a, b}, rules.Options{MergeDomains: true})

@@ -104,7 +104,7 @@ func (p *parser) readFile(root *yaml.Node) {
 	case p.merge:
 		p.domain = known
 	default:
-		p.reject(at, "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged",
+		p.reject(at, "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged (--merge-domains)",
 			yamldoc.Quote(name), known.root.file, known.root.line)
 	}
 	top := branch{path: name, to: &p.domain.root}

@@ -180,6 +180,8 @@ func judgeHead(head []byte, encrypted bool) (enough bool, err error) {
 		return false, errors.New("not encrypted")
 	case encrypted || head[0] == pingMessage:
 		return true, nil
+	case head[0] == encryptMessage:
+		return false, errors.New("the stream is encrypted, and this node has no secret or keyring")
 	case head[0] != pushPullMessage:
 		return false, fmt.Errorf("a stream that begins with %d", head[0])
 	}

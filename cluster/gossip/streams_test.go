@@ -42,6 +42,7 @@ func TestStreamHeads(t *testing.T) {
 		{"a long state", announcing(t, 1, maxUserState+1), false, "1025 bytes of state"},
 		{"compressed", []byte{9, 1, 2, 3}, false, "begins with 9"},
 		{"a user's message", []byte{8, 1, 2, 3}, false, "begins with 8"},
+		{"encrypted, and this node has no key", []byte{10, 1, 2, 3}, false, "is encrypted"},
 		{"HTTP", []byte("GET / HTTP/1.1\r\n"), false, "begins with 71"},
 		{"a key without end", append([]byte{pushPullMessage, 0x81, 0xdb, 0x7f, 0xff, 0xff, 0xff}, make([]byte, maxStreamHead-7)...), false, "no state"},
 		{"encrypted", []byte{encryptMessage, 0, 0, 0, 1}, true, ""},

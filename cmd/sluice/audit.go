@@ -264,7 +264,7 @@ func (s auditSpec) parse(text string) (audit.Spec, error) {
 			return audit.Spec{}, fmt.Errorf("%s: given twice", name)
 		}
 		if err := flags.Set(name, value); err != nil {
-			return audit.Spec{}, fmt.Errorf("%s: %q: %w", name, value, err)
+			return audit.Spec{}, explainValue(err)
 		}
 	}
 	if flags.Changed("algorithm") {

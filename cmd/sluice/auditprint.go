@@ -28,7 +28,7 @@ func auditText(r *audit.Report) string {
 	fmt.Fprintf(&w, "retries\t%s, %s sent to another node\n",
 		plural(r.AmbiguousRetries, "ambiguous retry", "ambiguous retries"), plural(r.ReroutedCalls, "call", "calls"))
 	fmt.Fprintf(&w, "longest gap\t%s\n", gapText(r))
-	fmt.Fprintln(&specs, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
+	fmt.Fprintln(&specs, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tOVER\tUNDER")
 	for _, s := range r.Specs {
 		fmt.Fprintf(&specs, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
 	}
@@ -56,7 +56,7 @@ func auditProgress(p audit.Progress) string {
 	if p.Over.Units > 0 {
 		over = paint(red, "excess "+keysText(p.Over))
 	}
-	text := fmt.Sprintf("%s, %d of %d keys at limit, %d checks", over, p.Exhausted, p.Keys, p.Checks)
+	text := fmt.Sprintf("%s, %d/%d keys at limit, %d checks", over, p.Exhausted, p.Keys, p.Checks)
 	if p.Errors > 0 {
 		text += paint(red, fmt.Sprintf(", %d errors", p.Errors))
 	}

@@ -8,14 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-project/sluice/internal/load"
@@ -257,14 +255,8 @@ type benchJSON struct {
 	FirstError      string                  `json:"first_error,omitempty"`
 	Sources         map[string]load.Decided `json:"sources"`
 	// Histogram counts calls by latency.
-	Histogram []benchBucket `json:"histogram"`
+	Histogram []load.Bucket `json:"histogram"`
 	Compared  []benchChange `json:"compared,omitempty"`
-}
-
-// benchBucket has the calls with a latency below Below and not below that of the bucket before.
-type benchBucket struct {
-	Below float64 `json:"below"`
-	Calls int64   `json:"calls"`
 }
 
 // benchChange is a figure of this run and of an earlier one. Change is relative, for example 0.1 for a tenth more.
@@ -300,7 +292,7 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 		},
 		Allowed: all.Allowed, Denied: all.Denied, Errors: r.Failed, FailedCalls: r.FailedCalls, Sources: map[string]load.Decided{},
 	}
-	b.Histogram = histogramOf(r.Latency)
+	b.Histogram = r.Histogram()
 	if r.FirstError != nil {
 		b.FirstError = r.FirstError.Error()
 	}
@@ -398,37 +390,7 @@ func comparedText(list []benchChange) string {
 	return w.String()
 }
 
-// histogramOf counts calls in buckets that end at 1, 2 and 5 of each power of ten.
-func histogramOf(h *hdrhistogram.Histogram) []benchBucket {
-	list := []benchBucket{}
-	if h.TotalCount() == 0 {
-		return list
-	}
-	ends := []int64{1, 2, 5}
-	at, end := 0, int64(0)
-	next := func() {
-		end = ends[at%3] * int64(math.Pow10(at/3))
-		at++
-	}
-	for next(); end <= h.Min(); next() {
-	}
-	for _, bar := range h.Distribution() {
-		if bar.Count == 0 {
-			continue
-		}
-		for bar.From >= end {
-			next()
-		}
-		below := time.Duration(end).Seconds()
-		if len(list) == 0 || list[len(list)-1].Below != below {
-			list = append(list, benchBucket{Below: below})
-		}
-		list[len(list)-1].Calls += bar.Count
-	}
-	return list
-}
-
-func histogramText(list []benchBucket) string {
+func histogramText(list []load.Bucket) string {
 	var all int64
 	for _, b := range list {
 		all += b.Calls

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -269,5 +270,24 @@ func TestProgressText(t *testing.T) {
 		if got := short(d.Seconds()).String(); got != want {
 			t.Errorf("%v is %s, want %s", d, got, want)
 		}
+	}
+}
+
+// TestBenchCompare: a run is compared with the report of one before, and with one of another load it is not.
+func TestBenchCompare(t *testing.T) {
+	n := startNode(t, testConfig(t))
+	args := []string{"bench", "--addr", n.grpc, "--concurrency", "2", "--warmup", "0s", "--duration", "300ms"}
+	_, report, _ := cli(append(args, "-o", "json")...)
+	old := writeFile(t, report)
+	code, out, errs := cli(append(args, "--compare", old)...)
+	if code != 0 || !regexp.MustCompile(`FIGURE +BEFORE +NOW +CHANGE\nchecks/s +\d+ +\d+ +[+-][\d.]+%\np50 +\S+ +\S+ +[+-][\d.]+%\n`).MatchString(out) ||
+		!regexp.MustCompile(`errors +0 +0 +-\n`).MatchString(out) {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
+	}
+	if _, out, _ := cli(append(args, "--compare", old, "-o", "json")...); !strings.Contains(out, `"compared":[{"figure":"checks/s","before":`) || !strings.Contains(out, `"histogram":[{"below":`) {
+		t.Errorf("%s", out)
+	}
+	if code, _, errs := cli(append(args, "--compare", old, "--batch", "2")...); code != exitUsage || !strings.Contains(errs, "is of another load: want --api grpc --concurrency 2 --batch 1") {
+		t.Errorf("another load: exit code %d, %s", code, errs)
 	}
 }

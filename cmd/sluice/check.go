@@ -211,7 +211,7 @@ Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer, 4 not limited: no r
 
 func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) error {
 	if f.domain == "" {
-		return usageError(errors.New("--domain: required"))
+		return noDomain(args)
 	}
 	var verb bucket.Verb
 	if err := verb.UnmarshalText([]byte(f.verb)); err != nil {
@@ -268,6 +268,15 @@ func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
 		entries[i] = &sluicev1.Entry{Key: key, Value: value}
 	}
 	return entries, nil
+}
+
+// noDomain is the error of a command without --domain.
+func noDomain(args []string) error {
+	hint := ""
+	if !strings.Contains(args[0], "=") {
+		hint = "; did you mean --domain " + strings.Join(args, " ") + "?"
+	}
+	return usageError(errors.New("--domain: name the domain of the rules" + hint))
 }
 
 // suggestEntry corrects an argument without =, which stands before the others.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -33,7 +34,7 @@ var causes = []cause{
 	{[]string{"certificate has expired or is not yet valid"}, "the node's certificate has expired or is not valid yet: replace it, or set this machine's clock (%s)"},
 	{[]string{"tls: certificate required", "tls: bad certificate", "tls: unknown certificate authority", "tls: expired certificate"},
 		"the node asks for a certificate of the client that its CA has signed, and that has not expired: give --cert and --cert-key"},
-	{[]string{"unexpected HTTP status code received from server", "malformed HTTP response", "malformed HTTP version", "unknown service", "transport: received unexpected content-type"},
+	{[]string{"unexpected HTTP status code received from server", "malformed HTTP response", "malformed HTTP version", "unknown service", "unknown method", "transport: received unexpected content-type"},
 		"the port is another than that of the API that was called (gRPC is 7460, HTTP 7461 unless flags of the node say otherwise), or the node's version has another API"},
 	{[]string{"error reading server preface", "closed the connection", "connection reset by peer", "broken pipe", ": EOF", "unexpected EOF"},
 		"the connection was closed: does the port have TLS (--tls, --ca), does it ask for a certificate of the client (--cert, --cert-key), or is it another than the gRPC port, 7460 by default?"},
@@ -72,28 +73,67 @@ func innermost(err error) string {
 	return text
 }
 
-// suggestFlag adds the nearest flags to cobra's error about an unknown one.
+// suggestFlag explains cobra's errors about flags: an unknown one with the nearest, a value with what is wanted. An unknown command
+// before a flag comes first.
 func suggestFlag(cmd *cobra.Command, err error) error {
-	var missing *pflag.NotExistError
-	if !errors.As(err, &missing) {
-		return err
+	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+		return onlyCommands(cmd, args)
 	}
-	names := &cobra.Command{} // cobra finds the nearest names of commands
-	if missing.GetSpecifiedShortnames() == "" {
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-		})
+	missing, ok := errors.AsType[*pflag.NotExistError](err)
+	switch {
+	case !ok:
+		return explainValue(err)
+	case missing.GetSpecifiedShortnames() != "":
+		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	}
-	return fmt.Errorf("%w%s", err, nearest(cmd, names, missing.GetSpecifiedName(), "--"))
+	return fmt.Errorf("%w%s", err, cmp.Or(nearFlags(cmd.Flags(), missing.GetSpecifiedName(), "--"), fmt.Sprintf("; see `%s --help`", cmd.CommandPath())))
 }
 
-// nearest ends an error of cmd about an unknown name: with the nearest names of commands below from, each behind dashes.
-func nearest(cmd, from *cobra.Command, name, dashes string) string {
-	from.SuggestionsMinimumDistance = 2
-	if near := from.SuggestionsFor(name); len(near) > 0 {
-		return "; did you mean " + dashes + strings.Join(near, " or "+dashes) + "?"
+// wantedValues say what a flag of a type takes.
+var wantedValues = map[string]string{
+	"duration": "a time with its unit, such as 500ms, 10s or 5m", "bool": "true or false", "float64": "a number",
+	"uint16": "a whole number of 0 to 65535", "int": "a whole number", "int32": "a whole number", "int64": "a whole number",
+	"uint64": "a whole number of 0 or more", "intSlice": "whole numbers, separated by commas",
+}
+
+// explainValue replaces what strconv and time say about the value of a flag.
+func explainValue(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
 	}
-	return fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
+	flag := invalid.GetFlag()
+	if want := wantedValues[flag.Value.Type()]; want != "" {
+		return fmt.Errorf("--%s: %q; want %s", flag.Name, invalid.GetValue(), want)
+	}
+	return fmt.Errorf("--%s: %q: %w", flag.Name, invalid.GetValue(), invalid.Unwrap())
+}
+
+// nearFlags ends an error with the flags that have nearly this name, each behind dashes; it is empty if there are none.
+func nearFlags(flags *pflag.FlagSet, name, dashes string) string {
+	names := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra finds the nearest names of commands
+	flags.VisitAll(func(f *pflag.Flag) {
+		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	return didYouMean(names.SuggestionsFor(name), dashes)
+}
+
+func didYouMean(near []string, dashes string) string {
+	if len(near) == 0 {
+		return ""
+	}
+	return "; did you mean " + dashes + strings.Join(near, " or "+dashes) + "?"
+}
+
+// explainArgs adds to cobra's errors about the number of arguments what the command takes.
+func explainArgs(cmd *cobra.Command, err error) error {
+	switch {
+	case strings.Contains(err.Error(), "arg(s)"):
+		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
+	case strings.HasPrefix(err.Error(), "unknown command") && !cmd.HasSubCommands():
+		return fmt.Errorf("unexpected argument %q; usage: %s", cmd.Flags().Arg(0), cmd.UseLine())
+	}
+	return err
 }
 
 // onlyCommands rejects the arguments of a command that only has others below it.
@@ -101,7 +141,9 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), nearest(cmd, cmd, args[0], ""))
+	cmd.SuggestionsMinimumDistance = 2
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(),
+		cmp.Or(didYouMean(cmd.SuggestionsFor(args[0]), ""), fmt.Sprintf("; see `%s --help`", cmd.CommandPath())))
 }
 
 // answers reports whether addr accepts a connection within patience.

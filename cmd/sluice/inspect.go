@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -34,7 +33,7 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if domain == "" {
-				return usageError(errors.New("--domain: name the domain of the rules"))
+				return noDomain(args)
 			}
 			descriptor, err := parseDescriptor(args)
 			if err != nil {

@@ -83,13 +83,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	coded, ok := errors.AsType[*codedError](err)
 	if !ok { // cobra's own errors are about flags, arguments and unknown commands
-		coded = &codedError{exitUsage, err}
+		coded = &codedError{exitUsage, explainArgs(cmd, err)}
 	}
 	if coded.err != nil {
 		fmt.Fprintln(stderr, "sluice:", coded.err)
@@ -225,7 +225,7 @@ func settleFromEnv(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) 
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, explainValue(err)))
 		}
 	})
 	return errors.Join(errs...)
@@ -280,7 +280,7 @@ func settleFromFile(flags *pflag.FlagSet, path string) error {
 func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node) error {
 	f := flags.Lookup(key.Value)
 	if f == nil || f.Name == "config" || f.Name == "help" {
-		return errors.New("no such setting")
+		return errors.New("no such setting" + nearFlags(flags, key.Value, ""))
 	}
 	if seen[f.Name] {
 		return errors.New("given twice")
@@ -305,7 +305,7 @@ func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node
 	if f.Changed {
 		return nil
 	}
-	return flags.Set(f.Name, text)
+	return explainValue(flags.Set(f.Name, text))
 }
 
 func newConsole() *cobra.Command {

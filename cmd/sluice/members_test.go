@@ -239,9 +239,9 @@ func TestForgetCommand(t *testing.T) {
 		{"no name", []string{""}, status.Error(codes.InvalidArgument, "name: empty"), 2, "", "sluice: name: empty\n"},
 		{"leaving", []string{"n3"}, status.Error(codes.Unavailable, "this node is leaving; ask another"), 3, "",
 			"sluice: " + addr + ": this node is leaving; ask another\n"},
-		{"no argument", nil, nil, 2, "", "sluice: accepts 1 arg(s), received 0\n"},
-		{"two arguments", []string{"n2", "n3"}, nil, 2, "", "sluice: accepts 1 arg(s), received 2\n"},
-		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: invalid argument \"xml\" for \"-o, --output\" flag: want text, json\n"},
+		{"no argument", nil, nil, 2, "", "sluice: accepts 1 arg(s), received 0; usage: sluice members forget NAME [flags]\n"},
+		{"two arguments", []string{"n2", "n3"}, nil, 2, "", "sluice: accepts 1 arg(s), received 2; usage: sluice members forget NAME [flags]\n"},
+		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: --output: \"xml\": want text, json\n"},
 	} {
 		node.err = c.err
 		code, stdout, stderr := cli(append([]string{"members", "forget", "--addr", addr}, c.args...)...)

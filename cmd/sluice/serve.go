@@ -129,6 +129,7 @@ command line wins over the environment, and the environment over the file.`,
 		},
 	}
 	s.register(cmd.Flags())
+	groupFlags(cmd, serveGroups)
 	return cmd
 }
 

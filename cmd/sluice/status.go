@@ -179,15 +179,19 @@ func healthLine(h *adminv1alpha1.Health) string {
 	return paint(colour, word) + ":" + rest + "\n"
 }
 
-// causesText lists the causes, each with the page to read, in no more than 80 columns.
+// causesText lists the causes, each with the page to read, in no more than 80 columns. The text of the first is in the healthLine.
 func causesText(h *adminv1alpha1.Health) string {
 	var b strings.Builder
-	for _, c := range h.GetCauses() {
-		label := fmt.Sprintf("  %-9s", strings.ToUpper(c.Severity))
+	for i, c := range h.GetCauses() {
 		doc := "docs/" + c.Doc[strings.LastIndex(c.Doc, "/")+1:]
-		for i, line := range wrapped(c.Text+"; see "+doc, 68) {
+		if i == 0 && h.Status != string(limiter.Healthy) {
+			b.WriteString("  see " + doc + "\n")
+			continue
+		}
+		label := fmt.Sprintf("  %-10s", strings.ToUpper(c.Severity))
+		for i, line := range wrapped(c.Text+"; see "+doc, 67) {
 			if i > 0 {
-				label = "           "
+				label = strings.Repeat(" ", len(label))
 			}
 			b.WriteString(paint(severityColours[c.Severity], label) + line + "\n")
 		}
@@ -216,9 +220,9 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 		reports[n.Name] = n
 	}
 	var nodes grid
-	fmt.Fprint(&nodes, "NODE\tSTATE\tQUORUM\tOWNED\tUNPROTECTED\tRULES\tCLOCK\tCERTIFICATE\tVERSION")
+	fmt.Fprint(&nodes, "NODE\tSTATE\tQUORUM\tOWNED\tUNPROTECTED\tRULES\tCLOCK\tCERTIFICATE")
 	if wide {
-		fmt.Fprint(&nodes, "\tZONE\tGRPC\tHTTP\tREPLICAS\tBELOW\tHANDING OVER\tTAKING OVER")
+		fmt.Fprint(&nodes, "\tVERSION\tZONE\tGRPC\tHTTP\tREPLICAS\tBELOW\tHANDING OVER\tTAKING OVER")
 	}
 	for _, x := range m.GetMembers() {
 		name, state := x.Name, x.State
@@ -247,10 +251,10 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 		if x.ClockAheadNs != nil {
 			clock = fmt.Sprintf("%+.3fs", seconds(*x.ClockAheadNs))
 		}
-		fmt.Fprintf(&nodes, "\n%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", name, state, quorum, x.Owned, unprotected, rules, clock, certificate, orDash(x.Version))
+		fmt.Fprintf(&nodes, "\n%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", name, state, quorum, x.Owned, unprotected, rules, clock, certificate)
 		if wide {
 			p := n.GetPartitionCounts()
-			fmt.Fprintf(&nodes, "\t%s\t%s\t%s\t%d\t%d\t%d\t%d", orDash(x.Zone), orDash(x.GrpcAddress), orDash(x.HttpAddress),
+			fmt.Fprintf(&nodes, "\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d", orDash(x.Version), orDash(x.Zone), orDash(x.GrpcAddress), orDash(x.HttpAddress),
 				p.GetReplicas(), p.GetBelowReplicas(), p.GetHandingOver(), p.GetTakingOver())
 		}
 	}

@@ -27,10 +27,18 @@ func paint(colour, text string) string { return "\x1b[" + colour + "m" + text + 
 
 var painted = regexp.MustCompile("\x1b\\[[0-9]*m")
 
-// fprint prints text, in colour on a terminal, unless NO_COLOR is set.
+// fprint prints text. On a terminal it folds lines that are too long, and colours it unless NO_COLOR is set.
 func fprint(w io.Writer, text string) error {
 	if !coloured(w) {
 		text = painted.ReplaceAllString(text, "")
+	}
+	if tty, ok := terminal(w); ok {
+		wide, _ := sizeOf(tty)
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			b.WriteString(fold(line, wide))
+		}
+		text = b.String()
 	}
 	_, err := io.WriteString(w, text)
 	return err
@@ -79,6 +87,43 @@ func cut(line string, n int) string {
 		line = line[size:]
 	}
 	return b.String() + "…\x1b[0m"
+}
+
+// fold breaks a line at spaces, so that no part is longer than n columns. Further parts are indented.
+func fold(line string, n int) string {
+	const indent = "    "
+	var b strings.Builder
+	for width(strings.TrimSuffix(line, "\n")) > n && n > 2*len(indent) {
+		at, space, used := 0, 0, 0
+		for at < len(line) {
+			if colour := painted.FindStringIndex(line[at:]); colour != nil && colour[0] == 0 {
+				at += colour[1]
+				continue
+			}
+			r, size := utf8.DecodeRuneInString(line[at:])
+			if used += columns(r); used > n {
+				break
+			}
+			if at += size; r == ' ' && used > len(indent) {
+				space = at
+			}
+		}
+		if space > 0 {
+			at = space
+		}
+		b.WriteString(strings.TrimRight(line[:at], " ") + "\n")
+		line = indent + strings.TrimLeft(line[at:], " ")
+	}
+	return b.String() + line
+}
+
+// sizeOf returns the columns and lines of a terminal.
+func sizeOf(tty *os.File) (wide, high int) {
+	wide, high, err := term.GetSize(int(tty.Fd()))
+	if err != nil || wide < 1 || high < 1 {
+		return 80, 24
+	}
+	return wide, high
 }
 
 // grid aligns columns: its lines are written with tabs between cells, which may have colours.
@@ -163,13 +208,13 @@ func (p progress) show(passed, all time.Duration, text string) {
 	if p.out == nil {
 		return
 	}
-	columns, _, err := term.GetSize(int(p.out.Fd()))
-	if err != nil {
-		columns = 80
-	}
+	wide, _ := sizeOf(p.out)
 	left := max(0, all-passed).Round(time.Second)
-	line := fmt.Sprintf("[%s] %v, %v left: %s", bar(float64(passed)/float64(max(1, all)), 20), passed.Round(time.Second), left, text)
-	_ = fprint(p.out, "\r\x1b[K"+cut(line, columns-1))
+	line := fmt.Sprintf("[%s] %v, %v left: %s", bar(float64(passed)/float64(max(1, all)), 16), passed.Round(time.Second), left, text)
+	if line = cut(line, wide-1); !coloured(p.out) {
+		line = painted.ReplaceAllString(line, "")
+	}
+	fmt.Fprint(p.out, "\r\x1b[K", line)
 }
 
 // clear removes the line.
@@ -225,10 +270,7 @@ func live(ctx context.Context, tty *os.File, every time.Duration, v view) error 
 	draw, last, again := func() string { return "" }, "", ""
 	ask()
 	for {
-		wide, high, err := term.GetSize(fd)
-		if err != nil {
-			wide, high = 80, 24
-		}
+		wide, high := sizeOf(tty)
 		if next := frame(again+draw(), v.help(), wide, high, coloured(tty)); next != last {
 			last = next
 			if _, err := io.WriteString(tty, next); err != nil {

@@ -201,7 +201,7 @@ func (f *topFlags) text(by string, res *adminv1alpha1.TopResponse) string {
 			key += " …"
 		}
 		share := k.PerSecond / max(all, 1e-9)
-		fmt.Fprintf(&table, "\n%.1f\t%s %2.0f%%\t%s\t%s\t%s", k.PerSecond, bar(share, 5), 100*share, printable(k.Domain), key, printable(k.Rule))
+		fmt.Fprintf(&table, "\n%.1f\t%s %2.0f%%\t%s\t%s\t%s", k.PerSecond, bar(share, 5), 100*share, printable(k.Domain), key, orDash(printable(k.Rule)))
 		if f.output == "wide" {
 			fmt.Fprintf(&table, "\t%d", k.Count)
 			if k.Error > 0 {

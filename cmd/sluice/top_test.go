@@ -24,11 +24,11 @@ func TestTopText(t *testing.T) {
 		{topFlags{sort: "rate"}, "limited keys of the last 1m10s: 2 keys, 10.1 denied/s together; from n1, n2\nno answer from n3\n" +
 			"PER SECOND  SHARE      DOMAIN  KEY                     RULE\n" +
 			"10.0        ##### 99%  api     tier=free \"user=ann b\"  \"per user\"\n" +
-			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …         \n"},
+			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …         -\n"},
 		{topFlags{sort: "count", clientFlags: clientFlags{output: "wide"}}, "limited keys of the last 1m10s: 2 keys, 10.1 denied/s together; from n1, n2\nno answer from n3\n" +
 			"PER SECOND  SHARE      DOMAIN  KEY                     RULE        DENIED\n" +
 			"10.0        ##### 99%  api     tier=free \"user=ann b\"  \"per user\"  700 (-3)\n" +
-			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …                     7\n"},
+			"0.1         .....  1%  api     \"x=\\x1b[2J\\t\" …         -           7\n"},
 	} {
 		if got := painted.ReplaceAllString(c.f.text("limited", res), ""); got != c.want {
 			t.Errorf("%s\nwant\n%s", got, c.want)

@@ -215,7 +215,7 @@ func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
 		r.outcome, r.source = denied, uint8(d.Source)
 	}
 	c.records = append(c.records, r)
-	c.run.tally.count(&r)
+	c.run.counts.count(&r)
 	c.slots.answered(r.answered-c.run.began, r.answered-r.first)
 	if c.run.log == nil {
 		return

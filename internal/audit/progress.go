@@ -19,19 +19,19 @@ type Progress struct {
 	Exhausted, Keys int
 }
 
-// tally counts the checks of each key while an audit runs, for Config.Progress; nil counts nothing.
-type tally struct {
+// keyCounts counts the checks of each key while an audit runs, for Config.Progress; nil counts nothing.
+type keyCounts struct {
 	checks, errors atomic.Int64
 	admitted       []atomic.Int32 // by key
 	denied         []atomic.Bool
 }
 
-func newTally(keys int) *tally {
-	return &tally{admitted: make([]atomic.Int32, keys), denied: make([]atomic.Bool, keys)}
+func newKeyCounts(keys int) *keyCounts {
+	return &keyCounts{admitted: make([]atomic.Int32, keys), denied: make([]atomic.Bool, keys)}
 }
 
 // count counts a check that ended.
-func (t *tally) count(r *record) {
+func (t *keyCounts) count(r *record) {
 	if t == nil {
 		return
 	}
@@ -62,7 +62,7 @@ func (r *run) watch(done <-chan struct{}) {
 
 // progress takes each admission for one at any time since the beginning.
 func (r *run) progress() Progress {
-	t := r.tally
+	t := r.counts
 	p := Progress{
 		Elapsed: time.Since(r.start), All: r.cfg.Duration, Checks: t.checks.Load(), Errors: t.errors.Load(), Keys: r.keys.len(),
 	}

@@ -27,7 +27,7 @@ type run struct {
 	name   string // the prefix of its keys
 	keys   *keys
 	pace   *pace
-	tally  *tally // nil without Config.Progress
+	counts *keyCounts // nil without Config.Progress
 	log    *logWriter
 	start  time.Time
 	began  int64 // start, in Unix ns
@@ -65,7 +65,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	r.pace = newPace(c.Rate)
 	done, watching := make(chan struct{}), sync.WaitGroup{}
 	if c.Progress != nil {
-		r.tally = newTally(r.keys.len())
+		r.counts = newKeyCounts(r.keys.len())
 		watching.Go(func() { r.watch(done) })
 	}
 	loading, stop := context.WithTimeout(ctx, c.Duration)

@@ -172,3 +172,31 @@ func Probe(ctx context.Context, target Target, prefix string, checks int) error 
 	}
 	return fmt.Errorf("%w: %w", ErrNoNode, errors.Join(errs...))
 }
+
+// Bucket has the calls with a latency below Below, in seconds, and not below that of the bucket before.
+type Bucket struct {
+	Below float64 `json:"below"`
+	Calls int64   `json:"calls"`
+}
+
+// Histogram counts the answered calls in buckets that end at 1, 2 and 5 times a power of ten. It has no empty ones.
+func (r *Result) Histogram() []Bucket {
+	list := []Bucket{}
+	ends, at, power := [...]int64{1, 2, 5}, 0, int64(1)
+	for _, bar := range r.Latency.Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		for bar.From >= ends[at]*power {
+			if at++; at == len(ends) {
+				at, power = 0, 10*power
+			}
+		}
+		below := time.Duration(ends[at] * power).Seconds()
+		if len(list) == 0 || list[len(list)-1].Below != below {
+			list = append(list, Bucket{Below: below})
+		}
+		list[len(list)-1].Calls += bar.Count
+	}
+	return list
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -292,5 +293,18 @@ func TestSources(t *testing.T) {
 	counts.Count(sources+1, true)
 	if counts.By[Untold].Allowed != 1 {
 		t.Errorf("%+v", counts)
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	r := Result{Latency: newHistogram()}
+	for _, d := range []time.Duration{90 * time.Microsecond, 150 * time.Microsecond, 160 * time.Microsecond, 30 * time.Millisecond} {
+		if err := r.Latency.RecordValue(int64(d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []Bucket{{0.0001, 1}, {0.0002, 2}, {0.05, 1}}
+	if got := r.Histogram(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -138,7 +138,7 @@ func (c *Config) Validate() error {
 		p.add("name", "%w", err)
 	}
 	if net.ParseIP(c.Bind) == nil {
-		p.add("bind", "%q is not an IP address", c.Bind)
+		p.add("bind", "%q is not an IP address such as 127.0.0.1, or 0.0.0.0 for all", c.Bind)
 	}
 	if c.Advertise != "" && net.ParseIP(c.Advertise) == nil {
 		p.add("advertise", "%q is not an IP address", c.Advertise)
@@ -200,26 +200,29 @@ func (c *Config) validateSecret(p *problems) {
 		}
 	}
 	ip := net.ParseIP(c.Bind)
-	if ip == nil || ip.IsLoopback() || c.Secret != nil || c.SecretFile != "" || slices.Contains(c.Insecure, "secret") {
+	if ip == nil || c.loopback() || c.Secret != nil || c.SecretFile != "" || slices.Contains(c.Insecure, "secret") {
 		return
 	}
 	p.add("secret-file", "not given, and --bind %s is reached from other machines, any of which could join the cluster: make a secret for all nodes "+
 		"(head -c 32 /dev/urandom | base64 > secret), or do without by --insecure=secret", c.Bind)
 }
 
+// loopback reports whether no other machine reaches the ports.
+func (c *Config) loopback() bool {
+	ip := net.ParseIP(c.Bind)
+	return ip != nil && ip.IsLoopback()
+}
+
 // insecurities are the protections that the node runs without although other machines reach its ports, a sentence each.
 func (c *Config) insecurities() (list []string) {
 	if c.Admin.Anywhere && c.Admin.Addr != "" {
-		list = append(list, "--admin-anywhere: the operators' token is sent without TLS to "+c.Admin.Addr)
+		list = append(list, "--admin-anywhere: the operators' token is sent to "+c.Admin.Addr+" without TLS")
 	}
-	if ip := net.ParseIP(c.Bind); ip != nil && ip.IsLoopback() {
-		return list
+	if !c.loopback() && c.Secret == nil && c.SecretFile == "" {
+		list = append(list, "--insecure=secret: any process that reaches the ports can join the cluster")
 	}
-	if c.Secret == nil && c.SecretFile == "" {
-		list = append(list, "--insecure=secret: any process that reaches its ports can join the cluster")
-	}
-	if c.Callers == "" {
-		list = append(list, fmt.Sprintf("no --callers: every client that reaches ports %d and %d of %s may check and reset any key", c.GRPCPort, c.HTTPPort, c.Bind))
+	if !c.loopback() && c.Callers == "" {
+		list = append(list, "no --callers: every client that reaches the ports of "+c.Bind+" may check and reset any key")
 	}
 	return list
 }

@@ -97,6 +97,9 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (n *Node, err error) 
 func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (*Node, error) {
 	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), began: time.Now(), ended: make(chan struct{})}
 	n.leaveCtx, n.cancelLeave = context.WithCancel(context.Background())
+	for _, text := range c.insecurities() {
+		log.Error("this node runs without a protection", "missing", text) // errors are in every log, whatever --log-level says
+	}
 	var keys gossip.Keyring
 	for _, step := range []func() error{
 		n.openSecrets, n.openRules, n.openCallers, n.openIdentities,

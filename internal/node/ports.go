@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/listen"
@@ -35,6 +36,9 @@ func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
 		bounded, err := c.Bounds.listenWithin(one.addr, one.own)
 		if err != nil {
 			l.close()
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%w; stop what uses it, another sluice perhaps, or choose another port", err)
+			}
 			return ports{}, fmt.Errorf("--%s: %w", one.flag, err)
 		}
 		*one.listener = bounded

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"slices"
 	"time"
 
@@ -102,7 +101,9 @@ func (s clusterSecrets) derive() (d derivedKeys, err error) {
 func (n *Node) openSecrets() error {
 	path, secret := n.config.SecretFile, n.config.Secret
 	if secret == nil && path == "" {
-		n.log.Warn("no --secret-file: this cluster uses a public secret; any process that reaches its ports can join it")
+		if n.config.loopback() {
+			n.log.Warn("no --secret-file: this cluster uses a public secret; any process that reaches its ports can join it")
+		}
 		secret = []byte(defaultSecret)
 	}
 	if secret != nil {
@@ -216,9 +217,6 @@ func (n *Node) openCallers() error {
 	n.guard = access.NewGuard(nil, n.log, time.Now)
 	path := n.config.Callers
 	if path == "" {
-		if ip := net.ParseIP(n.config.Bind); ip == nil || !ip.IsLoopback() {
-			n.log.Warn("no --callers: every client that reaches the ports may check and reset any key; operators' calls are answered on loopback only")
-		}
 		return nil
 	}
 	return n.follow("callers", "--callers", path, callersEvery, func(text []byte) error {

@@ -1,9 +1,11 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
@@ -76,9 +79,59 @@ func TestMembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !proto.Equal(got, c.want) {
+		if want := map[string]string{"two of three": "degraded"}[c.name]; got.Health.GetStatus() != cmp.Or(want, "no_quorum") || len(got.Health.Causes) == 0 ||
+			!strings.HasSuffix(got.Health.Summary, got.Health.Causes[0].Text) {
+			t.Errorf("%s: %v", c.name, got.Health)
+		}
+		if got.Health = nil; !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v\nwant %v", c.name, got, c.want)
 		}
+	}
+}
+
+// reported is a limiter.Service with the reports of two nodes.
+type reported struct{ limiter.Service }
+
+func (reported) Status(context.Context) limiter.Status {
+	return limiter.Status{
+		Members: limiter.Members{Self: "n1", Health: limiter.Health{
+			Status: limiter.StaleRules, Summary: "Stale rules: x", Causes: []limiter.Cause{{Severity: limiter.Warning, Text: "x", Doc: "y"}},
+		}},
+		Nodes: []facts.Node{
+			{
+				Name: "n1", MayDecide: true, Rules: "abc", PartitionCounts: facts.PartitionCounts{Owned: 5, Lost: 1},
+				Files: []facts.File{{Label: "api", Expires: 60, Left: 0.5}, {Label: "secret", Error: "too short"}},
+			},
+			{Name: "n2", Reason: "alone", RulesError: "line 3", Insecure: []string{"no --callers"}},
+		},
+		Missing: []string{"n3"},
+	}
+}
+
+func TestStatus(t *testing.T) {
+	d := open(t, Config{Limiter: reported{newLimiter(t, apitest.NewNode(t))}})
+	got, err := (admin{Server: d.Server}).Status(access.AsOperator(t.Context()), &adminv1alpha1.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &adminv1alpha1.StatusResponse{
+		Members: &adminv1alpha1.MembersResponse{Self: "n1", PartitionCounts: &adminv1alpha1.PartitionCounts{}, Health: &adminv1alpha1.Health{
+			Status: "stale_rules", Summary: "Stale rules: x", Causes: []*adminv1alpha1.HealthCause{{Severity: "warning", Text: "x", Doc: "y"}},
+		}},
+		Nodes: []*adminv1alpha1.NodeReport{
+			{
+				Name: "n1", MayDecide: true, Rules: "abc", PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 5, Lost: 1},
+				Files: []*adminv1alpha1.FollowedFile{{Label: "api", Expires: 60, Left: 0.5}, {Label: "secret", Error: "too short"}},
+			},
+			{Name: "n2", Reason: "alone", RulesError: "line 3", PartitionCounts: &adminv1alpha1.PartitionCounts{}, Insecure: []string{"no --callers"}},
+		},
+		Missing: []string{"n3"},
+	}
+	if !proto.Equal(got, want) {
+		t.Errorf("%v\nwant %v", got, want)
+	}
+	if _, err := d.admin.Status(t.Context(), &adminv1alpha1.StatusRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("no operator: %v", err)
 	}
 }
 

@@ -68,7 +68,7 @@ func New(c Config) (http.Handler, error) {
 		e.mount(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; the API is described at "+limiter.DocsURL+"api.md"))
 	})
 	return mux, nil
 }

@@ -203,14 +203,14 @@ func (r *reader) integer(bits int) (int64, error) {
 
 // seconds reads a duration as a number of seconds, to the nanosecond.
 func (r *reader) seconds() (time.Duration, error) {
-	n, err := r.number()
+	n, err := scalar[json.Number](r, "a number of seconds, for example 60")
 	if err != nil {
 		return 0, err
 	}
-	f, err := strconv.ParseFloat(n, 64)
+	f, err := strconv.ParseFloat(string(n), 64)
 	ns := math.Round(f * 1e9)
 	if err != nil || math.Abs(ns) >= math.MaxInt64 {
-		return 0, r.fail("%s seconds are out of range", clip(n))
+		return 0, r.fail("%s seconds are out of range", clip(string(n)))
 	}
 	return time.Duration(ns), nil
 }

@@ -92,7 +92,7 @@ var badBodies = []struct{ name, body, field, reason string }{
 	{"value an array", `{"descriptor":[{"value":[]}]}`, "descriptor[0].value", "want a string, found an array"},
 	{"checks an object", `{"checks":{}}`, "checks", "want an array"},
 	{"all_or_nothing a number", `{"checks":[],"all_or_nothing":1}`, "all_or_nothing", "want true or false, found a number"},
-	{"period a string", `{"limits":[{"period":"1m"}]}`, "limits[0].period", "want a number, found a string"},
+	{"period a string", `{"limits":[{"period":"1m"}]}`, "limits[0].period", "want a number of seconds, for example 60, found a string"},
 	{"period out of range", `{"limits":[{"period":1e300}]}`, "limits[0].period", "out of range"},
 	{"period at the very end", `{"limits":[{"period":9223372036.854775807}]}`, "limits[0].period", "out of range"},
 	{"soft beyond int32", `{"limits":[{"soft":2147483648}]}`, "limits[0].soft", "out of range"},

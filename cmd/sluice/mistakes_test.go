@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestMistakes: a wrong command line says what is wrong and what to do, in words of sluice.
+func TestMistakes(t *testing.T) {
+	n := startNode(t, testConfig(t))
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"chek", "--domain", "a"}, "unknown command \"chek\" for \"sluice\"; did you mean check?"},
+		{[]string{"server"}, "did you mean serve?"},
+		{[]string{"stats"}, "did you mean status?"},
+		{[]string{"rules", "chekc", "--merge-domains"}, "unknown command \"chekc\" for \"sluice rules\"; did you mean check?"},
+		{[]string{"whatever"}, "unknown command \"whatever\" for \"sluice\"; see `sluice --help`"},
+		{[]string{"serve", "--joins", "x"}, "unknown flag: --joins; did you mean --join?"},
+		{[]string{"serve", "--frobnicate"}, "unknown flag: --frobnicate; see `sluice serve --help`"},
+		{[]string{"serve", "-x"}, "see `sluice serve --help`"},
+		{[]string{"serve", "--grpc-port", "abc"}, `--grpc-port: "abc"; want a whole number of 0 to 65535`},
+		{[]string{"serve", "--check-timeout", "1500"}, `--check-timeout: "1500"; want a time with its unit, such as 500ms, 10s or 5m`},
+		{[]string{"serve", "--console=perhaps"}, `--console: "perhaps"; want true or false`},
+		{[]string{"serve", "--trace-sample", "some"}, `--trace-sample: "some"; want a number`},
+		{[]string{"serve", "--bind", "localhost"}, `--bind: "localhost" is not an IP address such as 127.0.0.1, or 0.0.0.0 for all`},
+		{[]string{"serve", "--config", file("joi.yaml", "joi: x\n")}, "joi.yaml:1: joi: no such setting; did you mean join or join-timeout?"},
+		{[]string{"serve", "--config", file("under.yaml", "check_timeout: 1s\n")}, "check_timeout: no such setting; did you mean check-timeout?"},
+		{[]string{"serve", "--config", file("unit.yaml", "check-timeout: 1500\n")}, `unit.yaml:1: check-timeout: --check-timeout: "1500"; want a time with its unit`},
+		{[]string{"bench", "--duration", "5"}, `--duration: "5"; want a time with its unit`},
+		{[]string{"bench", "--compare", file("old.json", "{}"), "--addr", n.grpc}, "old.json is not a report of sluice bench -o json"},
+		{[]string{"audit", "--spec", "limit=x"}, `--spec limit=x: --limit: "x"; want a whole number`},
+		{[]string{"top", "--sort", "size"}, `--sort: "size" is none of rate, count, domain, key`},
+		{[]string{"status", "--interval", "1ms"}, "--interval: 1ms is below 100ms"},
+		{[]string{"status", "-o", "yaml"}, `--output: "yaml": want text, wide, json`},
+		{[]string{"status", "now"}, `unexpected argument "now"; usage: sluice status [flags]`},
+		{[]string{"members", "forget"}, "accepts 1 arg(s), received 0; usage: sluice members forget NAME [flags]"},
+		{[]string{"check"}, "usage: sluice check --domain DOMAIN KEY=VALUE..."},
+		{[]string{"check", "auth", "user=a"}, "--domain: name the domain of the rules; did you mean --domain auth user=a?"},
+		{[]string{"inspect", "auth", "user=a"}, "--domain: name the domain of the rules; did you mean --domain auth user=a?"},
+	} {
+		code, out, errs := cli(c.args...)
+		if code != exitUsage || out != "" || !strings.HasPrefix(errs, "sluice: ") || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: exit code %d\n%s%s\nwant %s", c.args, code, out, errs, c.want)
+		}
+		for _, leak := range []string{"strconv", "time: missing", "invalid argument"} {
+			if strings.Contains(errs, leak) {
+				t.Errorf("%v: %q is in %s", c.args, leak, errs)
+			}
+		}
+	}
+	t.Setenv("SLUICE_GRPC_PORT", "many")
+	if code, _, errs := cli("serve"); code != exitUsage || !strings.Contains(errs, `environment variable SLUICE_GRPC_PORT: --grpc-port: "many"; want a whole number`) {
+		t.Errorf("%d %s", code, errs)
+	}
+}
+
+// TestHelp: commands and the flags of serve are in groups, and none is left over.
+func TestHelp(t *testing.T) {
+	code, out, _ := cli("--help")
+	at := 0
+	for _, title := range []string{"Examples:", "Run:", "Query:", "Rules:", "Test:", "Security:"} {
+		next := strings.Index(out, "\n"+title)
+		if next <= at {
+			t.Errorf("%s is not in its place: exit code %d\n%s", title, code, out)
+		}
+		at = next
+	}
+	code, out, _ = cli("serve", "--help")
+	for _, want := range []string{"\nSecurity:\n", "\nPorts:\n", "--grpc-port port", "--help"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("no %q in the help of serve", want)
+		}
+	}
+	_, other, _ := strings.Cut(out, "\nOther:\n")
+	if strings.Count(other, "--") != 1 || !strings.Contains(other, "--help") {
+		t.Errorf("flags without a group:\n%s", other)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// sick answers Status and Top.
+type sick struct {
+	adminv1alpha1.UnimplementedAdminServiceServer
+	status *adminv1alpha1.StatusResponse
+	top    *adminv1alpha1.TopResponse
+}
+
+func (s *sick) Status(context.Context, *adminv1alpha1.StatusRequest) (*adminv1alpha1.StatusResponse, error) {
+	return s.status, nil
+}
+
+func (s *sick) Top(context.Context, *adminv1alpha1.TopRequest) (*adminv1alpha1.TopResponse, error) {
+	if s.top == nil {
+		return nil, status.Error(codes.FailedPrecondition, "counts no top keys")
+	}
+	return s.top, nil
+}
+
+func TestStatusCommand(t *testing.T) {
+	s := &sick{status: &adminv1alpha1.StatusResponse{
+		Members: &adminv1alpha1.MembersResponse{
+			Self: "n1", VoterSet: &adminv1alpha1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
+			Health: &adminv1alpha1.Health{Status: "degraded", Summary: "Degraded: n3, a voter, has been silent for 12s", Causes: []*adminv1alpha1.HealthCause{
+				{Severity: "warning", Text: "n3, a voter, has been silent for 12s", Doc: "https://example.com/docs/troubleshooting.md#sluicemembermissing"},
+				{Severity: "notice", Text: "n2: no --callers: every client that reaches the ports of 0.0.0.0 may check and reset any key", Doc: "https://example.com/docs/security.md#callers"},
+			}},
+			Members: []*adminv1alpha1.Member{
+				{Name: "n1", State: "serving", Voter: true, Alive: true, Owned: 511, ClockAheadNs: new(int64(0)), Version: "v1", GrpcAddress: "10.0.0.1:7460"},
+				{Name: "n2", State: "serving", Voter: true, Alive: true, Owned: 510, ClockAheadNs: new(int64(12e6)), Version: "v1"},
+				{Name: "n3", State: "missing", Voter: true, SilentNs: new(int64(12e9))},
+			},
+		},
+		Nodes: []*adminv1alpha1.NodeReport{
+			{Name: "n1", MayDecide: true, Rules: "0123456789", PartitionCounts: &adminv1alpha1.PartitionCounts{Unprotected: 3}, Files: []*adminv1alpha1.FollowedFile{
+				{Label: "peer", Expires: time.Now().Add(1000 * time.Hour).Unix(), Left: 0.5}, {Label: "api", Expires: time.Now().Add(72*time.Hour - time.Minute).Unix(), Left: 0.1},
+			}},
+			{Name: "n2", Rules: "0123456789", RulesError: "line 3", Insecure: []string{"no --callers"}},
+		},
+		Missing: []string{"n3"},
+	}}
+	server := grpc.NewServer()
+	adminv1alpha1.RegisterAdminServiceServer(server, s)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	addr := listener.Addr().String()
+	want := `Degraded: n3, a voter, has been silent for 12s
+  see docs/troubleshooting.md#sluicemembermissing
+  NOTICE    n2: no --callers: every client that reaches the ports of 0.0.0.0
+            may check and reset any key; see docs/security.md#callers
+
+NODE  STATE       QUORUM  OWNED  UNPROTECTED  RULES           CLOCK    CERTIFICATE
+n1 *  serving     yes     511    3            01234567        +0.000s  api 3d
+n2    serving     no      510    0            01234567 (old)  +0.012s  -
+n3    silent 12s  -       0      -            -               -        -
+voter set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
+
+most denied keys: not counted or not shown (--top-keys)
+`
+	if code, out, errs := cli("status", "--addr", addr); code != exitNoVerdict || out != want {
+		t.Errorf("exit code %d, %s%s\nwant %s", code, out, errs, want)
+	}
+	s.top = &adminv1alpha1.TopResponse{CoversNs: 60e9}
+	if _, out, _ := cli("status", "--addr", addr, "-o", "wide"); !strings.Contains(out, "no key was denied in the last 1m0s") || !strings.Contains(out, "10.0.0.1:7460") {
+		t.Errorf("%s", out)
+	}
+	s.top.Keys = []*adminv1alpha1.TopKey{{Domain: "auth", Rule: "login", PerSecond: 12, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a b"}}}}
+	if _, out, _ := cli("status", "--addr", addr); !strings.HasSuffix(out, "DENIED/S  MOST DENIED KEY  RULE\n12.0      auth \"user=a b\"  login\n") {
+		t.Errorf("%s", out)
+	}
+	_, out, _ := cli("status", "--addr", addr, "-o", "json")
+	for _, part := range []string{`{"health":{"status":"degraded","summary":"Degraded: `, `"nodes":[{"name":"n1","may_decide":true,"rules":"0123456789",`,
+		`"rules_error":"line 3"`, `"insecure":["no --callers"]`, `"missing":["n3"],"top":[{"domain":"auth",`} {
+		if !strings.Contains(out, part) {
+			t.Errorf("no %s in %s", part, out)
+		}
+	}
+	for health, want := range map[string]int{"healthy": 0, "stale_rules": exitNoVerdict, "no_quorum": exitDenied} {
+		s.status.Members.Health = &adminv1alpha1.Health{Status: health, Summary: "X: y"}
+		if code, _, errs := cli("status", "--addr", addr); code != want {
+			t.Errorf("%s: exit code %d, want %d: %s", health, code, want, errs)
+		}
+	}
+	if code, _, _ := cli("status", "--addr", "127.0.0.1:1", "--timeout", "1s"); code != exitNoAnswer {
+		t.Errorf("nobody there: exit code %d", code)
+	}
+}
+
+// TestStatusOfStaleRules: a node whose rule files became invalid is not healthy, and says why, until they are valid again.
+func TestStatusOfStaleRules(t *testing.T) {
+	c := testConfig(t)
+	n := startNode(t, c)
+	if code, out, errs := cli("status", "--addr", n.grpc); code != 0 || !strings.HasPrefix(out, "Healthy: 1 of 1 nodes serve") {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
+	}
+	if err := os.WriteFile(filepath.Join(c.Rules, "rules.yaml"), []byte("domain: auth\nnonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var code int
+	var out string
+	await(t, "stale", func() bool { code, out, _ = cli("status", "--addr", n.grpc); return code != 0 })
+	if code != exitNoVerdict || !strings.HasPrefix(out, "Stale rules: n1 keeps its old rules: ") || !strings.Contains(out, "rules.yaml:2") ||
+		!strings.Contains(out, "docs/troubleshooting.md#sluicerulesstale") {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	if _, out, _ := cli("members", "--addr", n.grpc); !strings.HasPrefix(out, "Stale rules: ") {
+		t.Errorf("members: %s", out)
+	}
+	writeRule(t, c.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
+	await(t, "healthy again", func() bool { code, _, _ = cli("status", "--addr", n.grpc); return code == 0 })
+}
