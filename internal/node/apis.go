@@ -126,7 +126,6 @@ func (n *Node) mountConsole(mux *http.ServeMux) error {
 	page, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL(), Command: n.consoleCommand(), Pod: pod()})
 	if err == nil {
 		page.Mount(mux)
-		mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusFound))
 	}
 	return err
 }
