@@ -167,6 +167,10 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 	out := &logBuffer{}
 	cmd.Stdout = out
 	startCommand(t, cmd)
+	t.Cleanup(func() { // on a signal it removes its rules
+		cmd.Process.Signal(syscall.SIGINT)
+		cmd.Wait()
+	})
 	eventually(t, 30*time.Second, "the demo prints what to try", func() error {
 		if !strings.Contains(out.String(), "Ctrl-C stops") {
 			return fmt.Errorf("so far:\n%s%s", out.String(), cmd.Stderr)
