@@ -49,7 +49,7 @@ func TestInsecure(t *testing.T) {
 	if (limiterCluster{n, n.queries}).Report(&r); len(r.Insecure) != 1 {
 		t.Errorf("the report has %q", r.Insecure)
 	}
-	causes := n.service.Members(t.Context()).Health.Causes
+	causes := limiter.JudgeHealth(limiter.Members{Self: "n1"}, []facts.Node{r}, nil).Causes
 	if !slices.ContainsFunc(causes, func(c limiter.Cause) bool { return c.Severity == limiter.Notice && c.Text == "n1: "+r.Insecure[0] }) {
 		t.Errorf("the health has %+v", causes)
 	}
