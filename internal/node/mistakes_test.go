@@ -136,11 +136,12 @@ func TestMistakes(t *testing.T) {
 	})
 	t.Run("w: waiting that fails keeps no place", func(t *testing.T) {
 		key := c.Key("shop", "queue", "w")
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
 		failed := 0
 		for range 11 {
-			if err := key.Wait(ctx); errors.Is(err, sluice.ErrWouldExceedDeadline) || errors.Is(err, context.DeadlineExceeded) {
+			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond) // a job starts every 200 ms
+			err := key.Wait(ctx)
+			cancel()
+			if errors.Is(err, sluice.ErrWouldExceedDeadline) || errors.Is(err, context.DeadlineExceeded) {
 				failed++
 			}
 		}

@@ -11,29 +11,29 @@ import (
 	"testing"
 )
 
-// readmeProgram is how many lines the README's program may have.
-const readmeProgram = 15
+// firstProgram is how many lines the first program of the client's page may have.
+const firstProgram = 15
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(package main\n.*?)^```")
 
-// TestReadmeProgram compiles the README's Go program as it stands there, but for the address, and
+// TestFirstProgram compiles the Go program of the client's page as it stands there, but for the address, and
 // runs it against a node with the rules of the examples, until its limit denies.
-func TestReadmeProgram(t *testing.T) {
+func TestFirstProgram(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	data, err := os.ReadFile(filepath.Join(repository, "docs/use/client.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := goBlock.FindAllSubmatch(data, -1)
 	if len(found) != 1 {
-		t.Fatalf("the README has %d programs, want one", len(found))
+		t.Fatalf("the page has %d programs, want one", len(found))
 	}
 	source := found[0][1]
 	if formatted, err := format.Source(source); err != nil || !bytes.Equal(formatted, source) {
 		t.Errorf("it is not as gofmt writes it: %v\n%s", err, formatted)
 	}
-	if n := bytes.Count(source, []byte("\n")); n > readmeProgram {
-		t.Errorf("it has %d lines, want at most %d", n, readmeProgram)
+	if n := bytes.Count(source, []byte("\n")); n > firstProgram {
+		t.Errorf("it has %d lines, want at most %d", n, firstProgram)
 	}
 	const addr = `"127.0.0.1:7460"`
 	if bytes.Count(source, []byte(addr)) != 1 {
