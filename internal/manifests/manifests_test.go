@@ -57,6 +57,7 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(dir)
 		os.Exit(1)
 	}
+	help = regexp.MustCompile(`\n {12,}`).ReplaceAll(help, []byte(" ")) // long lines are folded
 	for _, f := range regexp.MustCompile(`(?m)^\s+--([a-z-]+)[^(\n]*(?:.*\(default "?([^")]*)"?\)$)?`).FindAllStringSubmatch(string(help), -1) {
 		settings["SLUICE_"+strings.ToUpper(strings.ReplaceAll(f[1], "-", "_"))] = f[2]
 	}
