@@ -183,7 +183,8 @@ func healthLine(h *adminv1alpha1.Health) string {
 func causesText(h *adminv1alpha1.Health) string {
 	var b strings.Builder
 	for i, c := range h.GetCauses() {
-		doc := "docs/" + c.Doc[strings.LastIndex(c.Doc, "/")+1:]
+		_, page, _ := strings.Cut(c.Doc, "/docs/")
+		doc := "docs/" + page
 		if i == 0 && h.Status != string(limiter.Healthy) {
 			b.WriteString("  see " + doc + "\n")
 			continue

@@ -40,8 +40,8 @@ func TestStatusCommand(t *testing.T) {
 		Members: &adminv1alpha1.MembersResponse{
 			Self: "n1", VoterSet: &adminv1alpha1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
 			Health: &adminv1alpha1.Health{Status: "degraded", Summary: "Degraded: n3, a voter, has been silent for 12s", Causes: []*adminv1alpha1.HealthCause{
-				{Severity: "warning", Text: "n3, a voter, has been silent for 12s", Doc: "https://example.com/docs/troubleshooting.md#sluicemembermissing"},
-				{Severity: "notice", Text: "n2: no --callers: every client that reaches the ports of 0.0.0.0 may check and reset any key", Doc: "https://example.com/docs/security.md#callers"},
+				{Severity: "warning", Text: "n3, a voter, has been silent for 12s", Doc: "https://example.com/docs/operate/troubleshooting.md#sluicemembermissing"},
+				{Severity: "notice", Text: "n2: no --callers: every client that reaches the ports of 0.0.0.0 may check and reset any key", Doc: "https://example.com/docs/operate/security.md#callers"},
 			}},
 			Members: []*adminv1alpha1.Member{
 				{Name: "n1", State: "serving", Voter: true, Alive: true, Owned: 511, ClockAheadNs: new(int64(0)), Version: "v1", GrpcAddress: "10.0.0.1:7460"},
@@ -73,9 +73,9 @@ func TestStatusCommand(t *testing.T) {
 	})
 	addr := listener.Addr().String()
 	want := `Degraded: n3, a voter, has been silent for 12s
-  see docs/troubleshooting.md#sluicemembermissing
+  see docs/operate/troubleshooting.md#sluicemembermissing
   NOTICE    n2: no --callers: every client that reaches the ports of 0.0.0.0
-            may check and reset any key; see docs/security.md#callers
+            may check and reset any key; see docs/operate/security.md#callers
 
 NODE  STATE       QUORUM  OWNED  UNPROTECTED  RULES           CLOCK    CERTIFICATE
 n1 *  serving     yes     511    3            01234567        +0.000s  api 3d
@@ -128,7 +128,7 @@ func TestStatusOfStaleRules(t *testing.T) {
 	var out string
 	await(t, "stale", func() bool { code, out, _ = cli("status", "--addr", n.grpc); return code != 0 })
 	if code != exitNoVerdict || !strings.HasPrefix(out, "Stale rules: n1 keeps its old rules: ") || !strings.Contains(out, "rules.yaml:2") ||
-		!strings.Contains(out, "docs/troubleshooting.md#sluicerulesstale") {
+		!strings.Contains(out, "docs/operate/troubleshooting.md#sluicerulesstale") {
 		t.Errorf("exit code %d, %s", code, out)
 	}
 	if _, out, _ := cli("members", "--addr", n.grpc); !strings.HasPrefix(out, "Stale rules: ") {
