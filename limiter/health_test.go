@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +139,13 @@ func TestJudgeHealth(t *testing.T) {
 		}
 		if h.Status != c.status || strings.TrimSpace(string(first.Severity)+" "+first.Text) != c.first || !strings.HasSuffix(first.Doc, c.doc) {
 			t.Errorf("%s: %+v", c.name, h)
+		}
+		for _, x := range h.Causes {
+			file, anchor, _ := strings.Cut(strings.TrimPrefix(x.Doc, DocsURL), "#")
+			page, err := os.ReadFile("../docs/" + file)
+			if err != nil || !regexp.MustCompile(`(?im)^#+ `+regexp.QuoteMeta(anchor)+`$`).Match(page) {
+				t.Errorf("%s: %s has no such section: %v", c.name, x.Doc, err)
+			}
 		}
 		if strings.HasPrefix(c.name, "what is told") && len(h.Causes) != 1 {
 			t.Errorf("%s: %+v", c.name, h.Causes)
