@@ -23,8 +23,9 @@ type cause struct {
 }
 
 var causes = []cause{
-	{[]string{"connection refused"}, "nothing listens there: is the node running, and is this its port?"},
 	{[]string{"no such host", "produced zero addresses", "Temporary failure in name resolution"}, "the host name is not known: check the address, or give an IP address"},
+	{[]string{" lookup "}, "the host name is not known, as no DNS server answers (%s): check the network, or give an IP address"},
+	{[]string{"connection refused"}, "nothing listens there: is the node running, and is this its port?"},
 	{[]string{"no route to host", "network is unreachable"}, "there is no way to this address: check it, and the network"},
 	{[]string{"first record does not look like a TLS handshake", "server gave HTTP response to HTTPS client"},
 		"the port has no TLS: leave out --tls, --ca, --cert, --cert-key and --server-name"},

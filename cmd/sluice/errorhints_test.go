@@ -65,6 +65,16 @@ func TestCausesAreExplained(t *testing.T) {
 	}
 }
 
+// TestNoDNSServer: whatever keeps a DNS server from answering, the address of the node is not at fault.
+func TestNoDNSServer(t *testing.T) {
+	for _, why := range []string{"connect: network is unreachable", "read: connection refused", "i/o timeout"} {
+		err := explain(fmt.Errorf(`rpc error: code = Unavailable desc = dns: A record lookup error: lookup sluice.example on 127.0.0.53:53: dial udp 127.0.0.53:53: %s`, why))
+		if want := "the host name is not known, as no DNS server answers"; !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %q, want %q", why, err, want)
+		}
+	}
+}
+
 // TestExpiredCertificate: of a text as gRPC hands it on, as no node starts with such a certificate.
 func TestExpiredCertificate(t *testing.T) {
 	err := explain(fmt.Errorf(`rpc error: code = Unavailable desc = connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-11-24T16:00:00Z is after 2026-11-23T00:00:00Z"`))
