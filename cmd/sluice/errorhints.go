@@ -65,11 +65,13 @@ func explain(err error) error {
 	return err
 }
 
-// innermost returns the text of a certificate's error, without the texts that wrap it.
+// innermost returns the text of an error about a certificate or a name, without the texts that wrap it.
 func innermost(err error) string {
 	text := strings.TrimSuffix(err.Error(), `"`)
-	if i := strings.LastIndex(text, "x509: "); i >= 0 {
-		return text[i+len("x509: "):]
+	for _, begin := range []string{"x509: ", "lookup "} {
+		if i := strings.LastIndex(text, begin); i >= 0 {
+			return text[i+len(begin):]
+		}
 	}
 	return text
 }
