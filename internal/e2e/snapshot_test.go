@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/audit"
 	"github.com/sluice-project/sluice/internal/snapshot"
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -37,6 +38,19 @@ func (n *node) metric(name string) float64 {
 	}
 	n.t.Fatalf("%s has no metric %s", n.name, name)
 	return 0
+}
+
+// exact fails t unless r has no errors and no limit was exceeded, and each was used up but for checks that nodes sent to each other
+// and whose response was lost: these may have been charged twice (docs/internals/consistency.md).
+func exact(t *testing.T, r *audit.Report, nodes []*node) {
+	t.Helper()
+	twice := int64(0)
+	for _, n := range nodes {
+		twice += int64(n.metric("sluice_forward_ambiguous_total"))
+	}
+	if r.FinalErrors > 0 || r.Over.Units > 0 || r.Under.Units > twice {
+		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v", r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
+	}
 }
 
 // spend asks n for one unit of key, or looks at it, under 100 per 100 s, which is one a second.
