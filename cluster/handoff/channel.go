@@ -85,6 +85,7 @@ func (m *Machine) abandonAll(ch *channel) {
 			m.abandon(t)
 		}
 	}
+	m.keepDrops(ch, ch.drops)
 	ch.drops, ch.closes, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
 	for i := range m.parts {
 		p := &m.parts[i]
@@ -106,10 +107,21 @@ func (m *Machine) abandonAll(ch *channel) {
 			closes = closes || f.body.Parts[i].Kind == message.Close && !t.gone
 		}
 		if !closes {
+			m.keepDrops(ch, f.body.Parts)
 			f.body, f.targets = &message.TransferBatch{N: f.body.N}, nil
 		}
 	}
 	m.replan = true
+}
+
+// keepDrops has the orders to drop copies among parts, which ch's peer may not have got, sent again once it is available.
+func (m *Machine) keepDrops(ch *channel, parts []message.Part) {
+	for i := range parts {
+		x := &parts[i]
+		if h := &m.parts[x.Partition].ownership; x.Kind == message.Drop && h.epoch == x.Epoch {
+			h.left = append(h.left, leftCopy{ch.peer, x.InitialSync, true})
+		}
+	}
 }
 
 // takeReceipt completes the batch of r. Receipts may arrive in any order.

@@ -62,8 +62,8 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 	m.confirmed[p.number].Store(p.ownership.seq)
 	next := p.ownership.next
 	for _, x := range p.ownership.targets {
-		if x != t && m.c.Replicas == 1 {
-			m.dropAt(x) // with two, dropLeftover drops theirs when the next owner has enough replicas
+		if x != t && x.begun && m.c.Replicas == 1 {
+			m.dropAt(p, x.ch.peer, x.initialSync) // with two, dropLeftover drops theirs when the next owner has enough replicas
 		}
 	}
 	m.sealAs(p, replica)

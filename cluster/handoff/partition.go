@@ -92,6 +92,8 @@ type ownership struct {
 	// longer wanted; see plan.
 	former  []message.Peer
 	surplus bool
+	// left are copies that abandoned targets have, which are to be dropped.
+	left []leftCopy
 	// orphaned is since when the last complete replica is lost; see the method.
 	orphaned int64
 	// previousOwner gave the partition to this process by a handoff, at since. It does not get it back at once, in case the
@@ -112,6 +114,13 @@ type ownership struct {
 	nextOwner *target
 	seq       uint64
 	frozen    int64 // since when
+}
+
+// leftCopy is what the initial sync to peer has left there.
+type leftCopy struct {
+	peer        message.Peer
+	initialSync uint64
+	complete    bool
 }
 
 // changes are the changes up to number seq; the oldest was made at since.

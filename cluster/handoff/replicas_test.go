@@ -100,6 +100,38 @@ func TestReplicaStaysUntilBoth(t *testing.T) {
 	}
 }
 
+// TestCopyAtUnreachablePeer: the copy of a node that could not be reached while another became the replica is dropped when it can be
+// reached again. The node waits for that if it leaves, because its copy may be the only one.
+func TestCopyAtUnreachablePeer(t *testing.T) {
+	for _, shown := range []bool{true, false} { // as a member, meanwhile
+		s := newScript(t)
+		s.takers = []message.Peer{bob, carol}
+		s.shows([]message.Peer{alice, bob, carol}, 0, 1, -1)
+		s.owns(owned)
+		spend(t, s.table, 1, 1)
+		s.pass(300 * time.Millisecond)
+		if n := s.Stats(); n.Unprotected != 0 || slices.Contains(s.partsTo(bob), message.Drop) || len(s.partsTo(carol)) > 0 {
+			t.Fatalf("%+v, want that bob alone has a copy", n)
+		}
+		s.takers, s.heard = []message.Peer{carol}, []message.Peer{carol}
+		if shown {
+			s.shows([]message.Peer{alice, bob, carol}, 0, 2, -1)
+		} else {
+			s.shows([]message.Peer{alice, carol}, 0, 1, -1)
+		}
+		s.pass(2 * time.Second)
+		if n := s.Stats(); n.Unprotected != 0 {
+			t.Fatalf("%+v, want that carol has a copy", n)
+		}
+		s.sent, s.takers, s.heard = nil, []message.Peer{bob, carol}, []message.Peer{bob, carol}
+		s.shows([]message.Peer{alice, bob, carol}, 0, 2, -1)
+		s.pass(time.Second)
+		if !slices.Contains(s.partsTo(bob), message.Drop) {
+			t.Errorf("shown %v: bob was sent %v, want that his copy is dropped", shown, s.partsTo(bob))
+		}
+	}
+}
+
 // TestHandoffLeavesReplicas: after a handoff the other replica of the former owner stays: the next owner has only one yet.
 func TestHandoffLeavesReplicas(t *testing.T) {
 	s := newPair(t, bob, carol)

@@ -242,6 +242,7 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool
 			upToDate++
 		}
 	}
+	enough := upToDate == len(wanted) && !handsOff
 	h.surplus = false
 	for i := len(h.targets) - 1; i >= 0; i-- {
 		t := h.targets[i]
@@ -250,15 +251,40 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool
 		}
 		useless := t.stage == waiting || copied
 		if t.stage == complete {
-			useless = upToDate == len(wanted) && !handsOff
+			useless = enough
 		}
 		if useless {
 			m.abandon(t)
-			m.dropAt(t)
 		} else {
 			h.surplus = !handsOff
 		}
 	}
+	m.dropLeft(p, enough, copied)
+}
+
+// dropLeft tells nodes to drop what abandoned targets have left there, also those that could not be reached meanwhile: complete
+// copies when there are enough replicas, others when there is one.
+func (m *Machine) dropLeft(p *partition, enough, copied bool) {
+	h := &p.ownership
+	h.left = slices.DeleteFunc(h.left, func(x leftCopy) bool {
+		switch {
+		case slices.ContainsFunc(h.targets, func(t *target) bool { return t.ch.peer == x.peer && t.begun }):
+			return true // another initial sync has replaced it
+		case !m.canReceive(p, x.peer):
+			return false
+		case x.complete && !enough, !x.complete && !copied:
+			h.surplus = true
+			return false
+		}
+		m.dropAt(p, x.peer, x.initialSync)
+		return true
+	})
+}
+
+// dropAt tells peer to drop what an initial sync of p has left there.
+func (m *Machine) dropAt(p *partition, peer message.Peer, initialSync uint64) {
+	ch := m.channel(peer)
+	ch.drops = append(ch.drops, message.Part{Partition: p.number, Kind: message.Drop, InitialSync: initialSync, Epoch: p.ownership.epoch})
 }
 
 // canReceive reports whether peer can get p's counters.
@@ -312,13 +338,4 @@ func (m *Machine) completeReplicas(p *partition) (n int) {
 		}
 	}
 	return n
-}
-
-// dropAt tells t's peer to drop its replica.
-func (m *Machine) dropAt(t *target) {
-	if t.begun && t.kind == message.InitialSync {
-		t.ch.drops = append(t.ch.drops, message.Part{
-			Partition: t.part.number, Kind: message.Drop, InitialSync: t.initialSync, Epoch: t.part.ownership.epoch,
-		})
-	}
 }

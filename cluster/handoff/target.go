@@ -77,6 +77,9 @@ func (m *Machine) abandon(t *target) {
 	p.state.answers = slices.DeleteFunc(p.state.answers, func(a *target) bool { return a == t })
 	if i := slices.Index(p.ownership.targets, t); i >= 0 {
 		p.ownership.targets = slices.Delete(p.ownership.targets, i, i+1)
+		if t.begun {
+			p.ownership.left = append(p.ownership.left, leftCopy{t.ch.peer, t.initialSync, t.stage == complete})
+		}
 		m.confirm(p)
 		m.replan = true
 	}

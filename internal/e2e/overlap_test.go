@@ -62,10 +62,20 @@ func TestOverlap(t *testing.T) {
 	t.Parallel()
 	nodes := cluster(t, 3, "")
 	const keys = 40
-	for i, n := range nodes {
-		if got, want := exhaust(n, keys), 10*keys; i == 0 && got != want {
-			t.Fatalf("%d units were admitted, want %d", got, want)
+	admitted := 0
+	eventually(t, 20*time.Second, "the keys are spent", func() error {
+		got := 0
+		for _, n := range nodes {
+			got += exhaust(n, keys)
 		}
+		if admitted += got; got > 0 {
+			return fmt.Errorf("%d more units were admitted", got)
+		}
+		return nil
+	})
+	// In a pause owners may be out of reach: a share admits some, and what is charged without a response is charged again.
+	if want := 10 * keys; admitted > want || admitted < want && pauses(nodes) == 0 {
+		t.Fatalf("%d units were admitted, want %d", admitted, want)
 	}
 	audits := map[*node]*spentAudit{}
 	for _, n := range nodes {
