@@ -17,7 +17,7 @@ import (
 // Bounds of what a hostile caller can do to the counters of others.
 const (
 	wholeWithin   = 10 * time.Second // every partition has its replica again, which a full queue would keep it from for good
-	handoffWithin = 5 * time.Second // a node that is stopped has handed everything over
+	handoffWithin = 5 * time.Second  // a node that is stopped has handed everything over
 )
 
 // hostileRules have users whose counters must survive, and a key with as many full logs as one key can have.
