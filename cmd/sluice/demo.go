@@ -21,9 +21,11 @@ import (
 
 	"github.com/sluice-project/sluice/examples"
 	"github.com/sluice-project/sluice/internal/node"
+	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/rules"
 )
 
 // demoNodes is the size of the demo's cluster: the smallest with a majority to spare.
@@ -44,10 +46,11 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run three nodes on this machine and show a few decisions",
-		Long: `Run three nodes on 127.0.0.1, wait until they agree, make a few checks and show
-which node decided. The cluster then runs until Ctrl-C. The first node's ports are
-7460 (gRPC), 7461 (HTTP), 7462 (peers) and 7463 (gossip); the second and third
-count from 7470 and 7480.`,
+		Long: `Run three nodes on 127.0.0.1 in one process, wait until they agree, and, if the rules
+limit logins as the examples do, make a few checks and show which node decided. The
+cluster then runs until Ctrl-C; to stop single nodes, start each with sluice serve. The
+first node's ports are 7460 (gRPC), 7461 (HTTP), 7462 (peers) and 7463 (gossip); the
+second and third count from 7470 and 7480.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if d.port < 1 || d.port > 65535-10*demoNodes {
@@ -81,6 +84,10 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 			return err
 		}
 		d.rules = filepath.Join(dir, "rules")
+	}
+	set, _, err := rulefiles.Load(d.rules, rules.Options{})
+	if err != nil {
+		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -126,13 +133,16 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 	if err := fprint(out, membersText(members, false)); err != nil {
 		return err
 	}
-	if err := showChecks(ctx, out, clients); err != nil {
-		return err
+	limited, _ := set.Match("auth", []rules.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "demo"}})
+	if limited != nil {
+		if err := showChecks(ctx, out, clients); err != nil {
+			return err
+		}
 	}
 	if d.exit {
 		return nil
 	}
-	d.printHints(out)
+	d.printHints(out, limited != nil)
 	<-ctx.Done()
 	fmt.Fprintln(out, "\nStopping …")
 	return nil
@@ -160,8 +170,8 @@ func (d *demo) addr(i, port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+port))
 }
 
-// awaitAgreement waits, at most 20 s, until all nodes list each other as serving, have the same ring, and own their
-// assigned partitions.
+// awaitAgreement waits, at most 20 s, until all nodes list each other as serving, have the same ring, own their
+// assigned partitions, and have replicas of all.
 func awaitAgreement(ctx context.Context, clients []apiClient) (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -193,7 +203,7 @@ func agreement(ctx context.Context, clients []apiClient) (first *adminv1alpha1.M
 			}
 		}
 		first = cmp.Or(first, r)
-		if serving != len(clients) || r.Ring != first.Ring {
+		if serving != len(clients) || r.Ring != first.Ring || r.GetPartitionCounts().GetBelowReplicas() > 0 {
 			return nil
 		}
 	}
@@ -221,18 +231,21 @@ func showChecks(ctx context.Context, out io.Writer, clients []apiClient) error {
 	return nil
 }
 
-func (d *demo) printHints(out io.Writer) {
-	fmt.Fprintf(out, `
-Try, in another terminal:
-  %[1]s check --domain auth auth_type=login user=me
-  %[1]s check --addr 127.0.0.1:%[4]d --domain auth -o json auth_type=login user=me
-  %[1]s status --addr 127.0.0.1:%[5]d
-  curl -i 127.0.0.1:%[3]d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
+// printHints prints what to try. Checks need the demo's own rules.
+func (d *demo) printHints(out io.Writer, checks bool) {
+	fmt.Fprint(out, "\nTry, in another terminal:\n")
+	if checks {
+		fmt.Fprintf(out, `  %[1]s check --domain auth auth_type=login user=me
+  %[1]s check --addr 127.0.0.1:%[3]d --domain auth -o json auth_type=login user=me
+  curl -i 127.0.0.1:%[2]d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
+`, os.Args[0], d.port+1, d.port+10)
+	}
+	fmt.Fprintf(out, `  %[1]s status --addr 127.0.0.1:%[4]d
   curl 127.0.0.1:%[3]d/metrics
 
 or open in a browser the address that this prints:
   %[1]s console --addr 127.0.0.1:%[2]d
 
 Ctrl-C stops all three.
-`, os.Args[0], d.port, d.port+1, d.port+10, d.port+20)
+`, os.Args[0], d.port, d.port+1, d.port+20)
 }

@@ -32,7 +32,7 @@ and of the defaults of others. Comments in it list what has to be done by hand, 
 nothing, and what is unknown.
 
 Exit codes: 0 converted, 1 an error in a file, 2 wrong usage.`,
-		Example: "  sluice migrate " + p.Name + " settings.env > sluice.yaml\n  kubectl exec POD -- env | sluice migrate " + p.Name + " /dev/stdin",
+		Example: "  sluice migrate " + p.Name + " settings.env > sluice.yaml\n  kubectl set env deployment/NAME --list | sluice migrate " + p.Name + " /dev/stdin",
 		RunE: func(cmd *cobra.Command, files []string) error {
 			var values []migrate.Value
 			for _, file := range files {

@@ -177,11 +177,20 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 		}
 		return nil
 	})
-	if text := out.String(); strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 {
-		t.Errorf("want five checks allowed and one denied:\n%s", text)
+	if text := out.String(); strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 || !strings.Contains(text, "\nHealthy") {
+		t.Errorf("want a healthy cluster, five checks allowed and one denied:\n%s", text)
 	}
 	t.Logf("%s", out.String())
 	return cmd
+}
+
+// TestDemoOtherRules: without a rule for its own checks, the demo makes none and suggests none.
+func TestDemoOtherRules(t *testing.T) {
+	cmd := command(fmt.Sprintf("bin/sluice demo --port %d --exit --rules examples/nginx/rules", demoPort(t)))
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "\nHealthy") || strings.Contains(string(out), "asked n1") || strings.Contains(fmt.Sprint(cmd.Stderr), "no rule matches") {
+		t.Errorf("%v\n%s%s", err, out, cmd.Stderr)
+	}
 }
 
 // startServe runs one of the README's serve commands on other ports and waits

@@ -74,7 +74,7 @@ func Read(file, text string) (values []Value, err error) {
 		}
 		m := pair.FindStringSubmatch(line)
 		if m == nil {
-			return nil, fmt.Errorf("%s:%d: want NAME=VALUE", file, i+1)
+			return nil, fmt.Errorf("%s:%d: want NAME=VALUE, as env prints it in the container: YAML is not read", file, i+1)
 		}
 		values = append(values, Value{m[1], strings.Trim(m[2], `"'`), fmt.Sprintf("%s:%d", file, i+1)})
 	}
@@ -119,7 +119,7 @@ func (p *Product) Convert(values []Value, join []string, rules string) (*Report,
 	if len(join) > 0 {
 		c.join = join
 	}
-	c.found()
+	c.found(len(join) > 1)
 	return c.Report, errors.Join(errs...)
 }
 
@@ -171,12 +171,18 @@ func (c *conversion) flag(name string) *Note {
 	return nil
 }
 
-// found sets what a node needs to found or join a cluster.
-func (c *conversion) found() {
+// found sets what a node needs to found or join a cluster. all says that c.join has an address of each node.
+func (c *conversion) found(all bool) {
 	if len(c.join) > 0 {
 		c.set("join", strings.Join(c.join, ","))
-		c.note(Todo, "--bootstrap-expect must be more than half of the nodes that start")
-		c.note(Todo, "open the peer port, 7462 (TCP), and the gossip port (TCP and UDP), between nodes only")
+		if !all {
+			c.note(Todo, "--bootstrap-expect must be more than half of the nodes that start")
+		}
+		gossip := "7463"
+		if f := c.flag("gossip-port"); f != nil {
+			gossip = f.Value
+		}
+		c.note(Todo, "open the peer port, 7462 (TCP), and the gossip port, "+gossip+" (TCP and UDP), between nodes only")
 	} else {
 		c.note(Todo, "a single node loses its counters when it crashes: start three, with --join and the addresses of all")
 	}

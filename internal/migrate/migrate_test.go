@@ -116,7 +116,7 @@ func TestConversions(t *testing.T) {
 		{Gubernator, "GUBER_GRPC_ADDRESS=10.0.0.1:1\nGUBER_HTTP_ADDRESS=10.0.0.2:2\n", "", "bind=10.0.0.1 http-port=2", "gives --bind 10.0.0.2; GUBER_GRPC_ADDRESS gives 10.0.0.1, which is used"},
 		{Gubernator, "GUBER_ADVERTISE_ADDRESS=pod-1:1051\n", "", "", "--advertise wants an IP address: give that of pod-1"},
 		{Gubernator, "GUBER_DNS_FQDN=limits.example.com.\n", "", "join=limits.example.com bootstrap-expect=3", "more than half"},
-		{Gubernator, "GUBER_MEMBERLIST_KNOWN_NODES=a:7946, b:7946\nGUBER_MEMBERLIST_BIND_ADDRESS=0.0.0.0:7946\n", "", "join=a,b bootstrap-expect=2 gossip-port=7946", "the peer port, 7462"},
+		{Gubernator, "GUBER_MEMBERLIST_KNOWN_NODES=a:7946, b:7946\nGUBER_MEMBERLIST_BIND_ADDRESS=0.0.0.0:7946\n", "", "join=a,b bootstrap-expect=2 gossip-port=7946", "more than half of the nodes that start\nopen the peer port, 7462 (TCP), and the gossip port, 7946"},
 		{Gubernator, "GUBER_MEMBERLIST_KNOWN_NODES=a:7946\n", "n1,n2,n3", "join=n1,n2,n3 bootstrap-expect=3", ""},
 		{Gubernator, "GUBER_DEBUG=true\nGUBER_LOG_LEVEL=debug\n", "", "log-level=debug", ""},
 		{Gubernator, "GUBER_TLS_CERT=c\nGUBER_TLS_KEY=k\n", "", "tls-cert=c tls-key=k", ""},
@@ -134,7 +134,7 @@ func TestConversions(t *testing.T) {
 		{Ratelimit, "SHADOW_MODE=false\nQUOTA_MODE=true\n", "", "", "each rule needs shadow_mode: true"},
 		{Ratelimit, "TRACING_ENABLED=true\nOTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317\n", "", "otlp-endpoint=http://c:4317 trace-sample=1", ""},
 		{Ratelimit, "TRACING_SAMPLING_RATE=0.5\n", "", "trace-sample=", ""},
-		{Ratelimit, "USE_STATSD=true\n", "n1,n2,n3", "join=n1,n2,n3", "Prometheus metrics"},
+		{Ratelimit, "USE_STATSD=true\n", "n1,n2,n3", "join=n1,n2,n3 bootstrap-expect=3", "send them on\nopen the peer port, 7462 (TCP), and the gossip port, 7463"},
 	} {
 		values, err := Read("x.env", c.text)
 		if err != nil {
@@ -175,7 +175,7 @@ func TestWrongSettings(t *testing.T) {
 		{Gubernator, "GUBER_DEBUG=perhaps", `x.env:1: GUBER_DEBUG: "perhaps" is neither true nor false`},
 		{Gubernator, "GUBER_TLS_CLIENT_AUTH=all", `x.env:1: GUBER_TLS_CLIENT_AUTH: "all" is none of request-cert, `},
 		{Gubernator, "GUBER_PEER_DISCOVERY_TYPE=zookeeper", `x.env:1: GUBER_PEER_DISCOVERY_TYPE: "zookeeper" is none of member-list, `},
-		{Gubernator, "a line", "x.env:1: want NAME=VALUE"},
+		{Gubernator, "    environment:", "x.env:1: want NAME=VALUE, as env prints it"},
 		{Ratelimit, "SHADOW_MODE=maybe", `x.env:1: SHADOW_MODE: "maybe" is neither true nor false`},
 	} {
 		values, err := Read("x.env", c.text)
