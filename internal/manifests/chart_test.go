@@ -235,12 +235,12 @@ func TestChartValues(t *testing.T) {
 		"replicas: 4":                  "want an odd number",
 		"replica: 3":                   "additional properties 'replica'",
 		"settings: {CHECK_TIMEOUT: 1}": "'CHECK_TIMEOUT' does not match",
-		"secret: {value: short}":       "/secret/value",
-		"rules: {shop.txt: x}":         "'shop.txt' does not match",
-		"autoscaling: {enabled: true, maxReplicas: 6}": "less than twice",
-		"tls: {clientAuth: maybe}":                     "/tls/clientAuth",
-		"tls: {issuer: {kind: ClusterIssuer}}":         "'name'",
-		"networkPolicy: {clients: {sluice-clients: }}": "/networkPolicy/clients",
+		"secret: {value: " + strings.Repeat("s", 31) + "}": "/secret/value",
+		"rules: {shop.txt: x}":                             "'shop.txt' does not match",
+		"autoscaling: {enabled: true, maxReplicas: 6}":     "less than twice",
+		"tls: {clientAuth: maybe}":                         "/tls/clientAuth",
+		"tls: {issuer: {kind: ClusterIssuer}}":             "'name'",
+		"networkPolicy: {clients: {sluice-clients: }}":     "/networkPolicy/clients",
 	} {
 		if _, _, _, _, err := charted(t, "sluice", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", values, err, want)
@@ -253,7 +253,8 @@ secret: {existing: mine, key: shared}
 existingRules: our-rules
 existingCallers: our-callers
 settings: {check-timeout: 2s, log-format: text, peer-tls: accept, max-entries: 2000000}
-tls: {enabled: true, existingAPIsSecret: apis, existingNodesSecret: nodes}
+tls: {enabled: true, clientAuth: require, clientSecret: scraper, existingAPIsSecret: apis, existingNodesSecret: nodes}
+monitoring: {serviceMonitor: {enabled: true}}
 podDisruptionBudget: {enabled: false}
 networkPolicy: {enabled: false}
 service: {type: LoadBalancer, annotations: {internal: "true"}}
@@ -269,12 +270,12 @@ test: {tokenSecret: auditor}
 		text += jsonOf(o)
 	}
 	slices.Sort(kinds)
-	if want := []string{"Pod", "Service", "Service", "ServiceAccount", "StatefulSet"}; !slices.Equal(kinds, want) {
+	if want := []string{"Pod", "Service", "Service", "ServiceAccount", "ServiceMonitor", "StatefulSet"}; !slices.Equal(kinds, want) {
 		t.Errorf("objects %v, want %v", kinds, want)
 	}
 	for _, want := range []string{
 		imageName + ":v9", `"registry"`, `"secretName": "mine"`, `"key": "shared"`, `"name": "our-rules"`, `"name": "our-callers"`, `"value": "2s"`, `"value": "2000000"`, `"value": "accept"`,
-		`"value": "limits-0,limits-1,limits-2"`, `"value": "{name}.limits-peers.prod.svc"`, `"secretName": "apis"`, `"secretName": "nodes"`, `"secretName": "auditor"`,
+		`"value": "limits-0,limits-1,limits-2"`, `"value": "{name}.limits-peers.prod.svc"`, `"secretName": "apis"`, `"secretName": "nodes"`, `"secretName": "auditor"`, `"secretName": "scraper"`, `"--cert=/etc/sluice/client/tls.crt"`, `"keySecret"`, `"name": "scraper"`,
 		`"type": "LoadBalancer"`, "exec limits-0", "limits.prod.svc",
 	} {
 		if !strings.Contains(text, want) {
