@@ -6,6 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -24,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 )
 
@@ -225,6 +229,36 @@ func chartTests(t *testing.T, hooks []runtime.Object, ok bool) {
 	out, err := exec.Command(binary, append(args, "--addr=127.0.0.1:1")...).CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
 		t.Errorf("sluice %v without a node: %v, want exit code 3\n%s", args, err, out)
+	}
+}
+
+// TestChartKeepsReplicas: an upgrade with autoscaling keeps the replicas of the StatefulSet that Kubernetes has. Without the field
+// Kubernetes would set it to 1.
+func TestChartKeepsReplicas(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := map[string]string{
+			"/apis/apps/v1": `{"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [{"name": "statefulsets", "kind": "StatefulSet", "namespaced": true}]}`,
+			"/apis/apps/v1/namespaces/sluice/statefulsets/sluice": `{"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"name": "sluice"}, "spec": {"replicas": 5}}`,
+		}[r.URL.Path]
+		if body == "" {
+			t.Errorf("Helm requests %s", r.URL.Path)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, body)
+	}))
+	defer api.Close()
+	c, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := util.ToRenderValues(c, map[string]any{"autoscaling": map[string]any{"enabled": true}},
+		common.ReleaseOptions{Name: "sluice", Namespace: "sluice", Revision: 2, IsUpgrade: true}, common.DefaultCapabilities)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := engine.RenderWithClient(c, values, &rest.Config{Host: api.URL})
+	if text := files["sluice/templates/statefulset.yaml"]; err != nil || !strings.Contains(text, "\n  replicas: 5\n") {
+		t.Errorf("%v; want 5 replicas:\n%s", err, text)
 	}
 }
 
