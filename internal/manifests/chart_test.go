@@ -6,6 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -24,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 )
 
@@ -228,6 +232,36 @@ func chartTests(t *testing.T, hooks []runtime.Object, ok bool) {
 	}
 }
 
+// TestChartKeepsReplicas: an upgrade with autoscaling keeps the replicas of the StatefulSet that Kubernetes has. Without the field
+// Kubernetes would set it to 1.
+func TestChartKeepsReplicas(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := map[string]string{
+			"/apis/apps/v1": `{"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [{"name": "statefulsets", "kind": "StatefulSet", "namespaced": true}]}`,
+			"/apis/apps/v1/namespaces/sluice/statefulsets/sluice": `{"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"name": "sluice"}, "spec": {"replicas": 5}}`,
+		}[r.URL.Path]
+		if body == "" {
+			t.Errorf("Helm requests %s", r.URL.Path)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, body)
+	}))
+	defer api.Close()
+	c, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := util.ToRenderValues(c, map[string]any{"autoscaling": map[string]any{"enabled": true}},
+		common.ReleaseOptions{Name: "sluice", Namespace: "sluice", Revision: 2, IsUpgrade: true}, common.DefaultCapabilities)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := engine.RenderWithClient(c, values, &rest.Config{Host: api.URL})
+	if text := files["sluice/templates/statefulset.yaml"]; err != nil || !strings.Contains(text, "\n  replicas: 5\n") {
+		t.Errorf("%v; want 5 replicas:\n%s", err, text)
+	}
+}
+
 // TestChartValues: values that make no cluster are rejected, and names and Secrets of the user's are used.
 func TestChartValues(t *testing.T) {
 	for values, want := range map[string]string{
@@ -235,12 +269,12 @@ func TestChartValues(t *testing.T) {
 		"replicas: 4":                  "want an odd number",
 		"replica: 3":                   "additional properties 'replica'",
 		"settings: {CHECK_TIMEOUT: 1}": "'CHECK_TIMEOUT' does not match",
-		"secret: {value: short}":       "/secret/value",
-		"rules: {shop.txt: x}":         "'shop.txt' does not match",
-		"autoscaling: {enabled: true, maxReplicas: 6}": "less than twice",
-		"tls: {clientAuth: maybe}":                     "/tls/clientAuth",
-		"tls: {issuer: {kind: ClusterIssuer}}":         "'name'",
-		"networkPolicy: {clients: {sluice-clients: }}": "/networkPolicy/clients",
+		"secret: {value: " + strings.Repeat("s", 31) + "}": "/secret/value",
+		"rules: {shop.txt: x}":                             "'shop.txt' does not match",
+		"autoscaling: {enabled: true, maxReplicas: 6}":     "less than twice",
+		"tls: {clientAuth: maybe}":                         "/tls/clientAuth",
+		"tls: {issuer: {kind: ClusterIssuer}}":             "'name'",
+		"networkPolicy: {clients: {sluice-clients: }}":     "/networkPolicy/clients",
 	} {
 		if _, _, _, _, err := charted(t, "sluice", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", values, err, want)
@@ -253,7 +287,8 @@ secret: {existing: mine, key: shared}
 existingRules: our-rules
 existingCallers: our-callers
 settings: {check-timeout: 2s, log-format: text, peer-tls: accept, max-entries: 2000000}
-tls: {enabled: true, existingAPIsSecret: apis, existingNodesSecret: nodes}
+tls: {enabled: true, clientAuth: require, clientSecret: scraper, existingAPIsSecret: apis, existingNodesSecret: nodes}
+monitoring: {serviceMonitor: {enabled: true}}
 podDisruptionBudget: {enabled: false}
 networkPolicy: {enabled: false}
 service: {type: LoadBalancer, annotations: {internal: "true"}}
@@ -269,12 +304,12 @@ test: {tokenSecret: auditor}
 		text += jsonOf(o)
 	}
 	slices.Sort(kinds)
-	if want := []string{"Pod", "Service", "Service", "ServiceAccount", "StatefulSet"}; !slices.Equal(kinds, want) {
+	if want := []string{"Pod", "Service", "Service", "ServiceAccount", "ServiceMonitor", "StatefulSet"}; !slices.Equal(kinds, want) {
 		t.Errorf("objects %v, want %v", kinds, want)
 	}
 	for _, want := range []string{
 		imageName + ":v9", `"registry"`, `"secretName": "mine"`, `"key": "shared"`, `"name": "our-rules"`, `"name": "our-callers"`, `"value": "2s"`, `"value": "2000000"`, `"value": "accept"`,
-		`"value": "limits-0,limits-1,limits-2"`, `"value": "{name}.limits-peers.prod.svc"`, `"secretName": "apis"`, `"secretName": "nodes"`, `"secretName": "auditor"`,
+		`"value": "limits-0,limits-1,limits-2"`, `"value": "{name}.limits-peers.prod.svc"`, `"secretName": "apis"`, `"secretName": "nodes"`, `"secretName": "auditor"`, `"secretName": "scraper"`, `"--cert=/etc/sluice/client/tls.crt"`, `"keySecret"`, `"name": "scraper"`,
 		`"type": "LoadBalancer"`, "exec limits-0", "limits.prod.svc",
 	} {
 		if !strings.Contains(text, want) {

@@ -14,7 +14,7 @@ const (
 	imageName   = "ghcr.io/sluice-project/sluice"
 	chartName   = "oci://ghcr.io/sluice-project/charts/sluice"
 	installLine = "go install github.com/sluice-project/sluice/cmd/sluice@latest"
-	chartLine   = "helm install sluice deploy/helm/sluice --namespace sluice"
+	chartLine   = "helm install sluice deploy/helm/sluice --namespace sluice --create-namespace"
 )
 
 // TestNames: documents, deployments and scripts name one image, one chart and one way to install each.
