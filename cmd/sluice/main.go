@@ -24,6 +24,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -187,6 +189,38 @@ func write(out io.Writer, format, text string, v any) error {
 		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
 	}
 	return withCode(exitDenied, fprint(out, text))
+}
+
+// jsonOf is m in the form that is printed. A field _ns is in seconds, without that suffix; an optional field that is not set is left out.
+func jsonOf(m proto.Message) map[string]any { return objectOf(m.ProtoReflect()) }
+
+func objectOf(m protoreflect.Message) map[string]any {
+	out := map[string]any{}
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		if f.HasPresence() && !m.Has(f) {
+			continue
+		}
+		one := func(v protoreflect.Value) any {
+			if f.Message() != nil {
+				return objectOf(v.Message())
+			}
+			return v.Interface()
+		}
+		name, v := strings.TrimSuffix(string(f.Name()), "_address"), m.Get(f)
+		if inSeconds, ok := strings.CutSuffix(name, "_ns"); ok {
+			out[inSeconds] = seconds(v.Int())
+		} else if f.IsList() {
+			list := make([]any, v.List().Len())
+			for i := range list {
+				list[i] = one(v.List().Get(i))
+			}
+			out[name] = list
+		} else {
+			out[name] = one(v)
+		}
+	}
+	return out
 }
 
 // helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.
