@@ -139,27 +139,9 @@ func causesText(h *adminv1alpha1.Health) string {
 			continue
 		}
 		label := fmt.Sprintf("  %-10s", strings.ToUpper(c.Severity))
-		for i, line := range wrapped(c.Text+"; see "+doc, 67) {
-			if i > 0 {
-				label = strings.Repeat(" ", len(label))
-			}
-			b.WriteString(paint(severityColours[c.Severity], label) + line + "\n")
-		}
+		b.WriteString(paint(severityColours[c.Severity], label) + wrap(c.Text+"; see "+doc, 67, strings.Repeat(" ", len(label))) + "\n")
 	}
 	return b.String()
-}
-
-// wrapped breaks text at spaces into lines of at most n columns, longer words excepted.
-func wrapped(text string, n int) (lines []string) {
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && width(line)+1+width(word) > n {
-			lines, line = append(lines, line), word
-			continue
-		}
-		line = strings.TrimPrefix(line+" "+word, " ")
-	}
-	return append(lines, line)
 }
 
 // statusText is the screen.
