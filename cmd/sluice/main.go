@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	_ "time/tzdata"
@@ -24,8 +23,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -148,79 +145,6 @@ func prepare(cmd *cobra.Command, _ []string) error {
 		return usageError(err)
 	}
 	return nil
-}
-
-// oneOf is a flag with one of these values, the first by default.
-type oneOf struct {
-	value  *string
-	values []string
-}
-
-func (o oneOf) String() string {
-	if o.value == nil {
-		return ""
-	}
-	return *o.value
-}
-
-func (o oneOf) Type() string { return "" }
-
-// Set implements pflag.Value.
-func (o oneOf) Set(text string) error {
-	if !slices.Contains(o.values, text) {
-		return fmt.Errorf("want %s", strings.Join(o.values, ", "))
-	}
-	*o.value = text
-	return nil
-}
-
-// registerOutput adds --output. Commands that list have wide too.
-func registerOutput(flags *pflag.FlagSet, output *string, formats ...string) {
-	if formats == nil {
-		formats = []string{"text", "json"}
-	}
-	*output = formats[0]
-	flags.VarP(oneOf{output, formats}, "output", "o", "output `format`: "+strings.Join(formats, ", "))
-}
-
-// write prints text or, if format is json, v. An error ends the process with exitDenied.
-func write(out io.Writer, format, text string, v any) error {
-	if format == "json" {
-		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
-	}
-	return withCode(exitDenied, fprint(out, text))
-}
-
-// jsonOf is m in the form that is printed. A field _ns is in seconds, without that suffix; an optional field that is not set is left out.
-func jsonOf(m proto.Message) map[string]any { return objectOf(m.ProtoReflect()) }
-
-func objectOf(m protoreflect.Message) map[string]any {
-	out := map[string]any{}
-	for i := range m.Descriptor().Fields().Len() {
-		f := m.Descriptor().Fields().Get(i)
-		if f.HasPresence() && !m.Has(f) {
-			continue
-		}
-		one := func(v protoreflect.Value) any {
-			if f.Message() != nil {
-				return objectOf(v.Message())
-			}
-			return v.Interface()
-		}
-		name, v := strings.TrimSuffix(string(f.Name()), "_address"), m.Get(f)
-		if inSeconds, ok := strings.CutSuffix(name, "_ns"); ok {
-			out[inSeconds] = seconds(v.Int())
-		} else if f.IsList() {
-			list := make([]any, v.List().Len())
-			for i := range list {
-				list[i] = one(v.List().Get(i))
-			}
-			out[name] = list
-		} else {
-			out[name] = one(v)
-		}
-	}
-	return out
 }
 
 // helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.

@@ -121,6 +121,16 @@ most denied keys: not counted or not shown (--top-keys)
 	}
 }
 
+// TestStatusOfMissingProtection: a healthy node that runs without a protection says so.
+func TestStatusOfMissingProtection(t *testing.T) {
+	c := testConfig(t)
+	c.Admin.Addr, c.Admin.Anywhere = "127.0.0.1:0", true
+	code, out, errs := cli("status", "--addr", startNode(t, c).grpc)
+	if code != 0 || !strings.HasPrefix(out, "Healthy: ") || !strings.Contains(out, "\n  NOTICE    n1: --admin-anywhere: the operators' token is sent to ") {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
+	}
+}
+
 // TestStatusOfStaleRules: a node whose rule files became invalid is not healthy, and says why, until they are valid again.
 func TestStatusOfStaleRules(t *testing.T) {
 	c := testConfig(t)
