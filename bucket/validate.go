@@ -45,6 +45,9 @@ func (l *Limit) validate() (*calendar, *FieldError) {
 	if l.Align == AlignCalendar {
 		return l.calendar()
 	}
+	if l.Period == 0 {
+		return nil, wrong("period", "is missing; give the time that count is for, for example 60 seconds")
+	}
 	if l.Period < MinPeriod || l.Period > MaxPeriod {
 		return nil, wrong("period", "%v is out of range; use %v to %v", l.Period, MinPeriod, MaxPeriod)
 	}

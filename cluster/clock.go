@@ -26,10 +26,10 @@ func (c *corrector) compare(r *runner, now int64) {
 		return
 	}
 	c.compared = now
-	most := int64(c.node.cfg.MaxClockSkew)
+	most := int64(c.stats.MaxSkew)
 	found := r.quorum.Clocks(now, most)
 	ahead := correction(found, int64(c.stats.Correction), most)
-	c.stats = member.Clocks{Known: found.Known, Agree: found.Agree, Ahead: time.Duration(found.Ahead), Correction: time.Duration(ahead)}
+	c.stats = member.Clocks{MaxSkew: c.stats.MaxSkew, Known: found.Known, Agree: found.Agree, Ahead: time.Duration(found.Ahead), Correction: time.Duration(ahead)}
 	if ahead != c.node.ahead.Swap(ahead) {
 		signal(c.wake)
 	}

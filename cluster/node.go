@@ -120,7 +120,8 @@ func newRunner(n *Node) (*runner, error) {
 		inbox: make(chan message.Envelope, inboxSize), calls: make(chan func(int64)),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}), stored: make(chan stored, 1),
 	}
-	r.views.wake, r.corrector = make(chan struct{}, 1), &corrector{node: n, wake: make(chan struct{}, 1)}
+	r.views.wake = make(chan struct{}, 1)
+	r.corrector = &corrector{node: n, wake: make(chan struct{}, 1), stats: member.Clocks{MaxSkew: n.cfg.MaxClockSkew}}
 	owning := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil, Share: parallel,
 		Dropping: func(partition int) { n.shares.Keep(n.cfg.Clock(), partition) },

@@ -60,12 +60,8 @@ type Health struct {
 // DocsURL is where the pages of the documentation are.
 const DocsURL = "https://github.com/sluice-project/sluice/blob/main/docs/"
 
-const (
-	// clockTolerance is the default of --max-clock-skew.
-	clockTolerance = 500 * time.Millisecond
-	// lifeLeft is the share of a certificate's life below which it should have been replaced.
-	lifeLeft = 0.1
-)
+// lifeLeft is the share of a certificate's life below which it should have been replaced.
+const lifeLeft = 0.1
 
 // JudgeHealth judges the cluster as the node of m sees it. nodes are reports of nodes about themselves, its own among them, and
 // missing are the other nodes that gave none in time; without the others' reports it judges by m alone.
@@ -224,8 +220,8 @@ func (h *Health) judgeClocks(m *Members) {
 	}
 	for i := range m.Members {
 		x := &m.Members[i]
-		if x.Ahead != nil && x.Ahead.Abs() >= clockTolerance {
-			h.add(Degraded, Warning, "sluiceclockskew", "the clock of %s is off by %+.1fs", x.Name, x.Ahead.Seconds())
+		if x.Ahead != nil && x.Ahead.Abs() > m.Clocks.MaxSkew {
+			h.add(Degraded, Warning, "sluiceclockskew", "the clock of %s is off by %+.3fs, more than --max-clock-skew %v", x.Name, x.Ahead.Seconds(), m.Clocks.MaxSkew)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 // healthyCluster is three nodes as n1 sees them, and their reports.
 func healthyCluster() (Members, []facts.Node) {
 	m := Members{Self: "n1", State: State{
-		MayDecide: true, Set: VoterSet{Version: 3, Members: []string{"n1", "n2", "n3"}}, Clocks: Clocks{Known: true, Agree: true},
+		MayDecide: true, Set: VoterSet{Version: 3, Members: []string{"n1", "n2", "n3"}}, Clocks: Clocks{MaxSkew: time.Second, Known: true, Agree: true},
 	}}
 	var nodes []facts.Node
 	for _, name := range m.Set.Members {
@@ -120,7 +120,14 @@ func TestJudgeHealth(t *testing.T) {
 		{
 			name:   "a clock is off",
 			change: func(m *Members, _ []facts.Node) { m.Members[1].Ahead = new(-2 * time.Second) },
-			status: Degraded, first: "warning the clock of n2 is off by -2.0s", doc: "sluiceclockskew",
+			status: Degraded, first: "warning the clock of n2 is off by -2.000s, more than --max-clock-skew 1s", doc: "sluiceclockskew",
+		},
+		{
+			name: "a clock is off by less than the node's own setting",
+			change: func(m *Members, _ []facts.Node) {
+				m.Members[1].Ahead, m.Clocks.MaxSkew = new(-2*time.Second), 2*time.Second
+			},
+			status: Healthy,
 		},
 		{
 			name: "a rule denies after a loss",

@@ -34,7 +34,7 @@ func ParseKeyring(text []byte) (Keyring, error) {
 		key := make([]byte, base64.StdEncoding.DecodedLen(len(line)))
 		n, err := base64.StdEncoding.Strict().Decode(key, line)
 		if err != nil {
-			return Keyring{}, fmt.Errorf("line %d is not base64", number) // the error would show a part of it
+			return Keyring{}, fmt.Errorf("line %d is not base64, as `head -c 32 /dev/urandom | base64` prints it", number) // the error would show a part of it
 		}
 		key = key[:n]
 		switch {

@@ -396,5 +396,3 @@ func decisionText(d *sluicev1.Decision, why unmatched) string {
 	}
 	return fmt.Sprintf("%s  %s  (%s)\n", verdict, strings.Join(facts, ", "), by)
 }
-
-func seconds(ns int64) float64 { return time.Duration(ns).Seconds() }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -52,67 +53,12 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 	return cmd
 }
 
-// inspectionJSON is the answer of `sluice inspect -o json`. Durations are seconds.
-type inspectionJSON struct {
-	Domain      string              `json:"domain"`
-	Descriptor  []topEntryJSON      `json:"descriptor"`
-	Shown       []topEntryJSON      `json:"shown"`
-	Reason      string              `json:"reason"`
-	Rule        string              `json:"rule"`
-	Unlimited   bool                `json:"unlimited,omitempty"`
-	Shadow      bool                `json:"shadow,omitempty"`
-	Partition   int32               `json:"partition"`
-	Owner       string              `json:"owner"`
-	Generation  uint64              `json:"generation"`
-	Replicas    []string            `json:"replicas"`
-	InitialSync []string            `json:"initial_sync"`
-	Counted     bool                `json:"counted"`
-	Limits      []limitStandingJSON `json:"limits"`
-	Grants      int32               `json:"grants"`
-	Granted     int64               `json:"granted"`
-	Leases      []leaseJSON         `json:"leases"`
-	Denying     []string            `json:"denying"`
-	Missing     []string            `json:"missing"`
-	Domains     []string            `json:"domains,omitempty"`
-}
-
-type limitStandingJSON struct {
-	Name       string  `json:"name"`
-	Limit      string  `json:"limit"`
-	Count      int64   `json:"count"`
-	Spent      int64   `json:"spent"`
-	Remaining  int64   `json:"remaining"`
-	ResetAfter float64 `json:"reset_after"`
-}
-
-type leaseJSON struct {
-	Node string `json:"node"`
-	Left int64  `json:"left"`
-}
-
-func entriesOf(list []*sluicev1.Entry) []topEntryJSON {
-	out := make([]topEntryJSON, len(list))
-	for i, e := range list {
-		out[i] = topEntryJSON{e.Key, e.Value}
-	}
-	return out
-}
-
-func inspectionOf(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.InspectResponse) inspectionJSON {
-	j := inspectionJSON{
-		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
-		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Owner: res.Owner,
-		Generation: res.Generation, Replicas: orEmpty(res.Replicas), InitialSync: orEmpty(res.InitialSync), Counted: res.Counted,
-		Limits: []limitStandingJSON{}, Grants: res.Grants, Granted: res.Granted, Leases: []leaseJSON{}, Denying: orEmpty(res.Denying), Missing: orEmpty(res.Missing),
-		Domains: res.Domains,
-	}
-	for _, l := range res.Limits {
-		j.Limits = append(j.Limits, limitStandingJSON{
-			Name: l.Name, Limit: limitText(l.Limit), Count: l.GetLimit().GetCount(), Spent: l.Spent, Remaining: l.Remaining, ResetAfter: seconds(l.ResetAfterNs),
-		})
-	}
-	for _, l := range res.Leases {
-		j.Leases = append(j.Leases, leaseJSON{l.Node, l.Left})
+// inspectionOf is what is printed as JSON.
+func inspectionOf(req *adminv1alpha1.InspectRequest, res *adminv1alpha1.InspectResponse) map[string]any {
+	j := jsonOf(res)
+	maps.Copy(j, jsonOf(req))
+	for i, l := range res.Limits {
+		maps.Copy(j["limits"].([]any)[i].(map[string]any), map[string]any{"limit": limitText(l.Limit), "count": l.GetLimit().GetCount()})
 	}
 	return j
 }

@@ -27,11 +27,19 @@ func TestInspectCommand(t *testing.T) {
 		}
 	}
 	code, out, _ = cli("inspect", "--addr", addr, "--domain", "auth", "user=ann", "-o", "json")
-	var got inspectionJSON
+	var got struct {
+		Owner   string
+		Counted bool
+		Shown   []struct{ Value string }
+		Limits  []struct {
+			Limit                   string
+			Count, Spent, Remaining int64
+		}
+	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
 		t.Fatalf("%d %s %v", code, out, err)
 	}
-	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || got.Owner != "n1" || !got.Counted || got.Shown[0].Value != "ann" {
+	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || l[0].Limit != "2 in 1h (fixed window)" || got.Owner != "n1" || !got.Counted || got.Shown[0].Value != "ann" {
 		t.Errorf("%+v", got)
 	}
 	if _, out, _ = cli("inspect", "--addr", addr, "--domain", "auth", "user=new"); !strings.Contains(out, "there is no counter") {

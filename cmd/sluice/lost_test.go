@@ -16,7 +16,7 @@ func TestAcceptLossCommand(t *testing.T) {
 	if code, out, errs := cliWith("yes\n", "members", "accept-loss", "--addr", addr); code != 0 || out != "accepted the loss of 0 partitions; told -\n" {
 		t.Errorf("with a yes: %d %s %s", code, out, errs)
 	}
-	if code, out, errs := cli("members", "accept-loss", "--yes", "-o", "json", "--addr", addr); code != 0 || out != "{\"partitions\":0}\n" {
+	if code, out, errs := cli("members", "accept-loss", "--yes", "-o", "json", "--addr", addr); code != 0 || out != "{\"partitions\":0,\"told\":[]}\n" {
 		t.Errorf("as JSON: %d %s %s", code, out, errs)
 	}
 }

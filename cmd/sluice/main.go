@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	_ "time/tzdata"
@@ -146,47 +145,6 @@ func prepare(cmd *cobra.Command, _ []string) error {
 		return usageError(err)
 	}
 	return nil
-}
-
-// oneOf is a flag with one of these values, the first by default.
-type oneOf struct {
-	value  *string
-	values []string
-}
-
-func (o oneOf) String() string {
-	if o.value == nil {
-		return ""
-	}
-	return *o.value
-}
-
-func (o oneOf) Type() string { return "" }
-
-// Set implements pflag.Value.
-func (o oneOf) Set(text string) error {
-	if !slices.Contains(o.values, text) {
-		return fmt.Errorf("want %s", strings.Join(o.values, ", "))
-	}
-	*o.value = text
-	return nil
-}
-
-// registerOutput adds --output. Commands that list have wide too.
-func registerOutput(flags *pflag.FlagSet, output *string, formats ...string) {
-	if formats == nil {
-		formats = []string{"text", "json"}
-	}
-	*output = formats[0]
-	flags.VarP(oneOf{output, formats}, "output", "o", "output `format`: "+strings.Join(formats, ", "))
-}
-
-// write prints text or, if format is json, v. An error ends the process with exitDenied.
-func write(out io.Writer, format, text string, v any) error {
-	if format == "json" {
-		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
-	}
-	return withCode(exitDenied, fprint(out, text))
 }
 
 // helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
 
@@ -30,7 +29,7 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return err
 			}
-			return write(cmd.OutOrStdout(), f.output, membersText(resp, f.output == "wide"), membersOf(resp))
+			return write(cmd.OutOrStdout(), f.output, membersText(resp, f.output == "wide"), jsonOf(resp))
 		},
 	}
 	f.registerOperator(cmd, "text", "wide", "json")
@@ -59,122 +58,13 @@ Exit codes: 0 forgotten, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return err
 			}
-			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("forgot %s\n%s", args[0], setText(resp.VoterSet)), struct {
-				Forgotten string   `json:"forgotten"`
-				VoterSet  *setJSON `json:"voter_set,omitempty"`
-			}{args[0], setOf(resp.VoterSet)})
+			j := jsonOf(resp)
+			j["forgotten"] = args[0]
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("forgot %s\n%s", args[0], setText(resp.VoterSet)), j)
 		},
 	}
 	f.registerOperator(cmd)
 	return cmd
-}
-
-// setJSON is a voter set in JSON.
-type setJSON struct {
-	ClusterID string   `json:"cluster_id"`
-	Version   uint64   `json:"version"`
-	Members   []string `json:"members"`
-}
-
-// setOf returns nil for no set.
-func setOf(s *adminv1alpha1.VoterSet) *setJSON {
-	if s == nil {
-		return nil
-	}
-	return &setJSON{s.ClusterId, s.Version, s.Members}
-}
-
-// memberJSON is one member in `sluice members -o json`.
-type memberJSON struct {
-	Name       string `json:"name"`
-	State      string `json:"state"`
-	Voter      bool   `json:"voter"`
-	Alive      bool   `json:"alive"`
-	Partitions int32  `json:"partitions"`
-	Owned      int32  `json:"owned"`
-	GRPC       string `json:"grpc"`
-	HTTP       string `json:"http"`
-	Peer       string `json:"peer"`
-	Gossip     string `json:"gossip"`
-	Version    string `json:"version"`
-	Boot       string `json:"boot"`
-	Zone       string `json:"zone,omitempty"`
-	// Silent is in seconds; left out if it is not known.
-	Silent *float64 `json:"silent,omitempty"`
-	// ClockAhead is in seconds; left out if it is not known.
-	ClockAhead *float64 `json:"clock_ahead,omitempty"`
-}
-
-func memberOf(m *adminv1alpha1.Member) memberJSON {
-	j := memberJSON{
-		Name: m.Name, State: m.State, Voter: m.Voter, Alive: m.Alive, Partitions: m.Partitions, Owned: m.Owned,
-		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot, Zone: m.Zone,
-	}
-	if m.SilentNs != nil {
-		j.Silent = new(seconds(*m.SilentNs))
-	}
-	if m.ClockAheadNs != nil {
-		j.ClockAhead = new(seconds(*m.ClockAheadNs))
-	}
-	return j
-}
-
-// partitionCountsJSON counts the partitions of the node by their state.
-type partitionCountsJSON struct {
-	Owned         int32 `json:"owned"`
-	Unprotected   int32 `json:"unprotected"`
-	BelowReplicas int32 `json:"below_replicas"`
-	HandingOver   int32 `json:"handing_over"`
-	Replicas      int32 `json:"replicas"`
-	TakingOver    int32 `json:"taking_over"`
-	Divergent     int32 `json:"divergent"`
-	Lost          int32 `json:"lost"`
-}
-
-// lostRuleJSON is a rule that denies because counters are lost. Left is in seconds.
-type lostRuleJSON struct {
-	Domain string  `json:"domain"`
-	Rule   string  `json:"rule"`
-	Left   float64 `json:"left"`
-}
-
-// membersJSON is the answer of `sluice members -o json`.
-type membersJSON struct {
-	Self            string              `json:"self"`
-	Health          *limiter.Health     `json:"health,omitempty"`
-	Ring            string              `json:"ring"`
-	Partitions      int32               `json:"partitions"`
-	VoterSet        *setJSON            `json:"voter_set,omitempty"`
-	MayDecide       bool                `json:"may_decide"`
-	Reason          string              `json:"reason,omitempty"`
-	Unreached       []string            `json:"unreached,omitempty"`
-	PartitionCounts partitionCountsJSON `json:"partition_counts"`
-	LostRules       []lostRuleJSON      `json:"lost_rules,omitempty"`
-	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
-	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
-	ClockCorrection float64      `json:"clock_correction,omitempty"`
-	Members         []memberJSON `json:"members"`
-}
-
-func membersOf(r *adminv1alpha1.MembersResponse) membersJSON {
-	list := membersJSON{
-		Self: r.Self, Health: healthOf(r.Health), Ring: r.Ring, Partitions: r.Partitions, VoterSet: setOf(r.VoterSet), MayDecide: r.MayDecide,
-		Reason: r.Reason, Unreached: r.Unreached, ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
-		Members: make([]memberJSON, len(r.Members)), PartitionCounts: countsOf(r.PartitionCounts),
-	}
-	for _, x := range r.LostRules {
-		list.LostRules = append(list.LostRules, lostRuleJSON{x.Domain, x.Rule, seconds(x.LeftNs)})
-	}
-	for i, m := range r.Members {
-		list.Members[i] = memberOf(m)
-	}
-	return list
-}
-
-func countsOf(h *adminv1alpha1.PartitionCounts) partitionCountsJSON {
-	return partitionCountsJSON{
-		h.GetOwned(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetReplicas(), h.GetTakingOver(), h.GetDivergent(), h.GetLost(),
-	}
 }
 
 // membersText is the health, a table of the members, and how the node that answers stands.

@@ -105,62 +105,11 @@ func (f *statusFlags) key(k byte) bool { return k == ' ' }
 
 func (f *statusFlags) help() string { return "space look now   q quit" }
 
-// statusJSON is the answer of `sluice status -o json`.
-type statusJSON struct {
-	Health  *limiter.Health `json:"health"`
-	Members membersJSON     `json:"members"`
-	Nodes   []reportJSON    `json:"nodes"`
-	Missing []string        `json:"missing"`
-	Top     []topKeyJSON    `json:"top"`
-}
-
-// reportJSON is what a node reports of itself.
-type reportJSON struct {
-	Name            string              `json:"name"`
-	MayDecide       bool                `json:"may_decide"`
-	Reason          string              `json:"reason,omitempty"`
-	Rules           string              `json:"rules"`
-	RulesError      string              `json:"rules_error,omitempty"`
-	PartitionCounts partitionCountsJSON `json:"partition_counts"`
-	Files           []fileJSON          `json:"files"`
-	Insecure        []string            `json:"insecure"`
-}
-
-// fileJSON is the state of files that a node follows. Expires is Unix time, left out without a certificate.
-type fileJSON struct {
-	Label   string  `json:"label"`
-	Error   string  `json:"error,omitempty"`
-	Expires int64   `json:"expires,omitempty"`
-	Left    float64 `json:"left,omitempty"`
-}
-
-func statusOf(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse) statusJSON {
-	j := statusJSON{
-		Health: healthOf(r.GetMembers().GetHealth()), Members: membersOf(r.GetMembers()), Nodes: []reportJSON{}, Missing: orEmpty(r.Missing),
-		Top: topOf("limited", top).Keys,
-	}
-	for _, n := range r.Nodes {
-		report := reportJSON{
-			n.Name, n.MayDecide, n.Reason, n.Rules, n.RulesError, countsOf(n.PartitionCounts), []fileJSON{}, orEmpty(n.Insecure),
-		}
-		for _, x := range n.Files {
-			report.Files = append(report.Files, fileJSON{x.Label, x.Error, x.Expires, x.Left})
-		}
-		j.Nodes = append(j.Nodes, report)
-	}
+// statusOf is what is printed as JSON.
+func statusOf(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse) map[string]any {
+	j := jsonOf(r)
+	j["health"], j["top"] = jsonOf(r.GetMembers().GetHealth()), jsonOf(top)["keys"]
 	return j
-}
-
-// healthOf returns nil for that of an older version.
-func healthOf(h *adminv1alpha1.Health) *limiter.Health {
-	if h == nil {
-		return nil
-	}
-	out := &limiter.Health{Status: limiter.HealthStatus(h.GetStatus()), Summary: h.GetSummary(), Causes: []limiter.Cause{}}
-	for _, c := range h.GetCauses() {
-		out.Causes = append(out.Causes, limiter.Cause{Severity: limiter.Severity(c.Severity), Text: c.Text, Doc: c.Doc})
-	}
-	return out
 }
 
 // severityColours are those of causes, and of the summary: the worst cause's.
@@ -190,27 +139,9 @@ func causesText(h *adminv1alpha1.Health) string {
 			continue
 		}
 		label := fmt.Sprintf("  %-10s", strings.ToUpper(c.Severity))
-		for i, line := range wrapped(c.Text+"; see "+doc, 67) {
-			if i > 0 {
-				label = strings.Repeat(" ", len(label))
-			}
-			b.WriteString(paint(severityColours[c.Severity], label) + line + "\n")
-		}
+		b.WriteString(paint(severityColours[c.Severity], label) + wrap(c.Text+"; see "+doc, 67, strings.Repeat(" ", len(label))) + "\n")
 	}
 	return b.String()
-}
-
-// wrapped breaks text at spaces into lines of at most n columns, longer words excepted.
-func wrapped(text string, n int) (lines []string) {
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && width(line)+1+width(word) > n {
-			lines, line = append(lines, line), word
-			continue
-		}
-		line = strings.TrimPrefix(line+" "+word, " ")
-	}
-	return append(lines, line)
 }
 
 // statusText is the screen.

@@ -97,11 +97,18 @@ most denied keys: not counted or not shown (--top-keys)
 		t.Errorf("%s", out)
 	}
 	_, out, _ := cli("status", "--addr", addr, "-o", "json")
-	for _, part := range []string{`{"health":{"status":"degraded","summary":"Degraded: `, `"nodes":[{"name":"n1","may_decide":true,"rules":"0123456789",`,
-		`"rules_error":"line 3"`, `"insecure":["no --callers"]`, `"missing":["n3"],"top":[{"domain":"auth",`} {
-		if !strings.Contains(out, part) {
-			t.Errorf("no %s in %s", part, out)
-		}
+	want = `{"health":{"status":"degraded","summary":"Degraded: n3, a voter, has been silent for 12s","causes":[
+		{"severity":"warning","text":"n3, a voter, has been silent for 12s","doc":"https://example.com/docs/operate/troubleshooting.md#sluicemembermissing"},
+		{"severity":"notice","text":"n2: no --callers: every client that reaches the ports of 0.0.0.0 may check and reset any key","doc":"https://example.com/docs/operate/security.md#callers"}]},
+		"missing":["n3"],"top":[{"domain":"auth","descriptor":[{"key":"user","value":"a b"}],"rule":"login","per_second":12}],"nodes":[
+		{"name":"n1","may_decide":true,"rules":"0123456789","partition_counts":{"unprotected":3},"files":[{"label":"peer","left":0.5},{"label":"api","left":0.1}]},
+		{"name":"n2","rules":"0123456789","rules_error":"line 3","insecure":["no --callers"]}]}`
+	got := decoded(t, out).(map[string]any)
+	for _, f := range got["nodes"].([]any)[0].(map[string]any)["files"].([]any) {
+		delete(f.(map[string]any), "expires") // a time of this run
+	}
+	if delete(got, "members"); !sameJSON(got, decoded(t, want)) { // TestPrintMembers has those
+		t.Errorf("%s\nwant %s", out, want)
 	}
 	for health, want := range map[string]int{"healthy": 0, "stale_rules": exitNoVerdict, "no_quorum": exitDenied} {
 		s.status.Members.Health = &adminv1alpha1.Health{Status: health, Summary: "X: y"}
@@ -111,6 +118,16 @@ most denied keys: not counted or not shown (--top-keys)
 	}
 	if code, _, _ := cli("status", "--addr", "127.0.0.1:1", "--timeout", "1s"); code != exitNoAnswer {
 		t.Errorf("nobody there: exit code %d", code)
+	}
+}
+
+// TestStatusOfMissingProtection: a healthy node that runs without a protection says so.
+func TestStatusOfMissingProtection(t *testing.T) {
+	c := testConfig(t)
+	c.Admin.Addr, c.Admin.Anywhere = "127.0.0.1:0", true
+	code, out, errs := cli("status", "--addr", startNode(t, c).grpc)
+	if code != 0 || !strings.HasPrefix(out, "Healthy: ") || !strings.Contains(out, "\n  NOTICE    n1: --admin-anywhere: the operators' token is sent to ") {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 }
 

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 )
 
@@ -25,20 +24,18 @@ const red, green, yellow, bold, dim = "31", "32", "33", "1", "2"
 // paint colours text. fprint takes the colour out where there is no terminal for it.
 func paint(colour, text string) string { return "\x1b[" + colour + "m" + text + "\x1b[0m" }
 
-var painted = regexp.MustCompile("\x1b\\[[0-9]*m")
-
 // fprint prints text. On a terminal it folds lines that are too long, and colours it unless NO_COLOR is set.
 func fprint(w io.Writer, text string) error {
 	if !coloured(w) {
-		text = painted.ReplaceAllString(text, "")
+		text = ansi.Strip(text)
 	}
 	if tty, ok := terminal(w); ok {
 		wide, _ := sizeOf(tty)
-		var b strings.Builder
-		for line := range strings.Lines(text) {
-			b.WriteString(fold(line, wide))
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			lines[i] = fold(line, wide)
 		}
-		text = b.String()
+		text = strings.Join(lines, "\n")
 	}
 	_, err := io.WriteString(w, text)
 	return err
@@ -51,70 +48,21 @@ func coloured(w io.Writer) bool {
 	return isTerminal && none == "" && kind != "dumb"
 }
 
-// columns is the number of columns that r takes, 2 for wide runes of East Asia and pictures.
-func columns(r rune) int {
-	if r >= 0x1100 && (r <= 0x115f || r >= 0x2e80) {
-		return 2
-	}
-	return 1
+// wrap breaks text at spaces, so that no line is longer than n columns, and indents all lines but the first.
+func wrap(text string, n int, indent string) string {
+	const keep = "\ue000" // for a hyphen, which is no place to break: it may begin a flag
+	text = ansi.Wrap(strings.ReplaceAll(text, "-", keep), n, "")
+	return strings.NewReplacer("\n", "\n"+indent, keep, "-").Replace(text)
 }
 
-// width is the number of columns that text takes, without colours.
-func width(text string) (n int) {
-	for _, r := range painted.ReplaceAllString(text, "") {
-		n += columns(r)
-	}
-	return n
-}
-
-// cut shortens a line to n columns, with colours or without.
-func cut(line string, n int) string {
-	if width(line) <= n {
-		return line
-	}
-	var b strings.Builder
-	for left := n - 1; line != ""; {
-		if colour := painted.FindString(line); colour != "" && strings.HasPrefix(line, colour) {
-			b.WriteString(colour)
-			line = line[len(colour):]
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(line)
-		if left -= columns(r); left < 0 {
-			break
-		}
-		b.WriteString(line[:size])
-		line = line[size:]
-	}
-	return b.String() + "…\x1b[0m"
-}
-
-// fold breaks a line at spaces, so that no part is longer than n columns. Further parts are indented.
+// fold wraps a line to n columns. Further lines are indented.
 func fold(line string, n int) string {
 	const indent = "    "
-	var b strings.Builder
-	for width(strings.TrimSuffix(line, "\n")) > n && n > 2*len(indent) {
-		at, space, used := 0, 0, 0
-		for at < len(line) {
-			if colour := painted.FindStringIndex(line[at:]); colour != nil && colour[0] == 0 {
-				at += colour[1]
-				continue
-			}
-			r, size := utf8.DecodeRuneInString(line[at:])
-			if used += columns(r); used > n {
-				break
-			}
-			if at += size; r == ' ' && used > len(indent) {
-				space = at
-			}
-		}
-		if space > 0 {
-			at = space
-		}
-		b.WriteString(strings.TrimRight(line[:at], " ") + "\n")
-		line = indent + strings.TrimLeft(line[at:], " ")
+	if ansi.StringWidth(line) <= n || n <= 2*len(indent) {
+		return line
 	}
-	return b.String() + line
+	first, _, _ := strings.Cut(wrap(line, n, ""), "\n")
+	return first + "\n" + indent + wrap(strings.TrimLeft(line[len(first):], " "), n-len(indent), indent)
 }
 
 // sizeOf returns the columns and lines of a terminal.
@@ -132,25 +80,23 @@ type grid struct{ strings.Builder }
 // String returns the aligned lines.
 func (g *grid) String() string {
 	var widths []int
-	var rows [][]string
-	for line := range strings.Lines(g.Builder.String()) {
-		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		for i, c := range cells[:len(cells)-1] {
-			if i == len(widths) {
-				widths = append(widths, 0)
+	lines := strings.Split(strings.TrimSuffix(g.Builder.String(), "\n"), "\n")
+	for _, align := range []bool{false, true} {
+		for i, line := range lines {
+			cells := strings.Split(line, "\t")
+			for j, c := range cells[:len(cells)-1] {
+				if j == len(widths) {
+					widths = append(widths, 0)
+				}
+				widths[j] = max(widths[j], ansi.StringWidth(c)+2)
+				cells[j] += strings.Repeat(" ", widths[j]-ansi.StringWidth(c))
 			}
-			widths[i] = max(widths[i], width(c))
+			if align {
+				lines[i] = strings.Join(cells, "")
+			}
 		}
-		rows = append(rows, cells)
 	}
-	var b strings.Builder
-	for _, cells := range rows {
-		for i, c := range cells[:len(cells)-1] {
-			b.WriteString(c + strings.Repeat(" ", widths[i]-width(c)+2))
-		}
-		b.WriteString(cells[len(cells)-1] + "\n")
-	}
-	return b.String()
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // bar is a bar of n columns that is full to a share of 0 to 1.
@@ -211,8 +157,8 @@ func (p progress) show(passed, all time.Duration, text string) {
 	wide, _ := sizeOf(p.out)
 	left := max(0, all-passed).Round(time.Second)
 	line := fmt.Sprintf("[%s] %v, %v left: %s", bar(float64(passed)/float64(max(1, all)), 16), passed.Round(time.Second), left, text)
-	if line = cut(line, wide-1); !coloured(p.out) {
-		line = painted.ReplaceAllString(line, "")
+	if line = ansi.Truncate(line, wide-1, "…"); !coloured(p.out) {
+		line = ansi.Strip(line)
 	}
 	fmt.Fprint(p.out, "\r\x1b[K", line)
 }
@@ -324,11 +270,11 @@ func frame(text, help string, wide, high int, colour bool) string {
 	}
 	lines = append(lines, paint(dim, help))
 	for i, l := range lines[:min(len(lines), high)] {
-		lines[i] = cut(l, wide) + "\x1b[K"
+		lines[i] = ansi.Truncate(l, wide, "…") + "\x1b[K"
 	}
 	out := strings.Join(lines[:min(len(lines), high)], "\r\n")
 	if !colour {
-		out = painted.ReplaceAllString(out, "")
+		out = ansi.Strip(out)
 	}
 	return "\x1b[H" + out
 }

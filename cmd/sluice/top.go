@@ -107,7 +107,9 @@ func (f *topFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return write(out, f.output, f.text(by, res), topOf(by, res))
+	j := jsonOf(res)
+	j["by"] = by
+	return write(out, f.output, f.text(by, res), j)
 }
 
 func (f *topFlags) request() *adminv1alpha1.TopRequest {
@@ -139,42 +141,6 @@ func (f *topFlags) key(k byte) (again bool) {
 func (f *topFlags) help() string {
 	return "l limited  f frequent   sort by: r rate  c count  d domain  k key   q quit"
 }
-
-// topJSON is the answer of `sluice top -o json`. Covers is in seconds.
-type topJSON struct {
-	By      string       `json:"by"`
-	Covers  float64      `json:"covers"`
-	Keys    []topKeyJSON `json:"keys"`
-	Nodes   []string     `json:"nodes"`
-	Missing []string     `json:"missing"`
-}
-
-type topKeyJSON struct {
-	Domain     string         `json:"domain"`
-	Descriptor []topEntryJSON `json:"descriptor"`
-	Rule       string         `json:"rule,omitempty"`
-	Cut        bool           `json:"cut,omitempty"`
-	Count      uint64         `json:"count"`
-	Error      uint64         `json:"error,omitempty"`
-	PerSecond  float64        `json:"per_second"`
-}
-
-type topEntryJSON struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-}
-
-// topOf is res, which may be nil.
-func topOf(by string, res *adminv1alpha1.TopResponse) topJSON {
-	top := topJSON{by, seconds(res.GetCoversNs()), []topKeyJSON{}, orEmpty(res.GetNodes()), orEmpty(res.GetMissing())}
-	for _, k := range res.GetKeys() {
-		top.Keys = append(top.Keys, topKeyJSON{k.Domain, entriesOf(k.Descriptor_), k.Rule, k.Cut, k.Count, k.Error, k.PerSecond})
-	}
-	return top
-}
-
-// orEmpty is list, which JSON shall not have as null.
-func orEmpty(list []string) []string { return append([]string{}, list...) }
 
 // text is the totals and the table of keys.
 func (f *topFlags) text(by string, res *adminv1alpha1.TopResponse) string {

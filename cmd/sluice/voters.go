@@ -50,9 +50,7 @@ Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return err
 			}
-			return write(cmd.OutOrStdout(), f.output, "founded a new cluster\n"+setText(resp.VoterSet), struct {
-				VoterSet *setJSON `json:"voter_set,omitempty"`
-			}{setOf(resp.VoterSet)})
+			return write(cmd.OutOrStdout(), f.output, "founded a new cluster\n"+setText(resp.VoterSet), jsonOf(resp))
 		},
 	}
 	f.registerOperator(cmd)
@@ -109,10 +107,7 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 				return err
 			}
 			told := orDash(strings.Join(resp.Told, ", "))
-			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("accepted the loss of %d partitions; told %s\n", resp.Partitions, told), struct {
-				Partitions int32    `json:"partitions"`
-				Told       []string `json:"told,omitempty"`
-			}{resp.Partitions, resp.Told})
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("accepted the loss of %d partitions; told %s\n", resp.Partitions, told), jsonOf(resp))
 		},
 	}
 	f.registerOperator(cmd)

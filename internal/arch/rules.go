@@ -114,6 +114,7 @@ var homes = []struct{ path, homes, test, why string }{
 	{"golang.org/x/sys", "cluster internal/faultnet", "cmd/sluice",
 		"the clock that runs while the machine sleeps, and tests' networks and terminals: the standard library reads and makes none of them"},
 	{"golang.org/x/term", "cmd", "", "the size of a terminal, and its keys: packages print nothing"},
+	{"github.com/charmbracelet/x/ansi", "cmd", "", "how wide text with colours is on a terminal, and where to break it"},
 	{"golang.org/x/net", "internal/rawh2", "", "tests speak HTTP/2 frame by frame, as no client that behaves does"},
 	{"github.com/spf13/cobra", "cmd", "", "commands and flags belong to the binary; packages take a Config"},
 	{"github.com/spf13/pflag", "cmd", "", "as cobra"},

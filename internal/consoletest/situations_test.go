@@ -253,6 +253,15 @@ func TestElsewhere(t *testing.T) {
 	b.looks("elsewhere")
 }
 
+// TestNotices: a healthy cluster that runs without a protection says so, and that it is a notice.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	b := open(t, startCluster(t, "--admin-addr", "127.0.0.1:0", "--admin-anywhere")[0], 1280, 860, false)
+	b.shows("#status", "Healthy")
+	b.shows("#causes", "Notice: n1: --admin-anywhere: the operators' token is sent to")
+	b.looks("notices")
+}
+
 // TestPod: in Kubernetes, it says how to reach the pod.
 func TestPod(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")

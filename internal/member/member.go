@@ -59,7 +59,9 @@ type Standing struct {
 
 // Clocks compares a node's clock with the voters'.
 type Clocks struct {
-	// Known: the clocks of a majority of the voters are known. Agree: those of a majority differ by at most --max-clock-skew.
+	// MaxSkew is --max-clock-skew.
+	MaxSkew time.Duration
+	// Known: the clocks of a majority of the voters are known. Agree: those of a majority differ by at most MaxSkew.
 	Known, Agree bool
 	// Ahead is how far the node's clock is ahead of the median of those that agree, 0 if none do.
 	Ahead time.Duration

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // together starts nodes n1 to n<count> that join the first.
@@ -151,4 +153,21 @@ func TestForgetByHand(t *testing.T) {
 	await(t, "holding all", func() bool { return nodes[0].holding() == 1021 && nodes[0].cluster.Stats().HasQuorum })
 	nodes[0].Hurry()
 	nodes[1].Hurry()
+}
+
+// TestOwnClockSkew: a node judges clocks by its own --max-clock-skew.
+func TestOwnClockSkew(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	c.MaxClockSkew = 3 * time.Second
+	m := startNode(t, c).service.Members(t.Context())
+	for _, off := range []struct {
+		ahead time.Duration
+		want  limiter.HealthStatus
+	}{{2900 * time.Millisecond, limiter.Healthy}, {3100 * time.Millisecond, limiter.Degraded}} {
+		m.Members[0].Ahead = &off.ahead
+		if h := limiter.JudgeHealth(m, nil, nil); h.Status != off.want {
+			t.Errorf("a clock that is off by %v: %+v", off.ahead, h)
+		}
+	}
 }

@@ -182,7 +182,7 @@ func operatorsTools(level *slog.LevelVar, log *slog.Logger) *http.ServeMux {
 
 // ParseLevel reads debug, info, warn or error.
 func ParseLevel(text string) (l slog.Level, err error) {
-	if err := l.UnmarshalText([]byte(text)); err != nil {
+	if err := l.UnmarshalText([]byte(text)); err != nil || strings.ContainsAny(text, "+-") { // error+4 would hide errors
 		return 0, fmt.Errorf("%q is none of debug, info, warn, error", text)
 	}
 	return l, nil

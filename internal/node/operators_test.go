@@ -431,6 +431,7 @@ func TestLogLevel(t *testing.T) {
 		{"PUT", "debug\n", 200, "debug\n", slog.LevelDebug},
 		{"GET", "", 200, "debug\n", slog.LevelDebug},
 		{"PUT", "loud", 400, `"loud" is none of`, slog.LevelDebug},
+		{"PUT", "error+4", 400, `"error+4" is none of`, slog.LevelDebug}, // it would hide errors
 		{"PUT", strings.Repeat("x", 100), 400, "want one of", slog.LevelDebug},
 		{"POST", "error", 405, "", slog.LevelDebug},
 		{"PUT", "ERROR", 200, "error\n", slog.LevelError},

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -109,7 +110,11 @@ func (e endpoint) mount(mux *http.ServeMux) {
 	})
 	mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
-		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
+		want := "want " + allow
+		if e.method == http.MethodPost && strings.HasPrefix(e.path, "/v1/") {
+			want += ` with a check as JSON, for example: curl -d '{"domain":"auth","descriptor":["user=ann"]}' http://127.0.0.1:7461` + e.path
+		}
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, want))
 	})
 }
 

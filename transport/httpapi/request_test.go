@@ -160,6 +160,14 @@ func TestBadChecks(t *testing.T) {
 	}
 }
 
+// A limit without its period: the error has an example.
+func TestNoPeriod(t *testing.T) {
+	_, m := post(t, newAPI(t, newLimiter(t, apitest.NewNode(t))), user("x", `,"limits":[{"count":1}]`), http.StatusBadRequest)
+	if m["detail"] != "limits[0].period: is missing; give the time that count is for, for example 60 seconds" {
+		t.Errorf("%v", m)
+	}
+}
+
 func TestBodyLimit(t *testing.T) {
 	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	fits := user("x", "")

@@ -49,7 +49,7 @@ function banner(level, status, causes) {
   if ($("causes").dataset.content === content) return;
   $("causes").dataset.content = content;
   const linked = (c, i) => c.doc && causes.findIndex((other) => other.doc === c.doc) === i; // each page once
-  $("causes").replaceChildren(...causes.map((c, i) => el("li", { "data-severity": c.severity }, c.text, linked(c, i) ? el("a", { href: c.doc, rel: "noreferrer" }, "What to do") : null)));
+  $("causes").replaceChildren(...causes.map((c, i) => el("li", { "data-severity": c.severity }, c.severity === "notice" ? "Notice: " : null, c.text, linked(c, i) ? el("a", { href: c.doc, rel: "noreferrer" }, "What to do") : null)));
 }
 
 // drawBanner says how the cluster is, and whether that is still so.
