@@ -63,6 +63,15 @@ func TestCausesAreExplained(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ command, addr, want string }{
+		{"bench --api http", secured.http, "the port has TLS: give --ca"},
+		{"audit --answer-within 300ms", plain.http, "give the node's gRPC port, 7460 by default"},
+	} {
+		code, out, errs := cli(append(strings.Fields(c.command), "--duration", "1s", "--addr", c.addr)...)
+		if code != exitNoAnswer || out != "" || !strings.HasPrefix(errs, "sluice: "+c.addr+": ") || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit code %d, %q, %q, want %q", c.command, code, out, errs, c.want)
+		}
+	}
 }
 
 // TestNoDNSServer: whatever keeps a DNS server from answering, the address of the node is not at fault.

@@ -248,6 +248,27 @@ func TestAnotherSecret(t *testing.T) {
 	}
 }
 
+// TestJoinAtAnotherPort: a node whose --join names another port than that of gossip is not ready, and says which port is wanted.
+func TestJoinAtAnotherPort(t *testing.T) {
+	t.Parallel()
+	first := startNode(t, testConfig(t))
+	for name, target := range map[string]net.Listener{"gRPC": first.listen.grpc, "HTTP": first.listen.http} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testConfig(t)
+			s.Name, s.Join, s.BootstrapExpect = "n2", []string{target.Addr().String()}, 3
+			n := startNodeUnready(t, s)
+			await(t, "told", func() bool {
+				ok, reasons := n.Ready()
+				return !ok && strings.Contains(strings.Join(reasons, "; "), "gossip port") && strings.Contains(strings.Join(reasons, "; "), "7463 by default")
+			})
+			if owned := n.cluster.Stats().Partitions.Owned; owned != 0 {
+				t.Errorf("it owns %d partitions", owned)
+			}
+		})
+	}
+}
+
 const (
 	keyOne = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=\n"
 	keyTwo = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=\n"
