@@ -291,7 +291,7 @@ func rejection(err error) string {
 	case has("placement is"):
 		return text[max(0, strings.Index(text, "its ")):]
 	case has("not encrypted"):
-		return "it does not encrypt gossip: it is no gossip port (7463 by default), or its node has no --secret-file and no --gossip-keyring (" + text + ")"
+		return "it does not encrypt gossip: give the gossip port in --join, 7463 by default, or its node the same --secret-file and --gossip-keyring (" + text + ")"
 	case has("encrypt", "decrypt"):
 		return "secret or keyring differs: give all nodes the same --secret-file and --gossip-keyring (" + text + ")"
 	case has("msgType", "unsupported", "msgpack", "missing message type"):

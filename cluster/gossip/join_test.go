@@ -48,7 +48,7 @@ func TestTargetsThatDoNotAnswer(t *testing.T) {
 // TestRejection: what is wrong with a join target that answers, by memberlist's texts; one that does not answer rejects nothing.
 func TestRejection(t *testing.T) {
 	for text, want := range map[string]string{
-		"encryption is configured but remote state is not encrypted":             "it is no gossip port (7463 by default), or its node has no --secret-file",
+		"encryption is configured but remote state is not encrypted":             "give the gossip port in --join, 7463 by default, or its node the same",
 		"no installed keys could decrypt the message":                            "secret or keyring differs: give all nodes the same --secret-file",
 		"received invalid msgType (0), expected pushPullMsg (6)":                 "it is no gossip port: give the gossip port in --join, 7463 by default",
 		"read tcp 10.0.0.1:40170->10.0.0.2:7463: read: connection reset by peer": "secret or keyring differs (give all nodes",
