@@ -198,7 +198,7 @@ func problem(a answer) error {
 	text := http.StatusText(a.status)
 	if json.Unmarshal(a.body, &p) == nil {
 		text = cmp.Or(p.Detail, p.Title, text)
-	} else if line, _, _ := strings.Cut(string(a.body), "\n"); len(line) < 200 { // a port that is not HTTP's
+	} else if line, _, _ := strings.Cut(string(a.body), "\n"); len(line) < 200 && !strings.HasPrefix(line, "<") { // of net/http, not a proxy's page
 		text = cmp.Or(line, text)
 	}
 	if p.Field != "" {
