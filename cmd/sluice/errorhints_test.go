@@ -70,7 +70,7 @@ func TestCausesAreExplained(t *testing.T) {
 	}
 	for _, c := range []struct{ command, addr, want string }{
 		{"bench --api http", secured.http, "the port has TLS: give --ca"},
-		{"audit --answer-within 300ms", plain.http, "give the node's gRPC port, 7460 by default"},
+		{"audit --answer-within 2s", plain.http, "give the node's gRPC port, 7460 by default"},
 	} {
 		code, out, errs := cli(append(strings.Fields(c.command), "--duration", "1s", "--addr", c.addr)...)
 		if code != exitNoAnswer || out != "" || !strings.HasPrefix(errs, "sluice: "+c.addr+": ") || !strings.Contains(errs, c.want) {
