@@ -181,9 +181,6 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 	if text := out.String(); strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 || !strings.Contains(text, "\nHealthy") {
 		t.Errorf("want a healthy cluster, five checks allowed and one denied:\n%s", text)
 	}
-	if !strings.Contains(out.String(), "They agree:\nHealthy: 3 of 3 nodes serve") {
-		t.Errorf("want a healthy cluster:\n%s", out)
-	}
 	t.Logf("%s", out.String())
 	return cmd
 }
