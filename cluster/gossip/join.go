@@ -216,6 +216,9 @@ func (j *joiner) note(target string, err error) {
 		return
 	}
 	text := strings.TrimPrefix(err.Error(), "failed to join "+target+": ")
+	if strings.HasPrefix(text, "read ") && strings.Contains(text, "timeout") {
+		text = "it accepts connections and sends no gossip: is it the gossip port, 7463 by default? (" + text + ")"
+	}
 	j.log.Debug("join target does not answer", "target", target, "error", text)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -251,7 +254,7 @@ func (j *joiner) judge(a *attempt, err error) {
 	}
 	text := fmt.Sprintf("%s (--join %s): %s", a.address, a.target, why)
 	j.mu.rejected[a.address] = text
-	if j.quiet.Allow(time.Now(), text) {
+	if j.quiet.Allow(time.Now(), a.address) { // not text, which has the ports of connections
 		j.log.Error("rejected by a join target: this node is not part of that cluster, and is not ready until this is cured",
 			"address", a.address, "target", a.target, "reason", why)
 	}
@@ -287,6 +290,8 @@ func rejection(err error) string {
 		return ""
 	case has("placement is"):
 		return text[max(0, strings.Index(text, "its ")):]
+	case has("not encrypted"):
+		return "it does not encrypt gossip: give the gossip port in --join, 7463 by default, or its node the same --secret-file and --gossip-keyring (" + text + ")"
 	case has("encrypt", "decrypt"):
 		return "secret or keyring differs: give all nodes the same --secret-file and --gossip-keyring (" + text + ")"
 	case has("msgType", "unsupported", "msgpack", "missing message type"):

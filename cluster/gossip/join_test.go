@@ -45,6 +45,24 @@ func TestTargetsThatDoNotAnswer(t *testing.T) {
 	})
 }
 
+// TestRejection: what is wrong with a join target that answers, by memberlist's texts; one that does not answer rejects nothing.
+func TestRejection(t *testing.T) {
+	for text, want := range map[string]string{
+		"encryption is configured but remote state is not encrypted":             "give the gossip port in --join, 7463 by default, or its node the same",
+		"no installed keys could decrypt the message":                            "secret or keyring differs: give all nodes the same --secret-file",
+		"received invalid msgType (0), expected pushPullMsg (6)":                 "it is no gossip port: give the gossip port in --join, 7463 by default",
+		"read tcp 10.0.0.1:40170->10.0.0.2:7463: read: connection reset by peer": "secret or keyring differs (give all nodes",
+		"dial tcp 10.0.0.2:7463: connect: connection refused":                    "",
+		"read tcp 10.0.0.1:40170->10.0.0.2:7461: i/o timeout":                    "",
+		`resolve "nowhere": lookup nowhere: no such host`:                        "",
+		"admit: its placement is 2, ours is 1: they would differ":                "its placement is 2",
+	} {
+		if got := rejection(errors.New(text)); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestReadyGivesUpWithItsContext(t *testing.T) {
 	simulate(t, func(w *simulation) {
 		n := w.open("n", address(1), w.config("n", address(7)))

@@ -51,7 +51,8 @@ func (w *libraryLines) Write(line []byte) (int, error) {
 	switch {
 	case hasAny(line, undecrypted):
 		w.malformed.Add(1)
-		w.warn(line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
+		w.warn(line, "gossip cannot be decrypted: secret or keyring differs, or --join names a port that is not for gossip; "+
+			"give all nodes the same --secret-file and --gossip-keyring")
 	case hasAny(line, noise):
 		w.malformed.Add(1)
 		w.warn(line, "a message on the gossip port is not gossip")

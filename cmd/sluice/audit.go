@@ -133,7 +133,7 @@ func (f *auditFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	if f.discover {
 		d, err := audit.Discover(ctx, targets, f.answerWithin, c.DialOptions...)
 		if err != nil {
-			return noAnswer(strings.Join(f.addrs, ", "), err)
+			return noAnswer(strings.Join(targets, ", "), err)
 		}
 		defer d.Close()
 		c.Targets, c.Failed = d.Targets, d.Failed
@@ -167,7 +167,7 @@ func (f *auditFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	}
 	switch {
 	case errors.Is(err, audit.ErrNoNode):
-		return noAnswer(strings.Join(f.addrs, ", "), err)
+		return noAnswer(strings.Join(targets, ", "), err)
 	case err != nil:
 		return &codedError{exitDenied, err}
 	}

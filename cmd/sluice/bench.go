@@ -196,12 +196,13 @@ func (f *benchFlags) open(kind *api.Kind, secured *tls.Config) (api.API, error) 
 	if kind.HTTP {
 		port = defaultHTTPPort
 	}
-	for _, a := range f.addrs {
+	for i, a := range f.addrs {
 		if a == "" {
 			return nil, errors.New("addr: an address is empty")
 		}
-		c.Addrs = append(c.Addrs, withPort(a, port))
+		f.addrs[i] = withPort(a, port)
 	}
+	c.Addrs = f.addrs
 	if len(f.limits) != 1 || f.limits[0] != byRules {
 		for _, text := range f.limits {
 			l, err := parseBenchLimit(text)

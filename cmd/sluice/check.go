@@ -76,7 +76,7 @@ func (f *clientFlags) asOperator() bool { return f.operator && f.token.source() 
 
 // way returns the operators' socket or admin port of the node, if it runs on this machine as this user.
 func (f *clientFlags) way() (operators.Way, bool) {
-	return operators.Find(f.operatorsDir, withPort(f.node(), defaultGRPCPort))
+	return operators.Find(f.operatorsDir, f.node())
 }
 
 // noWay ends an error of a command that has found no operators' socket.
@@ -86,7 +86,7 @@ func (f *clientFlags) noWay() string {
 		dirs = []string{f.operatorsDir}
 	}
 	return fmt.Sprintf(" (no operators' socket of a node at %s is in %s: run this where the node runs, as the same user, or name its --operators-dir)",
-		withPort(f.node(), defaultGRPCPort), strings.Join(dirs, ", "))
+		f.node(), strings.Join(dirs, ", "))
 }
 
 // defaultGRPCPort is the default of --grpc-port.
@@ -145,21 +145,18 @@ func operate[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req 
 	return resp, cmp.Or(err, rejected)
 }
 
-// node returns the address of the first node that accepts connections, or else the last one.
+// node returns the address, with its port, of the first node that accepts connections, or else the last one.
 func (f *clientFlags) node() string {
 	for len(f.addrs) > 1 && !answers(withPort(f.addrs[0], defaultGRPCPort), f.timeout/time.Duration(len(f.addrs))) {
 		f.addrs = f.addrs[1:]
 	}
 	f.addrs = f.addrs[:min(len(f.addrs), 1)]
-	if len(f.addrs) == 0 {
-		return ""
-	}
-	return f.addrs[0]
+	return withPort(strings.Join(f.addrs, ""), defaultGRPCPort)
 }
 
 // connect connects to the node and runs call, whose errors end the process with exitNoAnswer.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
-	target, options := withPort(f.node(), defaultGRPCPort), f.token.dialOptions()
+	target, options := f.node(), f.token.dialOptions()
 	secured, err := f.tls.dialOption()
 	if err != nil {
 		return usageError(err)

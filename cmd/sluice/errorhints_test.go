@@ -32,6 +32,11 @@ func TestCausesAreExplained(t *testing.T) {
 	}
 	closed.Close()
 	other := newPapers(t)
+	for _, command := range []string{"check --domain auth a=b", "audit --answer-within 100ms", "bench"} {
+		if _, _, errs := cli(append(strings.Fields(command), "--addr", "127.0.0.99")...); !strings.HasPrefix(errs, "sluice: 127.0.0.99:7460: nothing listens there") {
+			t.Errorf("%s, without a port: %q", command, errs)
+		}
+	}
 
 	for _, c := range []struct {
 		name, addr string
@@ -61,6 +66,15 @@ func TestCausesAreExplained(t *testing.T) {
 			if !strings.Contains(errs, c.want) || !strings.HasPrefix(errs, "sluice: "+c.addr+": ") || strings.Contains(errs, "rpc error") || strings.Contains(errs, "desc =") {
 				t.Errorf("%s, %s: %q, want the address and %q", c.name, command[0], errs, c.want)
 			}
+		}
+	}
+	for _, c := range []struct{ command, addr, want string }{
+		{"bench --api http", secured.http, "the port has TLS: give --ca"},
+		{"audit --answer-within 2s", plain.http, "give the node's gRPC port, 7460 by default"},
+	} {
+		code, out, errs := cli(append(strings.Fields(c.command), "--duration", "1s", "--addr", c.addr)...)
+		if code != exitNoAnswer || out != "" || !strings.HasPrefix(errs, "sluice: "+c.addr+": ") || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit code %d, %q, %q, want %q", c.command, code, out, errs, c.want)
 		}
 	}
 }

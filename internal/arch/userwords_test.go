@@ -12,6 +12,22 @@ import (
 // maxUserWords bounds the documentation of users: README, start, use and operate, without generated references.
 const maxUserWords = 32_000
 
+// TestLimitations: the page of limitations names what users of other rate limiters look for and do not find.
+func TestLimitations(t *testing.T) {
+	page, err := os.ReadFile("../../docs/start/limitations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lacking := range []string{
+		"no version, image, package or Go module", "client libraries | Go only", "one region", "xDS", "statsd", "`detailed_metric`", "`value_to_metric`",
+		"maximum age of connections", "Unix socket",
+	} {
+		if !strings.Contains(string(page), lacking) {
+			t.Errorf("docs/start/limitations.md does not name %q: take it out here if sluice has it now", lacking)
+		}
+	}
+}
+
 // TestUserWords: documentation that grows is read less. What only developers need belongs in docs/internals. -v lists the pages.
 func TestUserWords(t *testing.T) {
 	pages := []string{"../../README.md"}

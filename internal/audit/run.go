@@ -118,7 +118,7 @@ func (c *caller) probe(ctx context.Context) error {
 			_, err = to.client.Nodes(attempt, &sluicev1.NodesRequest{})
 			cancel()
 			switch status.Code(err) {
-			case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // the last: another port than that of the API
 			default:
 				c.nodes.newRound()
 				return nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +70,7 @@ type watch struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 	report *audit.Report
+	checks atomic.Int64 // that have ended
 }
 
 // audit begins to ask what c says of the nodes that targets returns, until it is ended or
@@ -92,6 +94,7 @@ func (l *lab) audit(name string, c audit.Config, targets func() []*labNode) *wat
 	if c.Duration == 0 {
 		c.Duration = 5 * time.Minute
 	}
+	c.Progress = func(p audit.Progress) { a.checks.Store(p.Checks) }
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
 	a.done.Go(func() {

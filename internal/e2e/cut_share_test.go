@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +24,12 @@ func TestCutOff(t *testing.T) {
 	all := func() []*labNode { return nodes }
 	small := l.audit("small", audit.Config{Specs: cutSpecs(1000), Rate: 4000, Callers: 16}, all)
 	huge := l.audit("huge", audit.Config{Specs: hugeSpecs(), Rate: 1000, Callers: 8}, all)
-	<-time.After(2 * time.Second) // keys have been asked for some times
+	eventually(t, 20*time.Second, "keys have been asked for some times", func() error {
+		if s, h := small.checks.Load(), huge.checks.Load(); s < 4000 || h < 1000 {
+			return fmt.Errorf("%d and %d checks", s, h)
+		}
+		return nil
+	})
 
 	var healed atomic.Bool
 	var late *watch

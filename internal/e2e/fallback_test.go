@@ -83,12 +83,26 @@ func TestFirstMoment(t *testing.T) {
 func TestWokenProcess(t *testing.T) {
 	t.Parallel()
 	nodes := cluster(t, 3, "")
+	sent := func() (counters float64) {
+		for _, n := range nodes {
+			counters += n.metric("sluice_transferred_counters_total")
+		}
+		return counters
+	}
+	before := sent()
 	for i := range spentKeys {
 		resp, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
 		if err != nil || !resp.Decisions[0].Allowed {
 			t.Fatalf("spending key %d: %v, %v", i, resp, err)
 		}
 	}
+	// A pause may lose what 50 ms admit, as a crash may.
+	eventually(t, quiet, "replicas have what was spent", func() error {
+		if n := sent() - before; n < spentKeys {
+			return fmt.Errorf("%v of %d counters were sent", n, spentKeys)
+		}
+		return nil
+	})
 	h := &early{node: nodes[2]}
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -96,7 +110,6 @@ func TestWokenProcess(t *testing.T) {
 		all.Go(func() { h.overGRPC(ctx, i) })
 		all.Go(func() { h.overHTTP(ctx, i) })
 	}
-	<-time.After(200 * time.Millisecond) // replicas have what was spent: a pause may lose what 50 ms admit, as a crash may
 	for range 2 {
 		nodes[2].signal(syscall.SIGSTOP)
 		<-time.After(2 * time.Second) // how long it is stopped is what is tested

@@ -164,6 +164,7 @@ func runReadmeCommand(t *testing.T, line string, base int) {
 func runDemo(t *testing.T, base int) *exec.Cmd {
 	t.Helper()
 	cmd := command(fmt.Sprintf("bin/sluice demo --port %d", base))
+	cmd.Dir = t.TempDir() // where there are no rules: it has its own
 	out := &logBuffer{}
 	cmd.Stdout = out
 	startCommand(t, cmd)

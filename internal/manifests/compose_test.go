@@ -2,8 +2,11 @@ package manifests
 
 import (
 	"bytes"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +87,35 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	want(len(file.Services) == 3, "%d services, want 3", len(file.Services))
+}
+
+// TestUpUsedPort: up names an address at which something listens already, before it starts a container.
+func TestUpUsedPort(t *testing.T) {
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"up", "nodes"} {
+		text, err := os.ReadFile(root + "/deploy/compose/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := strings.ReplaceAll(string(text), "127.0.0.1:7481", used.Addr().String())
+		write(name, regexp.MustCompile(`127\.0\.0\.1:74\d\d\b`).ReplaceAllString(last, "127.0.0.1:1")) // where nothing listens
+	}
+	write("docker", "#!/bin/sh\ncase \"$*\" in *version*|*\" ps \"*) ;; *) echo docker \"$@\"; exit 1 ;; esac\n") // it has no containers
+	up := exec.Command("bash", filepath.Join(dir, "up"))
+	up.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	if out, err := up.CombinedOutput(); err == nil || string(out) != "something listens on "+used.Addr().String()+", perhaps the nodes of make run: stop it first\n" {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // TestDockerfile: the image holds the binary and CA certificates, runs it without root, and exposes its ports.

@@ -14,7 +14,8 @@ import (
 // shut is a listener that drops every connection as long as it is shut.
 type shut struct {
 	net.Listener
-	open *atomic.Bool
+	open    *atomic.Bool
+	dropped *atomic.Int64
 }
 
 func (l shut) Accept() (net.Conn, error) {
@@ -23,6 +24,7 @@ func (l shut) Accept() (net.Conn, error) {
 		if err != nil || l.open.Load() {
 			return conn, err
 		}
+		l.dropped.Add(1)
 		conn.Close()
 	}
 }
@@ -32,15 +34,16 @@ func (l shut) Accept() (net.Conn, error) {
 func TestPeerPortsClosed(t *testing.T) {
 	t.Parallel()
 	var open atomic.Bool
+	var dropped [3]atomic.Int64
 	var nodes []*running
-	for _, name := range []string{"n1", "n2", "n3"} {
+	for i, name := range []string{"n1", "n2", "n3"} {
 		s := testConfig(t)
 		s.Name, s.BootstrapExpect, s.JoinTimeout = name, 2, 200*time.Millisecond
 		s.Bind, s.QuorumTimeout = "127.0.0.1", 600*time.Millisecond
 		for _, n := range nodes {
 			s.Join = append(s.Join, n.gossip.Addr())
 		}
-		nodes = append(nodes, startNodeUnready(t, s, func(n *Node) { n.listen.peer = shut{n.listen.peer, &open} }))
+		nodes = append(nodes, startNodeUnready(t, s, func(n *Node) { n.listen.peer = shut{n.listen.peer, &open, &dropped[i]} }))
 	}
 	for i, n := range nodes {
 		other := nodes[(i+1)%3]
@@ -53,7 +56,10 @@ func TestPeerPortsClosed(t *testing.T) {
 			t.Errorf("/healthz answers %d", code)
 		}
 	}
-	time.Sleep(time.Second) // longer than it takes to found a cluster
+	for i := range dropped {
+		before := dropped[i].Load()
+		await(t, "tried again", func() bool { return dropped[i].Load() >= before+4 })
+	}
 	for _, n := range nodes {
 		if s := n.cluster.Stats(); !s.Set.Zero() || s.Unreachable != 2 {
 			t.Errorf("%s knows the set %+v and does not hear %d", n.config.Name, s.Set, s.Unreachable)

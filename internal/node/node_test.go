@@ -50,8 +50,9 @@ func writeRule(t *testing.T, dir, text string) {
 // running is a node under test.
 type running struct {
 	*Node
-	tell func()       // begins to end it
-	stop func() error // ends it and returns run's error; may be called again
+	warned *logLines    // warnings and errors
+	tell   func()       // begins to end it
+	stop   func() error // ends it and returns run's error; may be called again
 }
 
 // startNode runs a node with s until the test ends; change may alter it before it runs.
@@ -66,7 +67,8 @@ func startNode(t *testing.T, s Config, change ...func(*Node)) *running {
 func startNodeUnready(t *testing.T, s Config, change ...func(*Node)) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	n, err := Open(ctx, s, slog.New(slog.DiscardHandler))
+	log := &logLines{}
+	n, err := Open(ctx, s, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -78,7 +80,7 @@ func startNodeUnready(t *testing.T, s Config, change ...func(*Node)) *running {
 	go func() { ended <- n.Run(ctx) }()
 	var result error
 	stopped := false
-	r := &running{Node: n, tell: cancel, stop: func() error {
+	r := &running{Node: n, warned: log, tell: cancel, stop: func() error {
 		if !stopped {
 			stopped = true
 			cancel()

@@ -219,6 +219,14 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	return m
 }
 
+// triesFurther waits until the node has had its time for joining, after which it would found a cluster, and has tried in vain since.
+func (r *running) triesFurther(t *testing.T) {
+	t.Helper()
+	await(t, "at the end of its time for joining", func() bool { return r.warned.count("no join target answered: trying further") == 1 })
+	tried := r.gossip.Stats().JoinsFailed
+	await(t, "trying further", func() bool { return r.gossip.Stats().JoinsFailed >= tried+3 })
+}
+
 // A node with another secret is told so over the peer hello, says so itself, and is not ready, whatever gossip does.
 func TestAnotherSecret(t *testing.T) {
 	t.Parallel()
@@ -237,12 +245,38 @@ func TestAnotherSecret(t *testing.T) {
 				_, reasons := other.Ready()
 				return strings.Contains(strings.Join(reasons, "; "), "secret not accepted")
 			})
-			time.Sleep(2 * s.JoinTimeout) // in which it would have become ready
+			if keyring == "" {
+				other.triesFurther(t)
+			} else { // it has joined at once
+				rejected := first.peerServer.Stats().Rejected
+				await(t, "rejected again", func() bool { return first.peerServer.Stats().Rejected >= rejected+3 })
+			}
 			if code, body := other.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret not accepted") {
 				t.Errorf("/readyz answers %d: %s", code, body)
 			}
 			if held := other.cluster.Stats().Partitions.Owned; held != 0 || first.peerServer.Stats().Rejected == 0 {
 				t.Errorf("it holds %d partitions; %+v", held, first.peerServer.Stats())
+			}
+		})
+	}
+}
+
+// TestJoinAtAnotherPort: a node whose --join names another port than that of gossip is not ready, and says which port is wanted.
+func TestJoinAtAnotherPort(t *testing.T) {
+	t.Parallel()
+	first := startNode(t, testConfig(t))
+	for name, target := range map[string]net.Listener{"gRPC": first.listen.grpc, "HTTP": first.listen.http} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testConfig(t)
+			s.Name, s.Join, s.BootstrapExpect = "n2", []string{target.Addr().String()}, 3
+			n := startNodeUnready(t, s)
+			await(t, "told", func() bool {
+				ok, reasons := n.Ready()
+				return !ok && strings.Contains(strings.Join(reasons, "; "), "gossip port") && strings.Contains(strings.Join(reasons, "; "), "7463 by default")
+			})
+			if owned := n.cluster.Stats().Partitions.Owned; owned != 0 {
+				t.Errorf("it owns %d partitions", owned)
 			}
 		})
 	}
@@ -325,7 +359,7 @@ func TestKeyringOfACluster(t *testing.T) {
 		_, reasons := n.Ready()
 		return strings.Contains(strings.Join(reasons, "; "), "rejected by "+nodes[0].gossip.Addr())
 	})
-	time.Sleep(2 * s.JoinTimeout)
+	n.triesFurther(t)
 	if v := n.gossip.View(); len(v.Members) != 1 {
 		t.Errorf("the node with another key sees %v", v.Members)
 	}

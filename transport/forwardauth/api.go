@@ -90,7 +90,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	auth := a.config.Authorize(domain)
 	if auth == nil {
 		httpanswer.Reject(w, httpanswer.ProblemOf(&limiter.Error{
-			Code: limiter.NotFound, Message: "no rule file in force has authorize for this domain; see docs/use/forward-auth.md",
+			Code: limiter.NotFound, Message: "no rule file in force has authorize for this domain; see " + limiter.DocsURL + "use/forward-auth.md",
 		}))
 		return
 	}

@@ -39,7 +39,7 @@ func TestBadInput(t *testing.T) {
 		{"two words for a method", forwarded("GET POST", "/login", "192.0.2.9"), 400, "X-Forwarded-Method", "not a method"},
 		{"a long method", forwarded(long, "/login", "192.0.2.9"), 400, "X-Forwarded-Method", "not a method"},
 		{"a caller without an address", call{path: Prefix + "web/x", peer: "@"}, 400, "client_address", "the caller's address is not known"},
-		{"another domain", call{path: Prefix + "shop"}, 404, "", "no rule file in force has authorize for this domain"},
+		{"another domain", call{path: Prefix + "shop"}, 404, "", "no rule file in force has authorize for this domain; see https://"},
 		{"no domain", call{path: Prefix}, 404, "", "no rule file in force has authorize for this domain"},
 		{"a long domain", call{path: Prefix + long}, 404, "", "no rule file in force has authorize for this domain"},
 		{"a domain and an asterisk", call{method: "OPTIONS", path: Prefix + "web*"}, 404, "", "no rule file in force has authorize for this domain"},

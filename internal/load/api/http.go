@@ -198,6 +198,8 @@ func problem(a answer) error {
 	text := http.StatusText(a.status)
 	if json.Unmarshal(a.body, &p) == nil {
 		text = cmp.Or(p.Detail, p.Title, text)
+	} else if line, _, _ := strings.Cut(string(a.body), "\n"); len(line) < 200 && !strings.HasPrefix(line, "<") { // of net/http, not a proxy's page
+		text = cmp.Or(line, text)
 	}
 	if p.Field != "" {
 		text = p.Field + ": " + text
