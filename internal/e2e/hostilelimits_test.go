@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -51,7 +52,11 @@ func TestHostileLimits(t *testing.T) {
 	nodes := cluster(t, 4, file)
 	unprotected := func(left []*node) error {
 		for _, n := range left {
-			if v := n.metric("sluice_partitions_unprotected"); v > 0 {
+			m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
+			if err != nil {
+				return err
+			}
+			if v := m.GetPartitionCounts().GetUnprotected(); v > 0 {
 				return fmt.Errorf("%s has %v partitions without a replica", n.name, v)
 			}
 		}

@@ -40,14 +40,19 @@ func (n *node) metric(name string) float64 {
 	return 0
 }
 
+// ambiguous returns how many checks the nodes have sent to each other without a response.
+func ambiguous(nodes []*node) (count int64) {
+	for _, n := range nodes {
+		count += int64(n.metric("sluice_forward_ambiguous_total"))
+	}
+	return count
+}
+
 // exact fails t unless r has no errors and no limit was exceeded, and each was used up but for checks that nodes sent to each other
 // and whose response was lost: these may have been charged twice (docs/internals/consistency.md).
 func exact(t *testing.T, r *audit.Report, nodes []*node) {
 	t.Helper()
-	twice := int64(0)
-	for _, n := range nodes {
-		twice += int64(n.metric("sluice_forward_ambiguous_total"))
-	}
+	twice := ambiguous(nodes)
 	if r.FinalErrors > 0 || r.Over.Units > 0 || r.Under.Units > twice {
 		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v", r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
 	}
