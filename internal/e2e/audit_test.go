@@ -118,7 +118,7 @@ func takenOver(nodes []*node) (n float64) {
 // TestAuditEveryAlgorithm hammers keys of every algorithm through all nodes at
 // once and wants exactly the quota of each admitted. Where the machine stalled a
 // node for so long that others took its partitions over, docs/internals/consistency.md allows
-// what 50 ms admit of a key beyond it, and retries may cost units. It starts three nodes; with
+// what 50 ms admit of a key beyond it, and retries may cost units, as they may where a response was lost. It starts three nodes; with
 // SLUICE_E2E_ADDRS (gRPC addresses, comma separated) it audits a cluster that
 // runs elsewhere, whose rules it does not know: then the limits travel with the checks.
 func TestAuditEveryAlgorithm(t *testing.T) {

@@ -277,12 +277,12 @@ func (n *node) get(path string) (int, string, error) {
 	if n.tls == nil {
 		return get("http://" + n.http + path)
 	}
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: n.tls, DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: n.tls, DisableKeepAlives: true}}
 	return getBy(&client, "https://"+n.http+path)
 }
 
 func get(url string) (int, string, error) {
-	return getBy(&http.Client{Timeout: 2 * time.Second}, url)
+	return getBy(&http.Client{Timeout: 10 * time.Second}, url)
 }
 
 func getBy(client *http.Client, url string) (int, string, error) {
