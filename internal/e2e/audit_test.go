@@ -126,18 +126,37 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 	all := countings(auditPeriod(time.Now()))
 	var addrs []string
 	var nodes []*node
+	var admitted map[string][][]auditSpan
+	var taken float64
+	var stalled []string
 	inline := os.Getenv("SLUICE_E2E_ADDRS") != ""
-	if inline {
-		addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
-	} else {
-		nodes = cluster(t, 3, auditRules(t, all), "--check-timeout", "5s")
-		for _, n := range nodes {
-			addrs = append(addrs, n.grpc)
+	for again := true; again; {
+		if inline {
+			addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
+		} else {
+			nodes, addrs = cluster(t, 3, auditRules(t, all), "--check-timeout", "5s"), nil
+			for _, n := range nodes {
+				addrs = append(addrs, n.grpc)
+			}
+		}
+		before := takenOver(nodes)
+		var failed []string
+		admitted, failed = hammer(t, addrs, all, inline)
+		taken = takenOver(nodes) - before
+		// Nodes that the machine stalls lose quorum, and answer by shares. That is no audit of the owners.
+		again = len(failed) > 0 && pauses(nodes) > 0 && len(stalled) < 2
+		switch {
+		case again:
+			stalled = append(stalled, failed[0])
+			t.Logf("again with other nodes, as the machine had no processor for these: %d calls failed, such as %s", len(failed), failed[0])
+			for _, n := range nodes {
+				n.kill()
+			}
+		case len(failed) > 0:
+			t.Fatalf("%d calls failed, such as %s", len(failed), failed[0])
 		}
 	}
-	before := takenOver(nodes)
-	admitted := hammer(t, addrs, all, inline)
-	taken, twice := takenOver(nodes)-before, ambiguous(nodes)
+	twice := ambiguous(nodes)
 	unders := int64(0)
 	for _, c := range all {
 		name := c.name
@@ -170,8 +189,8 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 
 // hammer asks for every key of every algorithm auditAsks times, in random order,
 // from auditCallers callers, each call at a random node: half of the checks one
-// to a call, half in batches. It returns what each key was admitted.
-func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[string][][]auditSpan {
+// to a call, half in batches. It returns what each key was admitted, and the calls that failed.
+func hammer(t *testing.T, addrs []string, all []counting, inline bool) (admitted map[string][][]auditSpan, failed []string) {
 	t.Helper()
 	clients := make([]sluicev1.RateLimitServiceClient, len(addrs))
 	for i, addr := range addrs {
@@ -187,7 +206,7 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 		key int
 	}
 	var asks []ask
-	admitted := map[string][][]auditSpan{}
+	admitted = map[string][][]auditSpan{}
 	for _, c := range all {
 		admitted[c.name] = make([][]auditSpan, auditKeys)
 		for key := range auditKeys {
@@ -202,8 +221,12 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
 
 	var next atomic.Int64
-	var failures atomic.Int64
-	var mu sync.Mutex // guards admitted
+	var mu sync.Mutex // guards admitted and failed
+	fail := func(why string) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed = append(failed, why)
+	}
 	var wg sync.WaitGroup
 	for caller := range auditCallers {
 		rng := rand.New(rand.NewPCG(seed, uint64(caller)+2))
@@ -235,15 +258,13 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 				resp, err := clients[rng.IntN(len(clients))].Check(ctx, req)
 				cancel()
 				if err != nil {
-					failures.Add(1)
-					t.Errorf("check: %v", err)
+					fail(err.Error())
 					return
 				}
 				span := auditSpan{sent, time.Now()}
 				for i, d := range resp.Decisions {
 					if d.Error != nil || (d.Source != sluicev1.Source_SOURCE_OWNED && d.Source != sluicev1.Source_SOURCE_FORWARDED && d.Source != sluicev1.Source_SOURCE_LEASE) {
-						failures.Add(1)
-						t.Errorf("%s: decided by %v, error %v", part[i].name, d.Source, d.Error)
+						fail(fmt.Sprintf("%s: decided by %v, error %v", part[i].name, d.Source, d.Error))
 						return
 					}
 					if d.Allowed {
@@ -257,8 +278,5 @@ func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[strin
 		})
 	}
 	wg.Wait()
-	if failures.Load() > 0 {
-		t.Fatalf("%d calls failed", failures.Load())
-	}
-	return admitted
+	return admitted, failed
 }

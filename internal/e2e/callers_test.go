@@ -106,7 +106,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	sdk, err := sluice.New(strings.Join(targets, ","), sluice.WithToken(source), sluice.WithFailurePolicy(sluice.FailClosed()))
+	sdk, err := sluice.New(strings.Join(targets, ","), sluice.WithToken(source), sluice.WithTimeout(20*time.Second), sluice.WithFailurePolicy(sluice.FailClosed()))
 	if err != nil {
 		t.Fatal(err)
 	}
