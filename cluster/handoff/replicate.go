@@ -256,10 +256,11 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool
 		if useless {
 			m.abandon(t)
 		} else {
-			h.surplus = !handsOff
+			h.surplus = true
 		}
 	}
 	m.dropLeft(p, enough, copied)
+	h.surplus = h.surplus && !handsOff // the handoff ends it
 }
 
 // dropLeft tells nodes to drop what abandoned targets have left there, also those that could not be reached meanwhile: complete
