@@ -47,7 +47,6 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 	old := c.candidates()
 	n := newCounter(l, now, &more{rest: make([]state, 0, len(l.plans)-1)})
 	n.admissions, n.cuts = c.admissions, c.cuts
-	var origin [MaxLimits]int // 1 + index among the limits so far in force, or 0
 	for i := range l.plans {
 		p := &l.plans[i]
 		if p.stateless() {
@@ -55,11 +54,6 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 		}
 		if from := match(old, p, i); from != nil {
 			*n.at(i), from.taken = from.state, true
-			for j := range c.limits.plans {
-				if from == &old[j] && c.limits.plans[j].cost == p.cost {
-					origin[i] = j + 1
-				}
-			}
 		} else {
 			*n.at(i) = started(p, i, old[:len(c.limits.plans)], now)
 		}
@@ -71,24 +65,18 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 		}
 	}
 	n.boundShadows(now)
-	n.takeGrants(c, &origin)
+	n.keepLedger(c)
 	return &n
 }
 
-// takeGrants transfers the grants of from to c. Limit i of c has taken over the state at index origin[i]-1 of from; units
-// charged to other states are held from now on.
-func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
-	list := from.grants()
-	for j := range list {
-		g, paid := &list[j], uint16(0)
-		for i, place := range origin {
-			if place > 0 && g.isPaid(place-1) {
-				paid |= 1 << i
-			}
-		}
-		g.paid = paid
+// keepLedger gives c, which continues from, its ledger.
+func (c *counter) keepLedger(from *counter) {
+	if from.ledger() == nil {
+		return
 	}
-	c.setGrants(list)
+	m := c.ensureMore()
+	m.ledger, m.grants = from.more.ledger, append(m.grants[:0], from.more.grants...)
+	c.hold()
 }
 
 // candidate is an old limit and its state that a new limit may take over.
@@ -242,8 +230,8 @@ func (c *counter) entriesEach() int {
 	return max(1, (all-c.limits.entries)/max(1, logs))
 }
 
-// chargeShadows charges cost to every shadow, by state.charge or state.chargeLate.
-func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, now, units int64)) {
+// chargeShadows charges cost to every shadow.
+func (c *counter) chargeShadows(now, cost int64) {
 	list := c.shadows()
 	if len(list) == 0 {
 		return
@@ -251,7 +239,7 @@ func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, 
 	most := c.entriesEach()
 	for i := range list {
 		x := &list[i]
-		charge(&x.state, x.plan(), now, mulSat(cost, x.plan().cost))
+		x.state.charge(x.plan(), now, mulSat(cost, x.plan().cost))
 		x.state.admit(x.plan(), now)
 		if x.plan().maxEntries > most {
 			v := x.state.span()

@@ -26,8 +26,8 @@ func TestCounterSize(t *testing.T) {
 	if n := unsafe.Sizeof(sideShadow{}); n != 40 {
 		t.Errorf("a shadow takes %d bytes, want 40", n)
 	}
-	if n := unsafe.Sizeof(grant{}); n != 32 {
-		t.Errorf("a grant takes %d bytes, want 32", n)
+	if n := ledgerBytes(leastDeadlines); n != 112 {
+		t.Errorf("the smallest ledger takes %d bytes, want 112", n)
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	flagSide
 	// flagAgain: the key was used again since its counter was created or last spared by an eviction.
 	flagAgain
+	// flagGrant: it is no counter but a grant; see ledger.go.
+	flagGrant
 	oneCut
 )
 
@@ -36,7 +38,8 @@ type more struct {
 	rest []state
 	// shadows are states of former limits; see change.go.
 	shadows []shadow
-	// grants and plans are those of the ledger; see ledger.go.
+	// ledger has what is granted; see there. grants are the first few, and plans have what all hold subtracted.
+	ledger *ledger
 	grants []grant
 	plans  []plan
 }
@@ -79,23 +82,21 @@ func (m *more) release() {
 	clear(m.rest)
 	clear(m.shadows)
 	clear(m.plans)
-	m.rest, m.shadows, m.grants, m.plans = m.rest[:0], m.shadows[:0], m.grants[:0], m.plans[:0]
+	m.rest, m.shadows, m.ledger, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, m.grants[:0], m.plans[:0]
 }
 
-// copyTo returns a copy of c that uses m for data behind pointers. Rings of logs are shared unless there are grants: settling
-// the copy does not change them, charging would.
+// copyTo returns a copy of c that uses m for data behind pointers, except for rings of logs and the ledger: settling the copy does
+// not change these, charging would change the rings.
 func (c *counter) copyTo(m *more) counter {
 	d := *c
 	if c.more != nil {
 		m.release()
 		m.rest = append(m.rest, c.more.rest...)
 		m.shadows = append(m.shadows, c.more.shadows...)
+		m.ledger = c.more.ledger
 		m.grants = append(m.grants, c.more.grants...)
 		m.plans = append(m.plans, c.more.plans...)
 		d.more = m
-	}
-	if len(d.grants()) > 0 {
-		d.unshare() // settling charges expired leases
 	}
 	return d
 }
@@ -149,9 +150,6 @@ func (c *counter) settle(now int64) int64 {
 	if now <= c.now {
 		return c.now
 	}
-	if len(c.grants()) > 0 {
-		c.lapse(now)
-	}
 	c.settleStates(now)
 	return now
 }
@@ -165,17 +163,12 @@ func (c *counter) settleStates(now int64) {
 }
 
 // free reports whether the counter is completely free at now, which equals no counter under its present limits. Only a min_interval
-// of former limits is forgotten with it. It does not change the counter.
+// of former limits is forgotten with it. It does not change the counter. A grant is not free until it has ended.
 func (c *counter) free(now int64) bool {
-	now = max(now, c.now)
-	if list := c.grants(); len(list) > 0 {
-		if list[len(list)-1].end > now {
-			return false
-		}
-		d := c.copyTo(new(more))
-		d.settle(now)
-		return d.free(now)
+	if c.has(flagGrant) || c.granted() > 0 {
+		return false
 	}
+	now = max(now, c.now)
 	for i := range c.states() {
 		if !c.at(i).freeAt(c.plan(i), c.now, now) {
 			return false

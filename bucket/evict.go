@@ -112,6 +112,10 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 			s.hand = (s.hand + 1) % s.n
 		}
 		c := sh.lookLocked(s.hand)
+		if c.granted() > 0 { // its grants go first
+			s.hand += stride
+			continue
+		}
 		if may := t.mayGo(c, over, most); may || far {
 			x := victim{c.slot, c.now, c.worth(sh.atLocked(now)), true}
 			switch {
@@ -191,13 +195,13 @@ type worth uint8
 const (
 	usedOnce  worth = iota // or nothing of it counts any more
 	halfSpent              // at least half of one of its limits; or something counts and it was used again
-	allSpent               // all of one of its limits, or it has grants
+	allSpent               // all of one of its limits, or it is a grant
 )
 
 // worth returns what is lost with c at now.
 func (c *counter) worth(now int64) (w worth) {
 	now = max(now, c.now)
-	if len(c.grants()) > 0 {
+	if c.has(flagGrant) {
 		return allSpent
 	}
 	for i := range c.limits.plans {
@@ -254,6 +258,11 @@ func (t *Table) Sweep(now int64, shard int) int {
 		slot = min(slot, sh.mu.store.n)
 		for n := 0; n < sweepChunk && slot > 0; n++ {
 			slot--
+			at := sh.atLocked(now)
+			if r := sh.mu.store.at(slot); r.isOpen() && r.now <= at && !sh.mu.sealed {
+				sh.lapseGrantLocked(at, r)
+				break // others may have moved
+			}
 			if c := sh.lookLocked(slot); c.free(sh.atLocked(now)) {
 				t.forgetLocked(sh, c)
 				removed++

@@ -68,7 +68,7 @@ func (run *fuzzGranting) step() {
 	}
 	read := run.table.Do(run.now, &bucket.Request{Limits: run.limits, Verb: bucket.Read})
 	wellFormed(t, run.limits, bucket.Read, read)
-	if n, units := run.table.Granted(run.now, bucket.Key{}); n < 0 || n > 256 || units < int64(n) {
+	if n, units := run.table.Granted(run.now, bucket.Key{}); n < 0 || n > 60 || units < int64(n) {
 		t.Fatalf("%d grants of %d units", n, units)
 	}
 }

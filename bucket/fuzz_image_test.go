@@ -67,7 +67,7 @@ func FuzzImport(f *testing.F) {
 			t.Fatalf("exported %x, then %x", out.Data, next.Data)
 		}
 		for _, k := range table.Keys(0, nil) {
-			useImported(t, &b, k.Key, now, []*bucket.Limits{limits, former}, table, again)
+			useImported(t, &b, k.Counter(), now, []*bucket.Limits{limits, former}, table, again)
 		}
 	})
 }

@@ -57,13 +57,12 @@ type Grant struct {
 func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
 	now = inRange(now)
 	sh := t.lockKey(l.Key)
-	var o outcome
+	grown := false
 	if v = sh.verdictLocked(now, l.Unreplicated); v == Decided {
-		o = sh.grantLocked(now, l, &g)
-		sh.followLocked(now, l.Key, o, l.Unreplicated)
+		grown = sh.grantLocked(now, l, &g)
 	}
 	seq = sh.mu.seq
-	sh.unlock(now, o.grown > 0)
+	sh.unlock(now, grown)
 	return g, seq, v
 }
 
@@ -77,10 +76,9 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	if sh.mu.sealed {
 		return 0, sh.mu.seq, Sealed
 	}
-	if c := sh.getLocked(key); c != nil && len(c.grants()) > 0 {
-		var o outcome
-		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
-		sh.followLocked(now, key, o, false)
+	at := sh.atLocked(now)
+	if c := sh.getLocked(at, key); c != nil && c.granted() > 0 {
+		back = sh.returnLocked(c, at, key, id, unspent)
 	}
 	return back, sh.mu.seq, Decided
 }
@@ -89,18 +87,11 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
 	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
-	c := sh.getLocked(key)
-	if c == nil {
+	c := sh.getLocked(sh.atLocked(inRange(now)), key)
+	if c == nil || c.granted() == 0 {
 		return 0, 0
 	}
-	now = sh.atLocked(inRange(now))
-	for _, g := range c.grants() {
-		if g.end > now {
-			grants++
-			units = addSat(units, g.units)
-		}
-	}
-	return grants, units
+	return c.granted(), c.more.ledger.units()
 }
 
 // nextGrant returns an ID that no grant of this table has, imported ones included. It is based on time, so that another table
@@ -115,12 +106,9 @@ func (t *Table) nextGrant(now int64) uint64 {
 	}
 }
 
-// noteGrants keeps nextGrant from reusing the IDs of list.
-func (t *Table) noteGrants(list []grant) {
-	for i := range list {
-		id := list[i].id
-		for last := t.granted.Load(); last < id && !t.granted.CompareAndSwap(last, id); last = t.granted.Load() {
-		}
+// noteGrant keeps nextGrant from reusing an ID.
+func (t *Table) noteGrant(id uint64) {
+	for last := t.granted.Load(); last < id && !t.granted.CompareAndSwap(last, id); last = t.granted.Load() {
 	}
 }
 
@@ -130,7 +118,7 @@ func (l *LeaseRequest) grantable() bool {
 }
 
 // grantLocked grants l as far as possible, in g. clock is the callers' time.
-func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (o outcome) {
+func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool) {
 	now := sh.atLocked(clock)
 	if lost := !sh.mayGrantAfterLoss(now, l); lost || !l.grantable() {
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: lost}
@@ -138,67 +126,83 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (o outcome)
 		if g.RetryAfter = Never; lost {
 			g.RetryAfter = g.Decision.RetryAfter
 		}
-		return o
+		return false
 	}
-	id := sh.table.nextGrant(clock)
-	c := sh.getLocked(l.Key)
+	var made counter
+	var did effects
+	c := sh.getLocked(now, l.Key)
 	if c == nil {
-		made := newCounter(l.Limits, now, &sh.mu.spare)
-		if made.grant(now, l, id, g) {
-			o = sh.insertLocked(l.Key, &made)
-			o.did |= changed
-		}
-		sh.mu.spare.release()
-		return o
+		made.begin(l.Limits, now, &sh.mu.spare)
+		c = &made
+	} else {
+		c, did = sh.underLocked(c, l.Limits, now)
 	}
-	c, o.did = sh.underLocked(c, l.Limits, now)
 	at := c.settle(now)
-	if c.grant(at, l, id, g) {
-		o.did = changed
+	units, life, wait := c.lease(at, now, l)
+	if units > 0 && sh.table.fullFor(l.Limits) {
+		units, wait = 0, int64(fullRetry)
 	}
-	o = sh.keepLocked(c, o.did)
-	g.Decision.seenFrom(now, at)
-	postpone(elapsed(now, at), &g.RetryAfter)
-	return o
-}
-
-func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
-	c.settle(now)
-	list := c.grants()
-	if i := findGrant(list, id); i >= 0 && !list[i].kept {
-		g := list[i]
-		back = min(max(0, unspent), g.units)
-		c.settleGrant(i, back)
-		if !guard.On(guard.SettleOnce) {
-			c.setGrants(append(c.grants(), g))
-		}
-		o.did = changed
-	}
-	return back, sh.keepLocked(c, o.did)
-}
-
-// grant grants l, which is grantable, as id, as far as possible, and reports whether it granted anything.
-func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
-	units, wait := c.spare(now, l)
-	life := int64(l.For)
-	if guard.On(guard.BoundaryClip) {
-		life = c.clip(now, life)
-	}
-	if life < int64(LeastLease) {
-		units, wait = 0, max(wait, life)
-	}
-	if list := c.grants(); len(list) >= maxGrants {
-		units, wait = 0, max(wait, list[0].end-now)
+	if c != &made {
+		o := sh.keepLocked(c, did)
+		sh.followLocked(clock, l.Key, o, l.Unreplicated)
+		grown = o.grown > 0
 	}
 	if units == 0 {
 		g.RetryAfter = time.Duration(wait)
-		c.read(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
-		return false
+		c.read(&Request{Reserve: l.Reserve}, at, 1, &g.Decision)
+	} else {
+		id := sh.table.nextGrant(clock)
+		key := l.Key.grantKey(id)
+		o := sh.putGrantLocked(now, key, &counter{limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}})
+		sh.followLocked(clock, key, outcome{did: changed, counter: o.counter}, l.Unreplicated)
+		g.ID, g.Units, g.For = id, units, time.Duration(life)
+		c = sh.getLocked(now, l.Key)
+		at = c.settle(now)
+		c.status(at, &g.Decision)
+		sh.table.accountLocked(sh, clock, o)
+		grown = true
 	}
-	c.addGrant(grant{id: id, end: addSat(now, life), units: units}, now)
-	g.ID, g.Units, g.For = id, units, time.Duration(life)
-	c.status(now, &g.Decision)
-	return true
+	sh.mu.spare.release()
+	g.Decision.seenFrom(now, at)
+	postpone(elapsed(now, at), &g.RetryAfter)
+	return grown
+}
+
+// returnLocked ends grant id of key, whose counter is c.
+func (sh *shard) returnLocked(c *counter, at int64, key Key, id uint64, unspent int64) (back int64) {
+	slot, ok := sh.mu.store.find(key.grantKey(id))
+	if !ok || !sh.mu.store.at(slot).isOpen() {
+		return 0
+	}
+	units := sh.mu.store.at(slot).spent
+	back = min(max(0, unspent), units)
+	if guard.On(guard.SettleOnce) {
+		sh.forgetGrantLocked(at, slot)
+	} else {
+		sh.closeLocked(sh.mu.store.at(slot))
+	}
+	c.settle(at)
+	if units > back {
+		c.charge(c.now, units-back)
+	}
+	sh.followLocked(sh.clockLocked(at), key, sh.keepLocked(c, changed), false)
+	return back
+}
+
+// lease returns how many units of c can be granted to l, which is grantable, and for how long (ns), or the time until there is one.
+// at is the counter's time, now the shard's.
+func (c *counter) lease(at, now int64, l *LeaseRequest) (units, life, wait int64) {
+	units, wait = c.spare(at, l)
+	if life = c.clip(at, int64(l.For)); life < int64(LeastLease) {
+		units, wait = 0, max(wait, life)
+	}
+	if c.granted() >= maxGrants {
+		units, wait = 0, max(wait, int64(LeastLease))
+		if list := c.more.grants; len(list) > 0 {
+			wait = max(wait, list[0].end-now)
+		}
+	}
+	return units, life, wait
 }
 
 // spare returns how many units can be granted to l, or how long (ns) until there is one.
@@ -241,32 +245,6 @@ func (c *counter) clip(now, life int64) int64 {
 		}
 	}
 	return life
-}
-
-// addGrant adds g, which ends no later than the first window.
-func (c *counter) addGrant(g grant, now int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		p, s := &plans[i], c.at(i)
-		if p.paysAtOnce() {
-			s.charge(p, now, mulSat(g.units, p.cost))
-			g.paid |= 1 << i
-		}
-		s.admit(p, now)
-	}
-	c.admissions++
-	c.setGrants(append(c.grants(), g))
-}
-
-// paysAtOnce reports whether p charges a lease when it is granted rather than when it ends.
-func (p *plan) paysAtOnce() bool {
-	switch p.kind {
-	case kindFlow:
-		return !guard.On(guard.BurstShrink)
-	case kindLog, kindBins:
-		return !guard.On(guard.LateDate)
-	}
-	return p.windowed()
 }
 
 // logLoss is the minimum ratio of a log's period to a lease's lifetime. An entry dated at the lease's end counts up to a
@@ -319,4 +297,20 @@ func (p *plan) longestLease() int64 {
 		return p.period
 	}
 	return 0
+}
+
+// boundary returns the end of the window or step in which a charge to s at now counts.
+func (p *plan) boundary(s *state, now int64) int64 {
+	switch {
+	case p.kind == kindWeighted:
+		return addSat(now, p.period-s.age(p, now))
+	case s.aux != never:
+		return s.aux
+	}
+	return p.windowEnd(now)
+}
+
+// windowed reports whether p has windows or steps that a lease can end with.
+func (p *plan) windowed() bool {
+	return p.kind == kindStep || p.kind == kindFixed || p.kind == kindWeighted
 }

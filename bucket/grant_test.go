@@ -63,7 +63,10 @@ func TestGrantStories(t *testing.T) {
 			{"0:58", "grant", 4, 6}, {"1:00", "read", 0, 10}, {"1:01", "return", 4, 10},
 		}},
 		{"a window that a lease begins", first, 6 * time.Second, []grantedStep{
-			{"0:10", "grant", 4, 6}, {"0:12", "check", 2, 4}, {"1:09.999999999", "read", 0, 4}, {"1:10", "read", 0, 10},
+			{"0:10", "grant", 4, 6}, {"0:12", "check", 2, 4}, {"1:11.999999999", "read", 0, 4}, {"1:12", "read", 0, 10},
+		}},
+		{"a window that begins when a lease ends", first, 6 * time.Second, []grantedStep{
+			{"0:10", "grant", 4, 6}, {"1:10", "read", 0, 6}, {"1:15.999999998", "read", 0, 6}, {"1:15.999999999", "read", 0, 10},
 		}},
 		{"a window that a returned lease began", first, 6 * time.Second, []grantedStep{
 			{"0:10", "grant", 4, 6}, {"0:12", "return", 4, 10}, {"0:30", "check", 1, 9}, {"1:20", "read", 0, 9}, {"1:30", "read", 0, 10},
@@ -96,12 +99,11 @@ func TestGrantStories(t *testing.T) {
 		{"and so what was not returned", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
 			{"0:58", "check", 3, 7}, {"0:58", "grant", 4, 3}, {"0:59", "reset", 0, 6}, {"0:59.999999999", "read", 0, 6}, {"1:00", "read", 0, 10},
 		}},
-		{"a window ends no sooner than the lease alone would have it end", first, 20 * time.Second, []grantedStep{
-			{"0:10", "grant", 4, 6}, {"0:11", "reset", 0, 6}, {"0:12", "check", 1, 5}, {"1:12", "read", 0, 5},
-			{"1:29.999999998", "read", 0, 5}, {"1:29.999999999", "read", 0, 10},
+		{"a lease counts in the window that is open at its end", first, 20 * time.Second, []grantedStep{
+			{"0:10", "grant", 4, 6}, {"0:11", "reset", 0, 6}, {"0:12", "check", 1, 5}, {"1:11.999999999", "read", 0, 5}, {"1:12", "read", 0, 10},
 		}},
-		{"after a refund nothing comes back", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
-			{"0:10", "grant", 4, 6}, {"0:11", "refund", 2, 8}, {"0:12", "check", 3, 5}, {"0:13", "return", 4, 5},
+		{"a refund is not of what is granted", per(bucket.FixedWindow, 10, time.Minute), 6 * time.Second, []grantedStep{
+			{"0:10", "grant", 4, 6}, {"0:11", "refund", 2, 6}, {"0:12", "check", 3, 3}, {"0:13", "return", 4, 7},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

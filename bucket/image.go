@@ -26,29 +26,68 @@ const imageChunk = 64
 
 // KeyAt is a key of a shard, with the slot that its counter was in: Export looks there first. Any slot is valid.
 type KeyAt struct {
-	Key  Key
-	slot uint32
+	Key Key
+	// owner is the Hi of its counter's key if it is a grant.
+	owner   uint64
+	slot    uint32
+	granted bool
 }
 
-// Compare orders by slot, then by key.
+func (r *record) keyAt(slot uint32) KeyAt {
+	if r.flags()&flagGrant != 0 {
+		return KeyAt{r.key, uint64(r.aux), slot, true}
+	}
+	return KeyAt{Key: r.key, slot: slot}
+}
+
+// Compare orders counters before grants, counters by slot, grants by counter, and then by key.
 func (k KeyAt) Compare(x KeyAt) int {
-	return cmp.Or(cmp.Compare(k.slot, x.slot), cmp.Compare(k.Key.Hi, x.Key.Hi), cmp.Compare(k.Key.Lo, x.Key.Lo))
+	switch {
+	case k.granted != x.granted && x.granted:
+		return -1
+	case k.granted != x.granted:
+		return 1
+	case !k.granted && k.slot != x.slot:
+		return cmp.Compare(k.slot, x.slot)
+	}
+	return cmp.Or(cmp.Compare(k.owner, x.owner), cmp.Compare(k.Key.Hi, x.Key.Hi), cmp.Compare(k.Key.Lo, x.Key.Lo))
 }
 
-// Keys appends the keys of the shard's counters to keys, in the order of their slots.
+// Keys appends the keys of the shard's counters to keys, in the order of their slots, and then those of its grants.
 func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
 	sh := t.lock(shard)
 	defer sh.mu.Unlock()
+	from := len(keys)
 	keys = slices.Grow(keys, int(sh.mu.store.n))
 	for slot := range sh.mu.store.n {
-		keys = append(keys, KeyAt{sh.mu.store.at(slot).key, slot})
+		keys = append(keys, sh.mu.store.at(slot).keyAt(slot))
 	}
-	return keys
+	return keys[:from+sh.groupLocked(keys[from:])]
 }
 
-// Export appends the counters of keys, which must belong to the shard, as of now (Unix ns), to im. A key without a counter is
+// groupLocked puts the grants among keys behind the counters, grouped by counter, and leaves out counters that Export has
+// with a grant. It returns how many keys are left.
+func (sh *shard) groupLocked(keys []KeyAt) int {
+	if !slices.ContainsFunc(keys, func(k KeyAt) bool { return k.granted }) {
+		return len(keys)
+	}
+	slices.SortFunc(keys, KeyAt.Compare)
+	first := slices.IndexFunc(keys, func(k KeyAt) bool { return k.granted })
+	grants, n := keys[first:], 0
+	for _, k := range keys[:first] {
+		i, _ := slices.BinarySearchFunc(grants, k.Key.Hi, func(g KeyAt, hi uint64) int { return cmp.Compare(g.owner, hi) })
+		if i == len(grants) || grants[i].owner != k.Key.Hi || grants[i].Key.Lo != k.Key.Lo {
+			keys[n] = k
+			n++
+		}
+	}
+	return n + copy(keys[n:], grants)
+}
+
+// Export appends the counters and grants of keys, which must belong to the shard, as of now (Unix ns), to im. A key without either is
 // exported as such, and importing it removes the counter. The table is unchanged. The lock is held for a few keys at a time:
-// each counter is as of some moment during the call.
+// each counter is as of some moment during the call. A grant comes after its counter as of the same moment, so that a copy of a
+// part of the image lacks no charge of a grant that has ended.
 func (t *Table) Export(now int64, shard int, keys []KeyAt, im *Image) {
 	t.ExportSome(now, shard, keys, im, ImageBounds{})
 }
@@ -75,7 +114,7 @@ func (r *ImageBounds) Fits(im *Image) bool {
 }
 
 // ExportSome is Export for the first n of keys that fit into im. large is the number of counters that were too large and were
-// exported as missing.
+// exported as missing. im may get more counters than n.
 func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room ImageBounds) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -83,22 +122,36 @@ func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room I
 		stretch := min(n+imageChunk, len(keys))
 		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
-		for ; n < stretch && room.Fits(im); n++ {
-			data, sets := len(im.Data), len(im.Limits)
-			sh.exportLocked(sh.atLocked(now), keys[n], im)
-			if room.Counter > 0 && len(im.Data)-data > room.Counter {
-				im.Data, im.Limits, im.Counters = im.Data[:data], im.Limits[:sets], im.Counters-1
-				im.add(now, keys[n].Key, nil)
-				large++
+		last := KeyAt{granted: true} // which no counter is
+		for at := sh.atLocked(now); n < stretch && room.Fits(im); n++ {
+			k := keys[n]
+			if owner := (KeyAt{Key: Key{k.owner, k.Key.Lo}}); k.granted && owner != last {
+				if _, ok := sh.mu.store.find(owner.Key); ok {
+					large += sh.exportLocked(at, owner, im, room.Counter)
+				}
+				last = owner
 			}
+			large += sh.exportLocked(at, k, im, room.Counter)
 		}
 		sh.mu.Unlock()
 	}
 	return n, large
 }
 
-// exportLocked appends the counter of k as of now to im.
-func (sh *shard) exportLocked(now int64, k KeyAt, im *Image) {
+// exportLocked appends the counter of k as of now to im, and returns whether it was larger than most, if that is not 0.
+func (sh *shard) exportLocked(now int64, k KeyAt, im *Image, most int) (large int) {
+	data, sets := len(im.Data), len(im.Limits)
+	sh.appendLocked(now, k, im)
+	if most == 0 || len(im.Data)-data <= most {
+		return 0
+	}
+	im.Data, im.Limits, im.Counters = im.Data[:data], im.Limits[:sets], im.Counters-1
+	im.add(now, k.Key, nil)
+	return 1
+}
+
+// appendLocked appends the counter of k as of now to im.
+func (sh *shard) appendLocked(now int64, k KeyAt, im *Image) {
 	s := &sh.mu.store
 	slot, ok := k.slot, k.slot < s.n && s.at(k.slot).key == k.Key
 	if !ok {
@@ -116,6 +169,10 @@ func (sh *shard) exportLocked(now int64, k KeyAt, im *Image) {
 	}
 	limits := sh.table.account(r.set()).limits
 	b, start := im.begin(now, k.Key, limits, r.now)
+	if r.flags()&flagGrant != 0 {
+		im.Data = putLength(r.appendGrant(b), start)
+		return
+	}
 	only := state{spent: r.spent, aux: r.aux, last: never}
 	im.Data = putLength(only.append(append(b, 0), &limits.plans[0], r.now), start)
 }
@@ -142,11 +199,16 @@ func (im *Image) place(l *Limits) uint64 {
 //	limits      place in Image.Limits + 1; 0 says that there is no counter, and ends it
 //	length      of the rest in bytes, so that a counter of unknown limits can be skipped
 //	age         time (ns) since the counter was used; negative if its clock is ahead
-//	shadows     their number, + 64 if a ledger follows
+//	shadows     their number
 //	states      one for each limit that counts, by place
 //	shadows     each: place in Image.Limits, place in that set, length of the state, state
-//	ledger      number of grants, and each: time until its end, units, id, 2 × the set of the limits it is paid
-//	            to (bit i for place i), + 1 if nothing of it can be given back
+//
+// A grant has, in place of shadows and all after them:
+//
+//	64          in place of their number; its age is that of its deadline
+//	counter     8 bytes, the Hi of its counter's key, little endian
+//	units
+//	attributes  its use, + 8 × how it has ended
 //
 // A state is as of the counter's time, to which all that is relative is relative:
 //
@@ -160,8 +222,14 @@ func (im *Image) place(l *Limits) uint64 {
 //
 // So everything means the same on any clock.
 
-// headLedger is added to the number of shadows if there is a ledger.
-const headLedger = 64
+// headGrant is in the place of the number of shadows if it is a grant.
+const headGrant = 64
+
+func (r *record) appendGrant(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, headGrant), uint64(r.aux))
+	b = binary.AppendUvarint(b, uint64(r.spent))
+	return binary.AppendUvarint(b, uint64(r.meta>>(flagBits+cutBits)&(useMask|endingMask<<useBits)))
+}
 
 // add appends key's counter c, or the mark of a missing one.
 func (im *Image) add(now int64, key Key, c *counter) {
@@ -189,12 +257,7 @@ func (k Key) append(b []byte) []byte {
 // appendBody appends everything after the age of c.
 func (im *Image) appendBody(b []byte, c *counter) []byte {
 	list := c.shadows()
-	head := uint64(len(list))
-	granted := c.grants()
-	if len(granted) > 0 {
-		head |= headLedger
-	}
-	b = binary.AppendUvarint(b, head)
+	b = binary.AppendUvarint(b, uint64(len(list)))
 	for i := range c.limits.plans {
 		b = c.at(i).append(b, &c.limits.plans[i], c.now)
 	}
@@ -204,25 +267,6 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 		b = binary.AppendUvarint(b, uint64(x.place))
 		start := len(b)
 		b = putLength(x.state.append(append(b, 0), x.plan(), c.now), start)
-	}
-	if len(granted) > 0 {
-		b = appendGrants(b, granted, c.now)
-	}
-	return b
-}
-
-func appendGrants(b []byte, list []grant, now int64) []byte {
-	b = binary.AppendUvarint(b, uint64(len(list)))
-	for i := range list {
-		g := &list[i]
-		b = binary.AppendUvarint(b, elapsed(now, g.end))
-		b = binary.AppendUvarint(b, uint64(g.units))
-		b = binary.AppendUvarint(b, g.id)
-		flags := uint64(g.paid) << 1
-		if g.kept {
-			flags |= 1
-		}
-		b = binary.AppendUvarint(b, flags)
 	}
 	return b
 }

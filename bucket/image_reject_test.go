@@ -117,18 +117,15 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, []uint64{0, 1, 0, 3, 5, 2, 7, 3, 0, 3, 5}, ""}, // not known here, so not looked at
 		{flow, []uint64{0, 1, 0, 3, 5, 0, 0, 4, 0, 3, 5, 0}, "longer than its former"},
 		{flow, []uint64{0, 17, 0, 3, 5}, "too many former"},
-		{flow, []uint64{0, 64, 0, 3, 5, 2, minute, 4, 7, 0, minute, 4, 8, 1}, ""},
-		{flow, []uint64{0, 64 + 1, 0, 3, 5, 2, 7, 3, 0, 3, 5, 1, minute, 4, 7, 0}, ""},
-		{flow, []uint64{0, 64, 0, 3, 5, 0}, "granted nothing"},
-		{flow, []uint64{0, 64, 0, 3, 5, 257, minute, 4, 7, 0}, "too often"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, 0, 4, 7, 0}, "is over"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, uint64(bucket.MostLease) + 1, 4, 7, 0}, "too long"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 0, 7, 0}, "a lease has no units"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 1 << 63, 7, 0}, "amount is too large"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 4}, "paid to no limit"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 0, 0}, "longer"},
-		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4}, "it ends"},
-		{fixed, []uint64{0, 64, 0, 3, minute, 1, minute, 3, 7, 2}, ""},
+		{flow, grantOf(4, 0), ""},
+		{flow, grantOf(0, 0), "a grant has no units"},
+		{flow, grantOf(1<<63, 0), "amount is too large"},
+		{flow, grantOf(4, 1), "unknown use"},
+		{flow, grantOf(4, 8), "unknown use"},
+		{flow, grantOf(4, 32), "unknown attributes"},
+		{flow, append(grantOf(4, 0), 0), "longer"},
+		{flow, grantOf(4, 0)[:11], "it ends"},
+		{flow, grantOf(4, 0)[:5], "it ends"},
 	} {
 		im := &bucket.Image{Limits: []*bucket.Limits{mustLimits(t, c.limit), mustLimits(t, bucket.Limit{Unlimited: true}), nil}}
 		for _, merge := range []bool{false, true} {
@@ -144,28 +141,39 @@ func TestImportChecksStates(t *testing.T) {
 	}
 }
 
-// TestImageForm: what Export writes, number by number; see image.go. A counter that has granted nothing is written as ever.
+// grantOf are the numbers of a grant for a minute, as it is written.
+func grantOf(units, attributes uint64) []uint64 {
+	return append(append([]uint64{zigzag(-int64(time.Minute)), 64, 7}, make([]uint64, 7)...), units, attributes)
+}
+
+func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
+
+// TestImageForm: what Export writes, number by number; see image.go.
 func TestImageForm(t *testing.T) {
 	minute := uint64(time.Minute)
 	for _, c := range []struct {
 		limit   bucket.Limit
-		granted []int64
+		granted uint64
 		want    []uint64
 	}{
-		{per(bucket.TokenBucket, 10, time.Minute), nil, []uint64{2, 0, 0, 3, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 0, 0, 3, minute}},
-		{per(bucket.SlidingCounter, 10, time.Minute), nil, []uint64{2, 0, 0, 3, 0, 0}},
-		{per(bucket.SlidingWindow, 10, time.Minute), nil, []uint64{2, 0, 0, 1, 0, 3}},
-		{per(bucket.TokenBucket, 10, time.Minute), []int64{4, 2}, []uint64{2, 64, 0, 3, 0, 2, 1e9, 4, 1<<63 + uint64(day), 0, 1e9, 2, 1<<63 + uint64(day) + 1, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64, 0, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
+		{per(bucket.TokenBucket, 10, time.Minute), 0, []uint64{2, 0, 0, 3, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), 0, []uint64{2, 0, 0, 3, minute}},
+		{per(bucket.SlidingCounter, 10, time.Minute), 0, []uint64{2, 0, 0, 3, 0, 0}},
+		{per(bucket.SlidingWindow, 10, time.Minute), 0, []uint64{2, 0, 0, 1, 0, 3}},
+		{per(bucket.TokenBucket, 10, time.Minute), 4, []uint64{2, 0, 0, 3, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), 4, []uint64{2, 0, 0, 3, minute}},
 	} {
 		table, limits := smallTable(t), mustLimits(t, c.limit)
 		table.Do(day, &bucket.Request{Limits: limits, Cost: 3})
-		for _, units := range c.granted {
-			grant(t, table, day, limits, units, time.Second)
+		want := written(c.want...)
+		if c.granted > 0 {
+			g := grant(t, table, day, limits, int64(c.granted), time.Second)
+			want = binary.LittleEndian.AppendUint64(want, g.ID*0x9e3779b97f4a7c15)
+			numbers := append(append([]uint64{zigzag(1 - int64(time.Second)), 64}, make([]uint64, 8)...), c.granted, 0)
+			want = append(want, written(numbers...)[8:]...)
 		}
-		if im := exported(table, day+1, 0); !bytes.Equal(im.Data, written(c.want...)) {
-			t.Errorf("%s, %v granted: %x, want %x", c.limit.Algorithm, c.granted, im.Data, written(c.want...))
+		if im := exported(table, day+1, 0); !bytes.Equal(im.Data, want) {
+			t.Errorf("%s, %v granted: %x, want %x", c.limit.Algorithm, c.granted, im.Data, want)
 		}
 	}
 }

@@ -1,8 +1,8 @@
 package bucket
 
 import (
+	"encoding/binary"
 	"fmt"
-	"slices"
 )
 
 // ImportError says which counter of an image is invalid and why.
@@ -54,22 +54,29 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		if r.why == "" && key.Shard(len(sh.table.shards)) != sh.number {
 			r.fail("it belongs to another shard")
 		}
+		if r.why == "" && c.has(flagGrant) && uint64(c.first.aux) == key.Hi {
+			r.fail("a grant has no ID")
+		}
 		if r.why != "" {
 			return grown, &ImportError{Counter: *done, Key: key, Reason: r.why}
 		}
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
-		sh.table.noteGrants(c.grants())
+		if slot, ok := sh.mu.store.find(key); ok && there && c.has(flagGrant) != (sh.mu.store.at(slot).flags()&flagGrant != 0) {
+			continue // another key's grant has this key: there are 2^64
+		}
 		var o outcome
 		switch {
+		case there && c.has(flagGrant):
+			o = sh.importGrantLocked(at, key, &c, merge)
 		case merge && there:
 			o = sh.joinLocked(at, key, &c)
 		case !merge && there:
-			o = sh.placeLocked(key, &c)
+			o = sh.placeLocked(at, key, &c)
 		case !merge:
-			if old := sh.getLocked(key); old != nil {
-				o = outcome{did: removed, grown: -sh.removeLocked(old)}
+			if old := sh.getLocked(at, key); old != nil {
+				o = sh.clearLocked(old)
 			}
 		}
 		sh.mu.spare.release()
@@ -79,18 +86,39 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 	return grown, nil
 }
 
-// placeLocked makes key's counter a copy of x.
-func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
+// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open the larger and longer counts.
+func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o outcome) {
+	sh.table.noteGrant((key.Hi ^ uint64(g.first.aux)) * idUnmix)
+	if !merge {
+		return sh.putGrantLocked(at, key, g)
+	}
+	if slot, ok := sh.mu.store.find(key); ok {
+		r := sh.mu.store.at(slot)
+		if !r.isOpen() || r.spent >= g.first.spent && r.now >= g.now {
+			return o
+		}
+		g.first.spent, g.now = max(g.first.spent, r.spent), max(g.now, r.now)
+	} else if g.now <= at {
+		return o
+	}
+	o = sh.putGrantLocked(at, key, g)
+	o.did |= changed
+	return o
+}
+
+// placeLocked makes key's counter a copy of x, with the grants that key has.
+func (sh *shard) placeLocked(at int64, key Key, x *counter) (o outcome) {
 	slot, ok := sh.mu.store.find(key)
 	if !ok {
 		return sh.insertLocked(key, x)
 	}
-	if r := sh.mu.store.at(slot); r.flags()&(flagSide|flagHeld) == 0 && x.fits() && sh.table.account(r.set()).limits == x.limits {
+	if r := sh.mu.store.at(slot); r.flags()&(flagSide|flagHeld|flagGrant) == 0 && x.fits() && sh.table.account(r.set()).limits == x.limits {
 		r.now, r.spent, r.aux = x.now, x.first.spent, x.first.aux
 		r.meta |= meta(flagAgain)
 		return o
 	}
-	c := sh.getLocked(key)
+	c := sh.getLocked(at, key)
+	x.keepLedger(c)
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain
 	return sh.keepLocked(c, 0)
@@ -127,22 +155,39 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, c *coun
 	at := inRange(subSat(now, r.int()))
 	c.begin(limits, at, m)
 	head := r.uint()
+	if head == headGrant {
+		c.readGrant(r)
+		return
+	}
 	for i := range limits.plans {
 		c.at(i).read(r, &limits.plans[i], at)
 	}
-	shadows := head &^ headLedger
-	if shadows > maxShadows {
+	if head > maxShadows {
 		r.fail("it has too many former limits")
 		return
 	}
-	for range shadows {
+	for range head {
 		im.readShadow(r, c)
 	}
 	c.boundShadows(at)
-	if head&headLedger != 0 && r.why == "" {
-		c.readLedger(r)
+}
+
+// readGrant reads c, a new counter, as a grant.
+func (c *counter) readGrant(r *reader) {
+	b := r.take(8)
+	g := counter{limits: c.limits, now: c.now, cuts: flagGrant, first: state{last: never}}
+	if g.first.spent = r.units(); b != nil {
+		g.first.aux = int64(binary.LittleEndian.Uint64(b))
 	}
-	c.holdOutlived()
+	g.admissions = uint32(r.upTo(useMask|endingMask<<useBits, "a grant has unknown attributes"))
+	switch {
+	case r.why != "":
+	case g.use() > Lease || g.ending() > open:
+		r.fail("a grant has an unknown use")
+	case g.first.spent == 0 && g.ending() == open:
+		r.fail("a grant has no units")
+	}
+	*c = g
 }
 
 // readShadow reads a shadow into c, unless its limits are unknown.
@@ -169,110 +214,4 @@ func (im *Image) readShadow(r *reader, c *counter) {
 		r.fail(body.why)
 	}
 	c.addShadow(x)
-}
-
-// A ledger is transferred and merged with its counter.
-
-func (c *counter) readLedger(r *reader) {
-	n := r.upTo(maxGrants, "it has granted too often")
-	if n == 0 {
-		r.fail("it has a ledger, and granted nothing")
-	}
-	list := make([]grant, 0, n)
-	for range n {
-		wait := r.upTo(int64(MostLease), "a lease is too long")
-		g := grant{end: addSat(c.now, wait), units: r.units(), id: r.uint()}
-		flags := r.upTo(1<<(len(c.limits.plans)+1)-1, "a lease is paid to no limit")
-		g.paid, g.kept = uint16(flags>>1), flags&1 != 0
-		switch {
-		case r.why != "":
-			return
-		case wait == 0:
-			r.fail("a lease is over")
-		case g.units == 0:
-			r.fail("a lease has no units")
-		}
-		list = append(list, g)
-	}
-	c.setGrants(list)
-}
-
-// holdOutlived makes c hold grants that are paid to a window but may be spent after it.
-func (c *counter) holdOutlived() {
-	list := c.grants()
-	if len(list) == 0 {
-		return
-	}
-	for i := range c.limits.plans {
-		p, s := &c.limits.plans[i], c.at(i)
-		end := int64(never)
-		if p.windowed() {
-			end = p.boundary(s, c.now)
-		}
-		for j := range list {
-			if g := &list[j]; g.end > end {
-				g.paid &^= 1 << i
-			}
-		}
-	}
-	c.setGrants(list)
-}
-
-// mergeGrants adds the grants of x to c, and reports whether c has changed. same: both have the same limits. A grant of only
-// one of them cannot be given back any more, because its charge may have been merged with the other's counts. A grant with
-// different values in both becomes the larger and longer of the two.
-func (c *counter) mergeGrants(x *counter, same bool) (changed bool) {
-	ours, theirs := c.grants(), x.grants()
-	for i := range ours {
-		if !ours[i].kept && (!same || !slices.Contains(theirs, ours[i])) {
-			ours[i].kept, changed = true, true
-		}
-	}
-	for _, g := range theirs {
-		i := findGrant(ours, g.id)
-		if i >= 0 && same && ours[i] == g {
-			continue
-		}
-		g.kept = true
-		if !same {
-			g.paid = 0
-		}
-		if i < 0 {
-			ours, changed = append(ours, g), true
-			continue
-		}
-		was := ours[i]
-		g.end, g.units, g.paid = max(g.end, was.end), max(g.units, was.units), g.paid&was.paid
-		ours[i], changed = g, changed || g != was
-	}
-	c.setGrants(ours)
-	c.boundGrants()
-	c.holdOutlived()
-	return changed
-}
-
-// boundGrants merges the first grants while there are more than maxGrants.
-func (c *counter) boundGrants() {
-	for list := c.grants(); len(list) > maxGrants; list = c.grants() {
-		first, second := &list[0], &list[1]
-		second.units = addSat(first.units, second.units)
-		second.paid, second.kept = second.paid&first.paid, true
-		c.setGrants(slices.Delete(list, 0, 1))
-	}
-}
-
-// boundary returns the end of the window or step in which a charge to s at now counts.
-func (p *plan) boundary(s *state, now int64) int64 {
-	switch {
-	case p.kind == kindWeighted:
-		return addSat(now, p.period-s.age(p, now))
-	case s.aux != never:
-		return s.aux
-	}
-	return p.windowEnd(now)
-}
-
-// windowed reports whether p has windows or steps that a lease can end with.
-func (p *plan) windowed() bool {
-	return p.kind == kindStep || p.kind == kindFixed || p.kind == kindWeighted
 }

@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -32,7 +31,7 @@ type journal struct {
 	// dirty counts the counters that have changed; the store has their slots.
 	dirty int
 	// gone are changed keys that had no counter, kept how many of them were left by the last compact.
-	gone []Key
+	gone []KeyAt
 	kept int
 }
 
@@ -64,6 +63,19 @@ func (j *journal) confirm(since int64) {
 // recordLocked records a change of key, whose counter is c now, nil if it has none.
 func (sh *shard) recordLocked(now int64, key Key, c *counter) {
 	j := &sh.mu.journal
+	sh.beginLocked(now)
+	switch {
+	case c == nil:
+		sh.goneLocked(KeyAt{Key: key})
+	case !sh.mu.store.isDirty(c.slot):
+		sh.mu.store.setDirty(c.slot, true)
+		j.dirty++
+	}
+}
+
+// beginLocked notes that a journal without entries gets one.
+func (sh *shard) beginLocked(now int64) {
+	j := &sh.mu.journal
 	if j.isEmpty() {
 		j.first = now
 		j.oldest = min(now, j.unconfirmed)
@@ -73,18 +85,11 @@ func (sh *shard) recordLocked(now int64, key Key, c *counter) {
 		default:
 		}
 	}
-	switch {
-	case c == nil:
-		sh.goneLocked(key)
-	case !sh.mu.store.isDirty(c.slot):
-		sh.mu.store.setDirty(c.slot, true)
-		j.dirty++
-	}
 }
 
-func (sh *shard) goneLocked(key Key) {
+func (sh *shard) goneLocked(k KeyAt) {
 	j := &sh.mu.journal
-	j.gone = append(j.gone, key)
+	j.gone = append(j.gone, k)
 	if len(j.gone) > fewGone+2*j.kept {
 		sh.compactLocked()
 	}
@@ -93,9 +98,9 @@ func (sh *shard) goneLocked(key Key) {
 // compactLocked leaves each key in gone once, and none whose counter is recorded. It runs when the list has doubled.
 func (sh *shard) compactLocked() {
 	j := &sh.mu.journal
-	slices.SortFunc(j.gone, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Hi, b.Hi), cmp.Compare(a.Lo, b.Lo)) })
-	j.gone = slices.DeleteFunc(slices.Compact(j.gone), func(k Key) bool {
-		slot, ok := sh.mu.store.find(k)
+	slices.SortFunc(j.gone, KeyAt.Compare)
+	j.gone = slices.DeleteFunc(slices.Compact(j.gone), func(k KeyAt) bool {
+		slot, ok := sh.mu.store.find(k.Key)
 		return ok && sh.mu.store.isDirty(slot)
 	})
 	j.kept = len(j.gone)
@@ -151,13 +156,13 @@ func (t *Table) Drain(shard int, keys []KeyAt) (_ []KeyAt, seq uint64, since int
 	defer sh.mu.Unlock()
 	j := &sh.mu.journal
 	sh.compactLocked()
+	from := len(keys)
 	keys, since = slices.Grow(keys, j.dirty+len(j.gone)), j.first
 	for slot := range sh.mu.store.eachDirty {
-		keys = append(keys, KeyAt{sh.mu.store.at(slot).key, slot})
+		keys = append(keys, sh.mu.store.at(slot).keyAt(slot))
 	}
-	for _, k := range j.gone {
-		keys = append(keys, KeyAt{Key: k})
-	}
+	keys = append(keys, j.gone...)
+	keys = keys[:from+sh.groupLocked(keys[from:])]
 	j.unconfirmed = min(j.unconfirmed, since)
 	sh.emptyLocked()
 	return keys, sh.mu.seq, since

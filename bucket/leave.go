@@ -11,15 +11,15 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	now = inRange(now)
 	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
-	if c := sh.getLocked(key); c != nil {
-		t.forgetLocked(sh, c)
-	}
 	at := sh.atLocked(now)
-	c := newCounter(limits, at, &sh.mu.spare)
-	defer sh.mu.spare.release()
 	if limits.stateless {
+		if c := sh.getLocked(at, key); c != nil {
+			sh.followLocked(now, key, sh.clearLocked(c), true)
+		}
 		return
 	}
+	c := newCounter(limits, at, &sh.mu.spare)
+	defer sh.mu.spare.release()
 	for i := range limits.plans {
 		p, s := &limits.plans[i], c.at(i)
 		units := p.limit - left[i]
@@ -31,7 +31,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 			s.admit(p, at)
 		}
 	}
-	sh.followLocked(now, key, sh.insertLocked(key, &c), true)
+	sh.followLocked(now, key, sh.placeLocked(at, key, &c), true)
 }
 
 // Has reports whether key has a counter.

@@ -4,71 +4,220 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"unsafe"
+
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
-// A granted unit counts from the moment it is granted, and as if it were spent at the last possible moment. Whenever it is
-// really spent, that is never more permissive than the algorithm:
+// A grant is units of a key that may be spent until a deadline. It is a record of its own in the shard of its counter, so
+// journals, replicas, handoffs, snapshots and accounts of domains have it as they have counters. See also
+// docs/internals/adr/0041-grants-are-records-of-the-table.md.
 //
-//   - A bucket would have started to drain it earlier. While it is granted it does not drain, so the burst is smaller by the
-//     granted units. Let V be the level with the real spending, L the level of the state, and H the granted units, of which S
-//     are spent. V ≤ L + S always: a spent unit raises both by one; when a lease ends, L gains all of it and S loses the spent
-//     part; and V drains whenever L does, or is at most S. So V ≤ L + H, which no check or lease lets exceed the capacity.
+// A granted unit counts until it is settled, and then as if it was spent at that moment. Whenever it was really spent, that is
+// never more permissive than the algorithm, because the granted units are subtracted from the capacity meanwhile:
+//
+//   - A bucket would have started to drain it earlier. Let V be the level with the real spending, L the level of the state, and
+//     H the granted units, of which S are spent. V ≤ L + S always: a spent unit raises both by one; when a grant is settled, L
+//     gains the spent units and S loses them; and V drains whenever L does, or is at most S. So V ≤ L + H, which no check or
+//     grant lets exceed the capacity.
 //   - A log would have dropped it earlier.
-//   - A window is the same wherever in it the unit is spent. Leases end with the windows they are charged to, so they are
-//     charged at once, and exactly.
+//   - A window has the units of an open grant and those settled in it, and together they do not exceed the limit. A grant that
+//     ends in a later window than it began in counts in both.
 //
-// Units charged at once are paid; the others are held: they are subtracted from the capacity until the lease ends.
+// The sum of what the open grants of a counter hold and the order of their deadlines are its ledger, which is derived from the
+// records: a sealed shard has none, Open makes them, and images do not have them.
 
-// grant is one lease.
-type grant struct {
-	id uint64
-	// end is the counter's time from which on it may not be spent.
-	end, units int64
-	// paid has a bit for every limit in whose state the units are already charged.
-	paid uint16
-	// kept: nothing of it can be given back.
-	kept bool
+// Use is what a grant is for.
+type Use uint8
+
+const (
+	// Lease: of a node or a client that decides by itself with its units. At its deadline its units count as spent.
+	Lease Use = iota
+)
+
+// ending says how a grant has ended.
+type ending uint8
+
+const (
+	open ending = iota
+)
+
+// A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
+// units and first.aux the Hi of its counter's key. admissions has its attributes.
+const (
+	useBits    = 3
+	useMask    = 1<<useBits - 1
+	endingBits = 2
+	endingMask = 1<<endingBits - 1
+)
+
+func (c *counter) use() Use { return Use(c.admissions & useMask) }
+
+func (c *counter) ending() ending { return ending(c.admissions >> useBits & endingMask) }
+
+// isOpen reports whether r is a grant that has not ended.
+func (r *record) isOpen() bool {
+	return r.flags()&flagGrant != 0 && r.meta>>(flagBits+cutBits+useBits)&endingMask == meta(open)
 }
 
-// maxGrants bounds the grants of a counter.
-const maxGrants = 256
+// owner returns the key of the counter of r, which is a grant.
+func (r *record) owner() Key { return Key{uint64(r.aux), r.key.Lo} }
 
-// grants returns the grants of c that have not ended, sorted by end.
-func (c *counter) grants() []grant {
+// An ID is mixed into the key of its grant by a multiplication that idOf undoes.
+const (
+	idMix   = 0x9e3779b97f4a7c15
+	idUnmix = 0xf1de83e19937733d
+)
+
+// grantKey returns the key of grant id of k. The shard depends on Lo only.
+func (k Key) grantKey(id uint64) Key { return Key{k.Hi ^ id*idMix, k.Lo} }
+
+// id returns the ID of r, which is a grant.
+func (r *record) id() uint64 { return (r.key.Hi ^ uint64(r.aux)) * idUnmix }
+
+// ledger is what the open grants of a counter hold. It is a block of the table's slabs, followed by its deadlines.
+type ledger struct {
+	block blockRef
+	// held is the sum of their units.
+	held uint128
+	// last is the latest deadline since there was none.
+	last int64
+	// open is the number of open grants, n that of deadlines, of which there is room for most.
+	open, n, most uint32
+	_             uint32
+}
+
+// deadline is an entry in the heap of a ledger. A grant may have ended since, or its deadline may be later now: that is found
+// when the entry is the first.
+type deadline struct {
+	at int64
+	hi uint64 // of the grant's key
+}
+
+const (
+	leastDeadlines = 4
+	// maxGrants is the number of open grants of a counter from which on no more are granted.
+	maxGrants     = 200_000
+	mostDeadlines = 1 << 19
+	// maxLapses bounds the grants that end with one decision. Until the next one others still count as granted.
+	maxLapses = 1024
+	// fewGrants is the number of grants, by deadline, that RetryAfter and ResetAfter consider one by one.
+	fewGrants = 16
+)
+
+func ledgerBytes(most int) int {
+	return int(unsafe.Sizeof(ledger{})) + most*int(unsafe.Sizeof(deadline{}))
+}
+
+func (b blockRef) ledger() *ledger { return (*ledger)(b.at()) }
+
+func (p place) ledger() *ledger { return p.block().ledger() }
+
+func (l *ledger) place() place { return placeOf(l.block, int(l.most)) }
+
+// deadlines are a heap by time.
+func (l *ledger) deadlines() deadlines {
+	return unsafe.Slice((*deadline)(unsafe.Add(unsafe.Pointer(l), unsafe.Sizeof(ledger{}))), l.most)[:l.n]
+}
+
+type deadlines []deadline
+
+// up moves entry i to its place among those before it.
+func (d deadlines) up(i int) {
+	for i > 0 && d[i].at < d[(i-1)/2].at {
+		d[i], d[(i-1)/2] = d[(i-1)/2], d[i]
+		i = (i - 1) / 2
+	}
+}
+
+// down moves entry i to its place among those after it.
+func (d deadlines) down(i int) {
+	for {
+		least := 2*i + 1
+		if least >= len(d) {
+			return
+		}
+		if least+1 < len(d) && d[least+1].at < d[least].at {
+			least++
+		}
+		if d[i].at <= d[least].at {
+			return
+		}
+		d[i], d[least] = d[least], d[i]
+		i = least
+	}
+}
+
+// sort makes d a heap.
+func (d deadlines) sort() {
+	for i := len(d)/2 - 1; i >= 0; i-- {
+		d.down(i)
+	}
+}
+
+// ledger returns where the ledger of r is, or nil.
+func (r *record) ledger() *place {
+	if r.flags()&(flagSide|flagGrant) != flagSide {
+		return nil
+	}
+	if _, _, _, ledgers := parts(blockRef(r.spent).at()); len(ledgers) > 0 {
+		return &ledgers[0]
+	}
+	return nil
+}
+
+// ledger returns the ledger of c, or nil if it has not granted.
+func (c *counter) ledger() *ledger {
 	if c.more == nil {
 		return nil
 	}
-	return c.more.grants
+	return c.more.ledger
+}
+
+// granted returns the number of open grants of c.
+func (c *counter) granted() int {
+	if l := c.ledger(); l != nil {
+		return int(l.open)
+	}
+	return 0
+}
+
+// held returns the units that open grants hold of a limit whose units of a check's cost are cost.
+func (c *counter) held(cost int64) int64 {
+	if l := c.ledger(); l != nil && guard.On(guard.Held) {
+		return mulSat(l.units(), cost)
+	}
+	return 0
+}
+
+func (l *ledger) units() int64 {
+	if l.held.hi > 0 {
+		return math.MaxInt64
+	}
+	return saturate(l.held.lo)
 }
 
 // plans returns the limits' plans, with the held units subtracted from the capacity. Only deciding and describing use these.
 func (c *counter) plans() []plan {
-	if len(c.grants()) > 0 {
+	if c.more != nil && len(c.more.plans) > 0 {
 		return c.more.plans
 	}
 	return c.limits.plans
 }
 
-// setGrants sets the grants of c, in any order and including expired ones.
-func (c *counter) setGrants(list []grant) {
-	if len(list) == 0 && len(c.grants()) == 0 {
+// hold makes the plans of c.
+func (c *counter) hold() {
+	if c.more == nil {
 		return
 	}
-	slices.SortFunc(list, func(a, b grant) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.id, b.id)) })
-	c.ensureMore().grants = list
-	c.holdGranted()
-}
-
-// holdGranted makes the plans of c.
-func (c *counter) holdGranted() {
 	m := c.more
-	if m.plans = m.plans[:0]; len(m.grants) == 0 {
+	if m.plans = m.plans[:0]; c.granted() == 0 {
 		return
 	}
 	m.plans = append(m.plans, c.limits.plans...)
 	for i := range m.plans {
 		p := &m.plans[i]
-		held := heldBy(m.grants, i, p.cost)
+		held := c.held(p.cost)
 		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
 		if p.minInterval > 0 && !p.blocks {
 			p.capacity = 0 // see interval
@@ -76,196 +225,240 @@ func (c *counter) holdGranted() {
 	}
 }
 
-// heldBy returns the units of limit i that the grants of list hold; cost is the limit's cost of a unit.
-func heldBy(list []grant, i int, cost int64) (held int64) {
-	for j := range list {
-		if g := &list[j]; !g.isPaid(i) {
-			held = addSat(held, mulSat(g.units, cost))
+// dropLedgersLocked frees the ledgers of sh.
+func (sh *shard) dropLedgersLocked() {
+	for slot := uint32(0); slot < sh.mu.store.n && sh.mu.store.ledgers > 0; slot++ {
+		if sh.mu.store.at(slot).ledger() != nil {
+			c := sh.lookLocked(slot)
+			c.more.ledger = nil
+			sh.saveLocked(c)
 		}
 	}
-	return held
 }
 
-// heldAfter returns what is held after the first of list; held is what is held from it on.
-func heldAfter(list []grant, i int, cost, held int64) int64 {
-	switch g := &list[0]; {
-	case g.isPaid(i):
-		return held
-	case held < math.MaxInt64:
-		return held - mulSat(g.units, cost)
-	}
-	return heldBy(list[1:], i, cost)
-}
-
-func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
-
-// keepGrants makes Return give nothing back of the grants of c.
-func (c *counter) keepGrants() {
-	list := c.grants()
-	for i := range list {
-		list[i].kept = true
+// makeLedgersLocked makes the ledgers of sh from its grants. Counters that are free, and thus missing, it makes too.
+func (sh *shard) makeLedgersLocked() {
+	sh.dropLedgersLocked()
+	s := &sh.mu.store
+	for slot, rest := uint32(0), s.grants; rest > 0; slot++ {
+		r := s.at(slot)
+		if r.flags()&flagGrant != 0 {
+			rest--
+		}
+		if r.isOpen() {
+			sh.ensureOwnerLocked(r.owner(), sh.table.account(r.set()).limits, never+1)
+			sh.openLocked(r, false)
+		}
 	}
 }
 
-// findGrant returns the index of grant id in list, or -1.
-func findGrant(list []grant, id uint64) int {
-	return slices.IndexFunc(list, func(g grant) bool { return g.id == id })
-}
-
-// lapse ends the grants that end at or before now: their units count as spent in the last nanosecond.
-func (c *counter) lapse(now int64) {
-	list := c.grants()
-	n := 0
-	for ; n < len(list) && list[n].end <= now; n++ {
-		g := &list[n]
-		c.settleStates(max(c.now, g.end-1))
-		c.pay(g, g.units)
-	}
-	if n > 0 {
-		c.setGrants(slices.Delete(list, 0, n))
-	}
-}
-
-// pay charges the spent units of g, which ends, to all states that they were not charged to.
-func (c *counter) pay(g *grant, spent int64) {
-	if spent == 0 {
+// ensureOwnerLocked makes a counter of key under the limits l, unless it has one.
+func (sh *shard) ensureOwnerLocked(key Key, l *Limits, at int64) {
+	if _, ok := sh.mu.store.find(key); ok {
 		return
 	}
-	plans := c.limits.plans
-	for i := range plans {
-		p, s := &plans[i], c.at(i)
-		if !g.isPaid(i) {
-			s.chargeLate(p, c.now, mulSat(spent, p.cost))
+	made := newCounter(l, at, new(more))
+	o := sh.insertLocked(key, &made)
+	sh.table.entries.Add(1)
+	sh.table.inserted.Add(1)
+	sh.grewLocked(o.counter.set, o.grown)
+}
+
+// grewLocked accounts for the growth of a counter with the set of limits.
+func (sh *shard) grewLocked(set uint32, by int64) {
+	sh.table.bytes.Add(by)
+	sh.table.account(set).domain.bytes.Add(by)
+}
+
+// openLocked adds the open grant r to the ledger of its counter, which exists. listed: its deadline or an earlier one is there.
+func (sh *shard) openLocked(r *record, listed bool) {
+	s := &sh.mu.store
+	slot, _ := s.find(r.owner())
+	owner, before := s.at(slot), s.bytes
+	switch {
+	case owner.flags()&flagGrant != 0:
+		return // no table has made it
+	case owner.ledger() == nil:
+		c := sh.lookLocked(slot)
+		b := s.get(ledgerBytes(leastDeadlines))
+		*b.ledger() = ledger{block: b, last: never, most: leastDeadlines}
+		c.ensureMore().ledger = b.ledger()
+		s.save(c)
+		s.ledgers++
+	}
+	l := owner.ledger().ledger()
+	l.held = l.held.add(uint64(r.spent))
+	if l.open++; l.open == 1 {
+		l.last = never
+	}
+	l.last = max(l.last, r.now)
+	if !listed {
+		sh.scheduleLocked(owner, r)
+	}
+	sh.grewLocked(owner.set(), s.bytes-before)
+}
+
+// scheduleLocked adds the deadline of r to the ledger of its counter. Only Sweep finds one that there is no room for.
+func (sh *shard) scheduleLocked(owner, r *record) {
+	s, at := &sh.mu.store, owner.ledger()
+	l := at.ledger()
+	if l.n == l.most && (2*l.open <= l.n+1 || l.most == mostDeadlines) {
+		l.n = uint32(len(slices.DeleteFunc(l.deadlines(), func(d deadline) bool {
+			slot, ok := s.find(Key{d.hi, r.key.Lo})
+			return !ok || !s.at(slot).isOpen()
+		})))
+		l.deadlines().sort()
+	}
+	if l.n == l.most {
+		if l.most == mostDeadlines {
+			return
 		}
-		s.admit(p, c.now)
+		b := s.get(ledgerBytes(int(2 * l.most)))
+		made := b.ledger()
+		*made = *l
+		made.block, made.most = b, 2*l.most
+		copy(made.deadlines(), l.deadlines())
+		s.put(at.block(), ledgerBytes(int(l.most)))
+		*at, l = made.place(), made
 	}
-	c.admissions++
-	c.chargeShadows(c.now, spent, (*state).chargeLate)
+	l.n++
+	d := l.deadlines()
+	d[l.n-1] = deadline{r.now, r.key.Hi}
+	d.up(int(l.n - 1))
 }
 
-// chargeLate charges units > 0 that were spent at now or before. Their window ends no sooner than if they had opened it,
-// whatever was charged in between or merged from a counter with other windows.
-func (s *state) chargeLate(p *plan, now, units int64) {
-	s.charge(p, now, units)
-	if p.kind == kindStep || p.kind == kindFixed {
-		s.aux = max(s.aux, p.windowEnd(now))
-	}
-}
-
-// settleGrant ends the grant at index i, of which unspent units were not spent.
-func (c *counter) settleGrant(i int, unspent int64) {
-	list := c.grants()
-	g := list[i]
-	c.pay(&g, g.units-unspent)
-	plans := c.limits.plans
-	for j := range plans {
-		// A saturated state does not tell how much of it was this grant.
-		if p, s := &plans[j], c.at(j); g.isPaid(j) && unspent > 0 && s.spent < math.MaxInt64 {
-			s.refund(p, mulSat(unspent, p.cost))
+// putGrantLocked makes the grant in g, of which limits, now, first and admissions are set, that of its key, and returns its outcome for
+// the shard.
+func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
+	s := &sh.mu.store
+	slot, ok := s.find(key)
+	listed := false
+	switch {
+	case !ok:
+		before := s.bytes
+		g.slot, g.cuts = s.add(key), flagGrant
+		sh.enter(g, 0)
+		s.save(g)
+		s.grants++
+		o = outcome{inserted, g, s.bytes - before}
+	default:
+		r := s.at(slot)
+		if r.isOpen() && !sh.mu.sealed {
+			sh.closeLocked(r)
+			listed = r.now <= g.now
 		}
+		g.slot, g.set, g.cuts = slot, r.set(), flagGrant
+		g.limits = sh.table.account(g.set).limits
+		s.save(g)
+		o = outcome{0, g, 0}
 	}
-	c.cuts += oneCut
-	c.setGrants(slices.Delete(list, i, i+1))
+	if r := s.at(g.slot); r.isOpen() && !sh.mu.sealed {
+		sh.ensureOwnerLocked(r.owner(), g.limits, at)
+		sh.openLocked(r, listed)
+	}
+	return o
 }
 
-// Receipt remembers one charge so that it can be undone. The zero value remembers none. A Receipt may be reused, with its
-// memory.
-type Receipt struct {
-	key Key
-	// counter is the exact counter that was charged: its successor after a reset, eviction or change of limits never had the
-	// charge. It is also replaced at a refund, which may already have returned the charge.
-	birth    uint16
-	charged  bool
-	at, cost int64
-	// ahead is the correction of the shard's clock at the time.
-	ahead int64
-	// admissions and cuts are the counter's, just after the charge.
-	admissions, cuts uint32
-	// unreplicated is the request's.
-	unreplicated bool
-	first        mark
-	rest         []mark
+// closeLocked takes the open grant r, which ends, out of the ledger of its counter.
+func (sh *shard) closeLocked(r *record) {
+	slot, ok := sh.mu.store.find(r.owner())
+	if !ok {
+		return
+	}
+	if at := sh.mu.store.at(slot).ledger(); at != nil {
+		l := at.ledger()
+		l.held = l.held.sub(uint128{lo: uint64(r.spent)})
+		l.open--
+	}
 }
 
-// Charged reports whether rc remembers a charge.
-func (rc *Receipt) Charged() bool { return rc.charged }
-
-// mark is what undoing a charge to one limit needs: the level (see state) just before it, the end of the window or step or the
-// date of the entry that it went into, and the admission before it.
-type mark struct{ spent, aux, last int64 }
-
-// markOf returns the mark of a charge to s that is about to be made.
-func markOf(p *plan, s *state, now int64) mark {
-	m := mark{s.spent, s.aux, s.last}
-	switch p.kind {
-	case kindFixed, kindStep:
-		if m.aux == never {
-			m.aux = p.windowEnd(now)
+// lapseLocked ends the grants of c, which is the work of sh, whose deadline has passed at at: their units count as spent in the
+// last nanosecond.
+func (sh *shard) lapseLocked(c *counter, at int64) {
+	key := sh.mu.store.at(c.slot).key
+	lapsed := false
+	l := c.ledger()
+	for n := 0; n < maxLapses && l.n > 0 && l.deadlines()[0].at <= at; n++ {
+		first := &l.deadlines()[0]
+		slot, ok := sh.mu.store.find(Key{first.hi, key.Lo})
+		if ok && sh.mu.store.at(slot).isOpen() {
+			r := sh.mu.store.at(slot)
+			if r.now != first.at {
+				first.at = r.now
+				l.deadlines().down(0)
+				continue
+			}
+			c.settleStates(max(c.now, r.now-1))
+			if guard.On(guard.Lapse) {
+				c.charge(c.now, r.spent)
+			}
+			sh.forgetGrantLocked(at, slot)
+			lapsed = true
 		}
-	case kindLog, kindBins:
-		m.aux = s.entryFor(p, now)
+		l.deadlines()[0] = l.deadlines()[l.n-1]
+		l.n--
+		l.deadlines().down(0)
 	}
-	return m
-}
-
-// before records the state of c before the charge.
-func (rc *Receipt) before(c *counter, now int64) {
-	plans := c.limits.plans
-	rc.first = markOf(&plans[0], &c.first, now)
-	rc.rest = rc.rest[:0]
-	for i := 1; i < len(plans); i++ {
-		rc.rest = append(rc.rest, markOf(&plans[i], c.at(i), now))
+	if c.ledger().n == 0 && c.granted() == 0 {
+		c.more.ledger = nil
 	}
-}
-
-// after completes the receipt after the charge to c, which is now in the table.
-func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
-	rc.key, rc.birth, rc.charged, rc.unreplicated = r.Key, c.birth, true, r.Unreplicated
-	rc.at, rc.cost, rc.ahead = c.now, cost, ahead
-	rc.admissions, rc.cuts = c.admissions, c.cuts
-}
-
-// undo undoes the charge in rc. c is settled to now.
-func (c *counter) undo(rc *Receipt, now int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		m := rc.first
-		if i > 0 {
-			m = rc.rest[i-1]
+	if lapsed || c.ledger() == nil {
+		o := sh.keepLocked(c, 0)
+		if lapsed {
+			o.did = changed
 		}
-		if (c.cuts^rc.cuts)&cutsMask >= oneCut {
-			// Something below this charge may be gone, so everything drained since counts against the charge alone.
-			if m.spent = 0; plans[i].kind == kindFlow {
-				m.aux = 0
+		sh.followLocked(sh.clockLocked(at), key, o, false)
+	}
+}
+
+// lapseGrantLocked ends the open grant r, whose deadline has passed at at.
+func (sh *shard) lapseGrantLocked(at int64, r *record) {
+	k, owner := r.key, r.owner()
+	c := sh.getLocked(at, owner)
+	if slot, ok := sh.mu.store.find(k); ok && c != nil && sh.mu.store.at(slot).isOpen() {
+		sh.returnLocked(c, at, owner, sh.mu.store.at(slot).id(), 0) // it was not among the deadlines
+	}
+}
+
+// forgetGrantLocked removes the open grant in slot, which has ended.
+func (sh *shard) forgetGrantLocked(at int64, slot uint32) {
+	r := sh.mu.store.at(slot)
+	k := r.keyAt(0)
+	sh.table.forgetLocked(sh, &counter{slot: slot, set: r.set()})
+	if sh.mu.journal.takes(false) {
+		sh.beginLocked(sh.clockLocked(at))
+		sh.goneLocked(k)
+	}
+}
+
+// grant is what deciding needs of an open grant.
+type grant struct{ end, units int64 }
+
+// firstLocked lists the open grants of c with the earliest deadlines, in their order.
+func (sh *shard) firstGrantsLocked(c *counter) {
+	m, s := c.more, &sh.mu.store
+	key, d := s.at(c.slot).key, m.ledger.deadlines()
+	m.grants = m.grants[:0]
+	// The heap's entries that may be the next: those after the ones that were looked at.
+	var places [2*fewGrants + 1]int
+	n := min(1, len(d))
+	for looked := 0; n > 0 && len(m.grants) < fewGrants && looked < 2*fewGrants-1; looked++ {
+		next := 0
+		for i := range places[:n] {
+			if d[places[i]].at < d[places[next]].at {
+				next = i
 			}
 		}
-		s := c.at(i)
-		s.undo(&plans[i], m, rc.at, now, mulSat(rc.cost, plans[i].cost))
-		if (c.admissions^rc.admissions)&admissionsMask == 0 && s.last == rc.at {
-			s.last = m.last
+		i := places[next]
+		n--
+		places[next] = places[n]
+		for child := 2*i + 1; child <= 2*i+2 && child < len(d); child++ {
+			places[n] = child
+			n++
+		}
+		if slot, ok := s.find(Key{d[i].hi, key.Lo}); ok && s.at(slot).isOpen() && s.at(slot).now >= d[i].at {
+			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent})
 		}
 	}
-	c.cuts += oneCut
-}
-
-// undo undoes what is left of a charge of cost at time at, as m remembers it. It leaves no more room than if the charge had
-// never been made.
-func (s *state) undo(p *plan, m mark, at, now, cost int64) {
-	if s.spent == math.MaxInt64 && p.kind != kindLog && p.kind != kindBins {
-		return // saturated: the part of this charge is unknown
-	}
-	switch p.kind {
-	case kindFlow:
-		s.undoFlow(p, m, at, now, cost)
-	case kindStep:
-		s.undoStep(p, m, now, cost)
-	case kindFixed:
-		if s.aux == m.aux && s.aux != never { // its window is still open
-			s.refund(p, cost)
-		}
-	case kindLog, kindBins:
-		s.undoLog(m.aux, cost)
-	case kindWeighted:
-		s.undoWeighted(p, at, now, cost)
-	}
+	slices.SortFunc(m.grants, func(a, b grant) int { return cmp.Compare(a.end, b.end) })
 }

@@ -21,7 +21,7 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	now = sh.atLocked(now)
-	c := sh.getLocked(key)
+	c := sh.getLocked(now, key)
 	if c == nil {
 		free := newCounter(limits, now, new(more))
 		return free.stand(now), false
@@ -35,15 +35,17 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
 	sh := t.lock(shard)
-	all := make([]record, sh.mu.store.n)
-	for slot := range all {
-		all[slot] = *sh.mu.store.at(uint32(slot))
+	all := make([]record, 0, sh.mu.store.n)
+	for slot := range sh.mu.store.n {
+		if r := sh.mu.store.at(slot); r.flags()&flagGrant == 0 {
+			all = append(all, *r)
+		}
 	}
 	sh.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b record) int { return cmp.Compare(a.now, b.now) })
 	for _, u := range all[max(0, len(all)-most):] {
 		sh.mu.Lock()
-		c := sh.getLocked(u.key)
+		c := sh.getLocked(sh.atLocked(now), u.key)
 		if c == nil {
 			sh.mu.Unlock()
 			continue
@@ -148,7 +150,7 @@ func (sh *shard) countsLocked(now int64, r *Request, tag uint64, ends int64, x *
 // windowLocked returns the end of the window of r.Key that contains at.
 func (sh *shard) windowLocked(at int64, r *Request) int64 {
 	s, p := newState(&r.Limits.plans[0]), &r.Limits.plans[0]
-	if c := sh.getLocked(r.Key); c != nil && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
+	if c := sh.getLocked(at, r.Key); c != nil && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
 		s = c.first
 		s.settle(p, c.now, max(at, c.now))
 	}
@@ -187,46 +189,52 @@ func (c *counter) retry(i int, now, units int64) int64 {
 	return max(c.until(i, now, p.capacity-units), c.interval(i, now))
 }
 
-// interval is state.interval for limit i, including grants, which may be spent until the last lease ends. Limits with an
-// interval do not grant, but may come into force while there are grants.
+// interval is state.interval for limit i, including grants, which may be spent until their deadlines. Limits with an interval do not
+// grant, but may come into force while there are grants.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
-	if list := c.grants(); len(list) > 0 && p.minInterval > 0 && !p.blocks {
-		return addSat(max(0, subSat(list[len(list)-1].end-1, now)), p.minInterval)
+	if c.granted() > 0 && p.minInterval > 0 && !p.blocks {
+		return addSat(max(0, subSat(c.more.ledger.last-1, now)), p.minInterval)
 	}
 	return c.at(i).interval(p, now)
 }
 
 // until is state.until for limit i, including grants: the time (ns) from now until at most target ≥ 0 units count, if nothing
-// is charged or given back.
+// is charged or settled. With more than fewGrants grants it may be shorter, and for a target of 0 longer.
 func (c *counter) until(i int, now, target int64) int64 {
-	p, s, list := &c.limits.plans[i], c.at(i), c.grants()
+	p, s := &c.limits.plans[i], c.at(i)
 	switch {
-	case len(list) == 0 || p.stateless():
+	case c.granted() == 0 || p.stateless():
 		return s.until(p, now, target)
-	case s.fits(p, len(list)):
-		return untilLog(list, i, p, s, now, target)
+	case target == 0 && len(c.more.grants) < c.granted():
+		end := c.more.ledger.last
+		return c.untilLapsed(i, now, target, []grant{{end, c.more.ledger.units()}})
+	case s.fits(p, len(c.more.grants)):
+		return c.untilLog(i, now, target)
 	}
-	// Advance a copy from the end of one lease to the next.
-	t, at, held := *s, now, heldBy(list, i, p.cost)
+	return c.untilLapsed(i, now, target, c.more.grants)
+}
+
+// untilLapsed is until for what the grants of list do at their deadlines.
+func (c *counter) untilLapsed(i int, now, target int64, list []grant) int64 {
+	p, t, at, rest := &c.limits.plans[i], *c.at(i), now, c.more.ledger.units()
 	t.log = t.log.clone()
-	for j := range list {
-		g := &list[j]
-		if g.isPaid(i) {
-			continue
-		}
+	for _, g := range list {
 		last := max(at, g.end-1)
-		if held <= target {
+		if held := mulSat(rest, p.cost); held <= target {
 			if wait := t.until(p, at, target-held); wait <= subSat(last, at) {
 				return addSat(subSat(at, now), wait)
 			}
 		}
-		held = heldAfter(list[j:], i, p.cost, held)
+		rest -= min(rest, g.units)
 		t.settle(p, at, last)
-		t.chargeLate(p, last, mulSat(g.units, p.cost))
+		t.charge(p, last, mulSat(g.units, p.cost))
 		at = last
 	}
-	return addSat(subSat(at, now), t.until(p, at, target))
+	if mulSat(rest, p.cost) > target {
+		return subSat(at, now)
+	}
+	return addSat(subSat(at, now), t.until(p, at, target-mulSat(rest, p.cost)))
 }
 
 // fits reports whether s is a log that can take n more entries without merging old ones.
@@ -234,16 +242,18 @@ func (s *state) fits(p *plan, n int) bool {
 	return (p.kind == kindLog || p.kind == kindBins) && int(s.span().n)+n <= p.maxEntries
 }
 
-// untilLog is until for a log that fits, whose entries all expire before those that leases will make.
-func untilLog(list []grant, i int, p *plan, s *state, now, target int64) int64 {
-	held := heldBy(list, i, p.cost)
-	if held <= target {
+// untilLog is until for a log that fits, whose entries all expire before those that grants will make.
+func (c *counter) untilLog(i int, now, target int64) int64 {
+	p, s, rest := &c.limits.plans[i], c.at(i), c.more.ledger.units()
+	if held := mulSat(rest, p.cost); held <= target {
 		return s.until(p, now, target-held)
 	}
-	j := 0
-	for held = heldAfter(list, i, p.cost, held); held > target; held = heldAfter(list[j:], i, p.cost, held) {
-		j++
+	last := now
+	for _, g := range c.more.grants {
+		rest, last = rest-min(rest, g.units), max(now, g.end-1)
+		if mulSat(rest, p.cost) <= target {
+			break
+		}
 	}
-	last := max(now, list[j].end-1)
 	return addSat(subSat(last, now), p.expiry(p.dateOf(last), last))
 }

@@ -59,7 +59,7 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 	}
 	unknown := spentCounter(r.Limits, since)
 	seen := newCounter(r.Limits, now, new(more))
-	if c := sh.getLocked(r.Key); c != nil {
+	if c := sh.getLocked(now, r.Key); c != nil {
 		seen = c.under(r.Limits, now, new(more))
 		if unknown.now > now {
 			seen.unshare() // it is moved to the time of the loss
@@ -89,7 +89,7 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 
 // joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
-	if c := sh.getLocked(r.Key); c != nil {
+	if c := sh.getLocked(now, r.Key); c != nil {
 		c, o.did = sh.underLocked(c, r.Limits, now)
 		o = sh.keepLocked(c, o.did)
 	}

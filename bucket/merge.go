@@ -12,25 +12,24 @@ import (
 //   - Windows that begin with the first hit, or that nodes with different clocks have opened, may end at different times; the
 //     later end counts.
 //   - A counter that is ahead of the clock makes the other stand still until then; see move.
-//   - A log above its cap has its oldest entries merged, and so has a ledger.
+//   - A log above its cap has its oldest entries merged.
 //
-// One case is not covered: a lease granted under other limits is charged to a sliding counter when it ends. If the merge has
-// moved that counter's windows, the charge may fall into an earlier window, and then stops counting up to one period sooner.
+// One case is not covered: a grant is charged to windows when it is settled. If a merge has moved these, the charge may fall into
+// an earlier window than in one of the counters, and then stops counting up to one period sooner.
 //
 // If the limits differ, the counter continues under those of the existing one, and every other limit of either becomes a
 // shadow. A limit that only one of them has starts in the other as after a change of limits (change.go), so that a change back
 // admits nothing extra.
 //
-// Grants of either are kept, but cannot be given back: their charges can no longer be separated.
+// A grant of only one of them is kept. Of one that both have open, the larger and longer counts.
 
 // joinLocked merges x, as of now, into the counter of key. x must not be used any more.
 func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
-	c := sh.getLocked(key)
+	c := sh.getLocked(now, key)
 	if c == nil {
 		if x.free(now) {
 			return o
 		}
-		x.keepGrants()
 		o = sh.insertLocked(key, x)
 		o.did |= changed
 		return o
@@ -65,13 +64,12 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 		x.move(c.now)
 	}
 	if c.apart(x) {
-		changed = c.mergeApart(x) || changed
-	} else {
-		for i := range c.limits.plans {
-			changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
-		}
+		return c.mergeApart(x) || changed
 	}
-	return c.mergeGrants(x, c.limits.Equal(x.limits)) || changed
+	for i := range c.limits.plans {
+		changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
+	}
+	return changed
 }
 
 // apart reports whether c and x have different limits or shadows.

@@ -3,7 +3,6 @@ package bucket_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"pgregory.net/rapid"
@@ -100,28 +99,6 @@ func TestMergeAcrossChanges(t *testing.T) {
 			now += genStep(t, now, sets[0].At(0), bucket.Decision{})
 		}
 	})
-}
-
-// TestMergeOfHeldUnits: units that are granted beyond the end of an aligned window count until the end of the next one,
-// also after a merge with a counter whose window ends at another time.
-func TestMergeOfHeldUnits(t *testing.T) {
-	window := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Minute})
-	flow := mustLimits(t, bucket.Limit{Algorithm: bucket.TokenBucket, Count: 3, Period: time.Minute})
-	const second = int64(time.Second)
-	ahead, behind := smallTable(t), smallTable(t)
-	for _, table := range []*bucket.Table{ahead, behind} {
-		table.Do(0, &bucket.Request{Key: lifeKey, Limits: window, Cost: 1})
-	}
-	if g, _, _ := ahead.Grant(55*second, &bucket.LeaseRequest{Key: lifeKey, Limits: flow, Want: 1, Part: 1, Whole: 1, For: 10 * time.Second}); g.Units != 1 {
-		t.Fatalf("nothing was granted: %+v", g)
-	}
-	both := smallTable(t)
-	hand(t, ahead, both, 0, 0, false)
-	hand(t, behind, both, 0, 0, true) // its window ends a minute after the other's time, at 115 s
-	read := &bucket.Request{Key: lifeKey, Limits: window, Cost: 1, Verb: bucket.Read}
-	if one, got := ahead.Do(0, read), both.Do(0, read); got.RetryAfter < one.RetryAfter {
-		t.Errorf("merged, the window has room after %v, alone after %v", got.RetryAfter, one.RetryAfter)
-	}
 }
 
 // TestMergeOfTheMost: with more former limits than are kept, the limits in force are still never more permissive.

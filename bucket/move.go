@@ -30,10 +30,11 @@ func (sh *shard) correct(ahead int64) {
 	sh.mu.ahead = ahead
 	for slot := range sh.mu.store.n {
 		c := sh.lookLocked(slot)
+		if at := sh.mu.store.at(slot).ledger(); at != nil {
+			at.ledger().move(by)
+		}
 		c.move(inRange(addSat(c.now, by)))
-		o := sh.keepLocked(c, 0)
-		sh.table.bytes.Add(o.grown)
-		sh.table.account(c.set).domain.bytes.Add(o.grown)
+		sh.saveLocked(c)
 	}
 }
 
@@ -45,16 +46,25 @@ func (sh *shard) atLocked(now int64) int64 {
 	return inRange(addSat(now, sh.mu.ahead))
 }
 
+// clockLocked is the reverse of atLocked.
+func (sh *shard) clockLocked(at int64) int64 { return inRange(subSat(at, sh.mu.ahead)) }
+
 // move moves the counter from its time to to as if no time had passed in between.
 func (c *counter) move(to int64) {
 	for i := range c.states() {
-		c.at(i).move(c.plan(i), c.now, to)
-	}
-	granted := c.grants()
-	for i := range granted {
-		granted[i].end = addSat(to, saturate(elapsed(c.now, granted[i].end)))
+		if !c.has(flagGrant) {
+			c.at(i).move(c.plan(i), c.now, to)
+		}
 	}
 	c.now = to
+}
+
+func (l *ledger) move(by int64) {
+	for i := range l.deadlines() {
+		d := &l.deadlines()[i]
+		d.at = inRange(addSat(d.at, by))
+	}
+	l.last = inRange(addSat(l.last, by))
 }
 
 // move moves s, settled to from, to the time to. What counts at from counts for as long after to.

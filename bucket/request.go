@@ -229,7 +229,7 @@ func (c *counter) charge(now, cost int64) {
 		s.admit(p, now)
 	}
 	c.admissions++
-	c.chargeShadows(now, cost, (*state).charge)
+	c.chargeShadows(now, cost)
 }
 
 // refund refunds cost > 0 to every limit and shadow.

@@ -50,17 +50,22 @@ func (sh *shard) unlock(now int64, grown bool) {
 }
 
 // getLocked returns the counter of key, nil if there is none. It is valid until the next call, and what is changed of it is
-// kept by keepLocked.
-func (sh *shard) getLocked(key Key) *counter {
+// kept by keepLocked. Its grants whose deadline has passed at at have ended.
+func (sh *shard) getLocked(at int64, key Key) *counter {
 	slot, ok := sh.mu.store.find(key)
 	if !ok {
 		return nil
 	}
-	sh.mu.store.load(sh.table, slot, &sh.mu.work, &sh.mu.workSide)
-	if len(sh.mu.work.grants()) > 0 {
-		sh.mu.work.holdGranted()
+	c := &sh.mu.work
+	sh.mu.store.load(sh.table, slot, c, &sh.mu.workSide)
+	if c.ledger() != nil {
+		sh.lapseLocked(c, at)
+		if c.granted() > 0 {
+			sh.firstGrantsLocked(c)
+		}
+		c.hold()
 	}
-	return &sh.mu.work
+	return c
 }
 
 // lookLocked reads the counter of slot, for an eviction or a sweep, without what deciding needs besides. It is valid until the next
@@ -74,6 +79,19 @@ func (sh *shard) keepLocked(c *counter, did effects) outcome {
 	before := sh.mu.store.bytes
 	sh.mu.store.save(c)
 	return outcome{did, c, sh.mu.store.bytes - before}
+}
+
+// saveLocked is keepLocked for a counter that grows or shrinks without a change.
+func (sh *shard) saveLocked(c *counter) { sh.grewLocked(c.set, sh.keepLocked(c, 0).grown) }
+
+// clearLocked forgets what the counter c has counted, but not its grants.
+func (sh *shard) clearLocked(c *counter) (o outcome) {
+	if c.granted() == 0 {
+		return outcome{did: removed, grown: -sh.removeLocked(c)}
+	}
+	made := newCounter(c.limits, c.now, new(more))
+	made.keepLedger(c)
+	return sh.keepLocked(sh.replaceLocked(c, &made), 0)
 }
 
 // bornLocked returns the number of a counter that is made now.
@@ -126,7 +144,7 @@ func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *
 
 // decideKnownLocked is decideLocked without regard to a loss.
 func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
-	c := sh.getLocked(r.Key)
+	c := sh.getLocked(now, r.Key)
 	switch {
 	case c == nil:
 		return sh.firstLocked(now, r, verb, cost, rc, d)
@@ -141,18 +159,13 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 
 // resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
-	c.settle(now)
-	list := c.grants()
-	if len(list) == 0 {
+	if c.granted() == 0 {
 		o = outcome{did: removed | changed, grown: -sh.removeLocked(c)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	made := newCounter(r.Limits, c.now, new(more))
-	for i := range list {
-		list[i].paid = 0
-	}
-	made.setGrants(list)
+	made := newCounter(r.Limits, c.settle(now), new(more))
+	made.keepLedger(c)
 	c = sh.replaceLocked(c, &made)
 	o = sh.keepLocked(c, changed)
 	c.status(c.now, d)
@@ -221,7 +234,6 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if verb == Refund {
 		// So that earlier receipts do not find their counter.
 		c.birth = sh.bornLocked()
-		c.keepGrants() // for the same reason
 	}
 	c, o.did = sh.underLocked(c, r.Limits, now)
 	c.cuts |= flagAgain
@@ -264,13 +276,13 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if sh.mu.sealed {
 		return o
 	}
-	c := sh.getLocked(rc.key)
+	c := sh.getLocked(now, rc.key)
 	// Births wrap, so the receipt may be of an earlier counter with other limits.
 	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead || len(rc.rest) != len(c.limits.plans)-1 {
 		return o
 	}
 	c.undo(rc, c.settle(now))
-	return sh.keepLocked(c, changed) // a lease may have ended
+	return sh.keepLocked(c, changed)
 }
 
 // replaceLocked replaces old by made, which receipts of old do not find, and returns it.
@@ -286,9 +298,13 @@ func (sh *shard) replaceLocked(old, made *counter) *counter {
 func (sh *shard) removeLocked(c *counter) int64 {
 	n := sh.exit(c)
 	s := &sh.mu.store
-	if key := s.at(c.slot).key; s.isDirty(c.slot) {
+	r := s.at(c.slot)
+	if r.isOpen() && !sh.mu.sealed {
+		sh.closeLocked(r)
+	}
+	if s.isDirty(c.slot) {
 		sh.mu.journal.dirty--
-		sh.goneLocked(key)
+		sh.goneLocked(r.keyAt(0))
 	}
 	s.remove(c.slot)
 	if sh.mu.work.slot == s.n {

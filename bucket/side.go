@@ -10,13 +10,13 @@ import (
 //	sideHead     what follows
 //	sideState    of each limit
 //	sideShadow   of each former limit
-//	grant        each that has not ended
+//	uint64       where the ledger is, if there is one
 //
-// The ring of a log has a block of its own, and is changed in place.
+// The ring of a log has a block of its own, and so has the ledger. Both are changed in place.
 
 type sideHead struct {
-	states, shadows uint8
-	grants          uint16
+	states, shadows, ledgers uint8
+	_                        uint8
 	// rings has a bit for each state, shadows included, that has a ring.
 	rings uint32
 }
@@ -24,7 +24,7 @@ type sideHead struct {
 // sideState is a state. log is its phase, or where its ring is.
 type sideState struct {
 	spent, aux, last int64
-	log              uint64
+	log              place
 }
 
 type sideShadow struct {
@@ -36,11 +36,15 @@ const (
 	headBytes   = int(unsafe.Sizeof(sideHead{}))
 	stateBytes  = int(unsafe.Sizeof(sideState{}))
 	shadowBytes = int(unsafe.Sizeof(sideShadow{}))
-	grantBytes  = int(unsafe.Sizeof(grant{}))
+	placeBytes  = int(unsafe.Sizeof(place(0)))
 )
 
 func (c *counter) sideBytes() int {
-	return headBytes + stateBytes*len(c.limits.plans) + shadowBytes*len(c.shadows()) + grantBytes*len(c.grants())
+	n := headBytes + stateBytes*len(c.limits.plans) + shadowBytes*len(c.shadows())
+	if c.ledger() != nil {
+		n += placeBytes
+	}
+	return n
 }
 
 // ringBytes returns the size of a ring of n entries with its sums.
@@ -52,27 +56,31 @@ func ringBytes(n int) int {
 	return size
 }
 
-func parts(p unsafe.Pointer) (h *sideHead, states []sideState, shadows []sideShadow, grants []grant) {
+func parts(p unsafe.Pointer) (h *sideHead, states []sideState, shadows []sideShadow, ledgers []place) {
 	h = (*sideHead)(p)
 	p = unsafe.Add(p, headBytes)
 	states = unsafe.Slice((*sideState)(p), h.states)
 	p = unsafe.Add(p, stateBytes*len(states))
 	shadows = unsafe.Slice((*sideShadow)(p), h.shadows)
 	p = unsafe.Add(p, shadowBytes*len(shadows))
-	return h, states, shadows, unsafe.Slice((*grant)(p), h.grants)
+	return h, states, shadows, unsafe.Slice((*place)(p), h.ledgers)
 }
 
-// The place of a ring is the address of its block, and the logarithm of its length above that.
-const ringShift = 56
+// place is where a ring or a ledger is: the address of its block, and the logarithm of its length above that.
+type place uint64
 
-func ringPlace(e *entries) uint64 {
-	return uint64(e.block) | uint64(bits.Len(uint(len(e.ring)))-1)<<ringShift
-}
+const placeShift = 56
+
+func placeOf(b blockRef, n int) place { return place(b) | place(bits.Len(uint(n))-1)<<placeShift }
+
+func (p place) len() int { return 1 << (p >> placeShift) }
+
+func (p place) block() blockRef { return blockRef(p & (1<<placeShift - 1)) }
 
 // ringAt makes e the ring at a place.
-func (e *entries) ringAt(place uint64) {
-	n := 1 << (place >> ringShift)
-	e.block = blockRef(place & (1<<ringShift - 1))
+func (e *entries) ringAt(at place) {
+	n := at.len()
+	e.block = at.block()
 	p := e.block.at()
 	e.ring, e.sums = unsafe.Slice((*entry)(p), n), nil
 	if n > sumPlaces {
@@ -86,19 +94,22 @@ type side struct {
 	logs []entries
 }
 
-// load reads the side at p into c, with x as the memory, but for the plans of grants.
+// load reads the side at p into c, with x as the memory, but for the plans of its ledger.
 func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
-	h, states, shadows, grants := parts(p)
+	h, states, shadows, ledgers := parts(p)
 	if n := len(states) + len(shadows); h.rings != 0 && cap(x.logs) < n {
 		x.logs = make([]entries, n)
 	}
 	c.first = x.state(h, 0, &states[0])
-	if len(states) == 1 && len(shadows) == 0 && len(grants) == 0 {
+	if len(states) == 1 && len(shadows) == 0 && len(ledgers) == 0 {
 		return
 	}
 	m := &x.more
 	c.more = m
-	m.rest, m.shadows, m.grants, m.plans = m.rest[:0], m.shadows[:0], append(m.grants[:0], grants...), m.plans[:0]
+	m.rest, m.shadows, m.ledger, m.plans = m.rest[:0], m.shadows[:0], nil, m.plans[:0]
+	if len(ledgers) > 0 {
+		m.ledger = ledgers[0].ledger()
+	}
 	for i := 1; i < len(states); i++ {
 		m.rest = append(m.rest, x.state(h, i, &states[i]))
 	}
@@ -131,6 +142,9 @@ func (s *store) saveSide(r *record, c *counter) {
 	n, had := c.sideBytes(), r.flags()&flagSide != 0
 	if had {
 		s.freeRings(r, c)
+		if at := r.ledger(); at != nil && c.ledger() != at.ledger() {
+			s.dropLedger(*at)
+		}
 	}
 	switch {
 	case !had:
@@ -143,14 +157,18 @@ func (s *store) saveSide(r *record, c *counter) {
 	}
 	r.aux = int64(n)
 	*(*sideHead)(blockRef(r.spent).at()) = sideHead{
-		states: uint8(len(c.limits.plans)), shadows: uint8(len(c.shadows())), grants: uint16(len(c.grants())),
+		states: uint8(len(c.limits.plans)), shadows: uint8(len(c.shadows())),
 	}
-	h, states, shadows, grants := parts(blockRef(r.spent).at())
+	ledger := c.ledger()
+	if ledger != nil {
+		(*sideHead)(blockRef(r.spent).at()).ledgers = 1
+	}
+	h, states, shadows, ledgers := parts(blockRef(r.spent).at())
 	for i := range c.states() {
 		x := c.at(i)
-		y := sideState{x.spent, x.aux, x.last, uint64(x.phase)}
+		y := sideState{x.spent, x.aux, x.last, place(x.phase)}
 		if x.log != nil {
-			y.log = ringPlace(x.log)
+			y.log = placeOf(x.log.block, len(x.log.ring))
 			h.rings |= 1 << i
 		}
 		if i < len(states) {
@@ -160,7 +178,9 @@ func (s *store) saveSide(r *record, c *counter) {
 			shadows[i-len(states)] = sideShadow{y, z.set, uint32(z.place)}
 		}
 	}
-	copy(grants, c.grants())
+	if ledger != nil {
+		ledgers[0] = ledger.place()
+	}
 }
 
 // get is slabs.get, and accounts for the block.
@@ -179,13 +199,13 @@ func (s *store) put(b blockRef, n int) {
 func (s *store) placeRing(e *entries) {
 	from := *e
 	e.block = s.get(ringBytes(len(from.ring)))
-	e.ringAt(ringPlace(e))
+	e.ringAt(placeOf(e.block, len(e.ring)))
 	copy(e.ring, from.ring)
 	copy(e.sums, from.sums)
 }
 
 // eachRing calls f with the place of each ring of r's side.
-func (r *record) eachRing(f func(place *uint64)) {
+func (r *record) eachRing(f func(at *place)) {
 	h, states, shadows, _ := parts(blockRef(r.spent).at())
 	for rings := h.rings; rings != 0; rings &= rings - 1 {
 		if i := bits.TrailingZeros32(rings); i < len(states) {
@@ -201,16 +221,19 @@ func (r *record) bytes() int64 {
 	n := int64(LeastBytes)
 	if r.flags()&flagSide != 0 {
 		n += blockBytes(int(r.aux))
-		r.eachRing(func(place *uint64) { n += blockBytes(ringBytes(1 << (*place >> ringShift))) })
+		r.eachRing(func(at *place) { n += blockBytes(ringBytes(at.len())) })
+		if at := r.ledger(); at != nil {
+			n += blockBytes(ledgerBytes(at.len()))
+		}
 	}
 	return n
 }
 
 // freeRings frees the rings of r's side, except those that c has; c may be nil.
 func (s *store) freeRings(r *record, c *counter) {
-	r.eachRing(func(place *uint64) {
+	r.eachRing(func(at *place) {
 		var e entries
-		if e.ringAt(*place); c == nil || !c.hasRing(e.block) {
+		if e.ringAt(*at); c == nil || !c.hasRing(e.block) {
 			s.put(e.block, ringBytes(len(e.ring)))
 		}
 	})
@@ -221,13 +244,19 @@ func (s *store) compact(r *record) {
 	if r.flags()&flagSide == 0 {
 		return
 	}
-	r.eachRing(func(place *uint64) {
-		var e entries
-		e.ringAt(*place)
-		e.block = s.slabs.compact(e.block, ringBytes(len(e.ring)))
-		*place = ringPlace(&e)
+	r.eachRing(func(at *place) {
+		*at = placeOf(s.slabs.compact(at.block(), ringBytes(at.len())), at.len())
 	})
+	if at := r.ledger(); at != nil {
+		*at = placeOf(s.slabs.compact(at.block(), ledgerBytes(at.len())), at.len())
+		at.ledger().block = at.block() // it may have moved
+	}
 	r.spent = int64(s.slabs.compact(blockRef(r.spent), int(r.aux)))
+}
+
+func (s *store) dropLedger(at place) {
+	s.put(at.block(), ledgerBytes(at.len()))
+	s.ledgers--
 }
 
 // hasRing reports whether a log of c has its ring in the block.
@@ -246,6 +275,9 @@ func (s *store) dropSide(r *record) {
 		return
 	}
 	s.freeRings(r, nil)
+	if at := r.ledger(); at != nil {
+		s.dropLedger(*at)
+	}
 	s.put(blockRef(r.spent), int(r.aux))
 	r.meta &^= meta(flagSide)
 }

@@ -30,9 +30,9 @@ var blockSizes = [...]int{48, 64, 80, 112, 128, 144, 192, 256, 384, 512, 768, 10
 
 const (
 	slabBytes = 32 << 10
-	// Large blocks have pages from 8 KiB to 2 MiB, more than the largest ring and side take.
+	// Large blocks have pages from 8 KiB to 16 MiB, more than the largest ring, side and ledger take.
 	leastLarge   = 8 << 10
-	largeClasses = 9
+	largeClasses = 12
 	// smallPage is how memory is given out by the operating system.
 	smallPage = 4096
 )

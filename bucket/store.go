@@ -22,7 +22,7 @@ type record struct {
 type meta uint64
 
 const (
-	flagBits, cutBits, admissionBits, birthBits = 3, 12, 16, 13
+	flagBits, cutBits, admissionBits, birthBits = 4, 11, 16, 13
 
 	cutsMask       = 1<<(flagBits+cutBits) - 1
 	admissionsMask = 1<<admissionBits - 1
@@ -57,6 +57,8 @@ type store struct {
 	slabs *slabs
 	// dirty has a bit for each slot whose counter is in the shard's journal.
 	dirty []uint64
+	// grants is the number of records that are grants, ledgers that of counters with a ledger.
+	grants, ledgers int
 	// hand is the slot that an eviction looks at next, glance that which an insertion looks at next.
 	hand, glance uint32
 }
@@ -93,6 +95,9 @@ func (s *store) add(k Key) uint32 {
 // remove takes the record of a slot out, and puts the last one there.
 func (s *store) remove(slot uint32) {
 	r := s.at(slot)
+	if r.flags()&flagGrant != 0 {
+		s.grants--
+	}
 	s.dropSide(r)
 	s.index.remove(s.pages, r.key.hash(), r.key)
 	s.setDirty(slot, false)
@@ -149,7 +154,7 @@ func (s *store) eachDirty(yield func(slot uint32) bool) {
 
 // fits reports whether c needs no side.
 func (c *counter) fits() bool {
-	return c.states() == 1 && len(c.grants()) == 0 && c.first.log == nil && c.first.phase == 0 && c.first.last == never
+	return c.states() == 1 && c.ledger() == nil && c.first.log == nil && c.first.phase == 0 && c.first.last == never
 }
 
 // load reads the counter of slot into c, and its side into x.

@@ -4,7 +4,7 @@ package bucket
 func (t *Table) counterOf(key Key) *counter {
 	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
-	c := sh.getLocked(key)
+	c := sh.getLocked(never+1, key)
 	if c == nil {
 		return nil
 	}
@@ -22,10 +22,18 @@ func At(keys ...Key) []KeyAt {
 	return list
 }
 
-// countersOf returns copies of the counters of a shard.
+// Counter returns the key of the counter, that of its counter if it is a grant.
+func (k KeyAt) Counter() Key {
+	if k.granted {
+		return Key{k.owner, k.Key.Lo}
+	}
+	return k.Key
+}
+
+// countersOf returns copies of the counters and grants of a shard.
 func (t *Table) countersOf(shard int) (list []*counter) {
-	for _, k := range t.Keys(shard, nil) {
-		list = append(list, t.counterOf(k.Key))
+	for slot := range t.shards[shard].mu.store.n {
+		list = append(list, t.counterOf(t.shards[shard].mu.store.at(slot).key))
 	}
 	return list
 }
@@ -46,6 +54,9 @@ func (c *counter) bytes() int64 {
 		return LeastBytes
 	}
 	n := LeastBytes + blockBytes(c.sideBytes())
+	if l := c.ledger(); l != nil {
+		n += blockBytes(ledgerBytes(int(l.most)))
+	}
 	for i := range c.states() {
 		if s := c.at(i); s.log != nil {
 			n += blockBytes(ringBytes(len(s.log.ring)))

@@ -20,6 +20,7 @@ const (
 func (t *Table) Seal(shard int) {
 	sh := t.lock(shard)
 	defer sh.mu.Unlock()
+	sh.dropLedgersLocked()
 	sh.mu.sealed = true
 }
 
@@ -28,6 +29,7 @@ func (t *Table) Open(shard int, seq uint64) {
 	sh := t.lock(shard)
 	defer sh.mu.Unlock()
 	sh.mu.sealed, sh.mu.seq = false, seq
+	sh.makeLedgersLocked()
 }
 
 // Try is Do, and DoHeld if rc is not nil, unless the shard is sealed or its journal is behind; then d is zero and rc is empty.

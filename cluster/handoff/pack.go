@@ -81,12 +81,12 @@ func (k *packing) room() int {
 // remaining keys.
 func (k *packing) export(t *target, keys []key, n int, room bucket.ImageBounds) (part message.Part, left []key) {
 	im := &k.body.Image
-	from := len(im.Data)
+	from, counters := len(im.Data), im.Counters
 	n, large := k.m.c.Table.ExportSome(k.m.now, t.part.number, keys[:n], im, room)
 	k.m.stats.TooLarge += uint64(large)
 	t.sum = addChecksum(t.sum, im.Data[from:])
 	return message.Part{
-		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.encodeLoss(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
+		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.encodeLoss(k.m.lossOf(t.part)), Counters: im.Counters - counters, Bytes: len(im.Data) - from,
 	}, keys[n:]
 }
 

@@ -55,9 +55,8 @@ func TestLeaseGuardsRemoved(t *testing.T) {
 		removed   guard.Guard
 		invariant string
 	}{
-		{"burst shrink", guard.BurstShrink, "I2"},
-		{"late date", guard.LateDate, "I2"},
-		{"boundary clip", guard.BoundaryClip, "I2"},
+		{"held", guard.Held, "I2"},
+		{"lapse", guard.Lapse, "I2"},
 		{"settled once", guard.SettleOnce, "I4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

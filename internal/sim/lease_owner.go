@@ -67,15 +67,16 @@ func (w *leaseSimCluster) grant(h *leaseNode) *granted {
 // confirm brings the replica level. It takes no time here, because unconfirmed grants are not answered anyway.
 func (w *leaseSimCluster) confirm() {
 	if w.replica != nil {
-		w.copyTo(w.replica, w.now)
+		keys, _, _ := w.owner.table.Drain(0, nil)
+		w.take(w.replica, w.owner.export(w.now, keys), w.now)
 	}
 }
 
-// copyTo copies the owner's counter to p as of the given time.
-func (w *leaseSimCluster) copyTo(p *leaseNode, at int64) {
-	var im bucket.Image
-	w.owner.table.Export(w.now+w.owner.ahead, 0, []bucket.KeyAt{{}}, &im)
-	w.take(p, &im, at)
+// export returns the counter and the grants of keys, as of now.
+func (p *leaseNode) export(now int64, keys []bucket.KeyAt) *bucket.Image {
+	im := new(bucket.Image)
+	p.table.Export(now+p.ahead, 0, keys, im)
+	return im
 }
 
 func (w *leaseSimCluster) take(p *leaseNode, im *bucket.Image, at int64) {
@@ -160,8 +161,7 @@ func (w *leaseSimCluster) handOff() {
 		return
 	}
 	from.table.Seal(0)
-	var im bucket.Image
-	from.table.Export(w.now+from.ahead, 0, []bucket.KeyAt{{}}, &im)
+	im := from.export(w.now, from.table.Keys(0, nil))
 	frozen := w.now
 	from.needed = true
 	w.owner, w.replica = nil, nil
@@ -182,7 +182,8 @@ func (w *leaseSimCluster) handOff() {
 				g.over += at - frozen
 			}
 		}
-		w.take(to, &im, at)
+		to.replica()
+		w.take(to, im, at)
 		w.Handoffs++
 		w.failOver(to)
 	})
@@ -192,10 +193,18 @@ func (w *leaseSimCluster) handOff() {
 func (w *leaseSimCluster) failOver(p *leaseNode) {
 	p.needed = false
 	p.table.Open(0, 0)
+	p.table.Record(0, bucket.RecordAll, 0)
 	w.owner, w.replica, p.leases = p, nil, p.leases[:0]
 	if w.replica = w.other(); w.replica != nil {
-		w.confirm()
+		w.replica.replica()
+		w.take(w.replica, p.export(w.now, p.table.Keys(0, nil)), w.now)
 	}
+}
+
+// replica makes p's table that of a replica without counters.
+func (p *leaseNode) replica() {
+	p.table.Seal(0)
+	p.table.DropShard(0)
 }
 
 // crash ends p's process. If it was the owner, its replica takes over after a while.

@@ -121,6 +121,8 @@ func RunLeases(o LeaseOptions) LeaseResult {
 		w.nodes = append(w.nodes, p)
 	}
 	w.owner, w.replica = w.nodes[0], w.nodes[1]
+	w.owner.table.Record(0, bucket.RecordAll, 0)
+	w.replica.replica()
 	for _, p := range w.nodes {
 		w.after(0, func() { w.demand(p) })
 	}
@@ -138,7 +140,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 }
 
 func (w *leaseSimCluster) newTable() *bucket.Table {
-	t, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 16})
+	t, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 4096})
 	if err != nil {
 		panic(fmt.Sprintf("sim: table of a lease: %v", err)) // constants
 	}

@@ -35,7 +35,7 @@ const (
 	hugeBytes  = 2 << 20 // of a huge page, which chunks are aligned to
 )
 
-// New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB. With huge it uses the operating system's huge
+// New returns an Arena of pages of so many bytes, a power of two from 4096 to 16 MiB. With huge it uses the operating system's huge
 // pages, so beyond the first 2 MiB it takes memory in steps of as much.
 func New(page int, huge bool) *Arena {
 	a := &Arena{page: page, huge: huge, chunks: new(chunks)}
@@ -48,7 +48,7 @@ func New(page int, huge bool) *Arena {
 	return a
 }
 
-// Get returns a page of zeros, aligned to its size. Without memory the process ends, as the Go runtime does.
+// Get returns a page of zeros, aligned to its size, at most 2 MiB. Without memory the process ends, as the Go runtime does.
 func (a *Arena) Get() unsafe.Pointer {
 	a.mu.Lock()
 	defer a.mu.Unlock()

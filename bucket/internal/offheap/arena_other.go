@@ -16,7 +16,7 @@ type Arena struct {
 	}
 }
 
-// New returns an Arena of pages of so many bytes, a power of two from 4096 to 2 MiB.
+// New returns an Arena of pages of so many bytes, a power of two from 4096 to 16 MiB.
 func New(page int, _ bool) *Arena {
 	a := &Arena{page: page}
 	a.mu.used = make(map[unsafe.Pointer][]byte)

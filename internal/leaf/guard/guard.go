@@ -6,14 +6,12 @@ package guard
 // Guard is a set of rules.
 type Guard uint32
 
-// The rules of leases, see package bucket.
+// The rules of grants, see package bucket.
 const (
-	// BurstShrink: a bucket does not drain leased units before the lease ends.
-	BurstShrink Guard = 1 << iota
-	// LateDate: a log dates leased units at the end of the lease.
-	LateDate
-	// BoundaryClip: a lease ends with the window that it is charged to.
-	BoundaryClip
+	// Held: units of an open grant are subtracted from the capacity.
+	Held Guard = 1 << iota
+	// Lapse: a lease counts as spent at its deadline.
+	Lapse
 	// SettleOnce: a grant is returned once.
 	SettleOnce
 
