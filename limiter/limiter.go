@@ -32,6 +32,24 @@ type Service interface {
 	// Check decides b.Checks and fills b.Results, one each. The error is about the call: no checks or too many, or every
 	// one of them met a full queue. Other errors are in the results.
 	Check(ctx context.Context, b *Batch) error
+	// Reserve sets units aside in the counters of all checks of b, or in none, and fills b.Results. The error is as of Check, or
+	// Invalid.
+	Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error)
+	// Spend spends units of a reservation before it is settled.
+	Spend(ctx context.Context, c Call, id string, units int64) (Spent, error)
+	// Extend adds more units, 0 or more, to a reservation, and sets its deadline to ttl from now, up to the rules' max_ttl, if
+	// that is later. A ttl of 0 leaves it.
+	Extend(ctx context.Context, c Call, id string, more int64, ttl time.Duration) (Extended, error)
+	// Settle ends a reservation. Of its units that are not spent, actual are charged, and the others are free again; more are charged
+	// whatever the limits say. Repeated calls change nothing.
+	Settle(ctx context.Context, c Call, id string, actual int64) (Settlement, error)
+	// Held returns the open reservations and leases of a descriptor's counter, at most MaxHeld by deadline, and the number and
+	// the units of all. Of q only Domain and Descriptor count.
+	Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error)
+	// ReservationDomains returns the domains of a reservation, which the APIs authorize. The errors of the calls with an ID are Invalid
+	// for one that no node of this cluster has made, NotFound for one that was settled or expired too long ago, and those of
+	// Check.
+	ReservationDomains(id string) ([]string, error)
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
 	// Status returns the health of the cluster by the reports of all nodes.

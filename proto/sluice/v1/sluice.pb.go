@@ -1846,6 +1846,766 @@ func (x *Node) GetZone() string {
 	return ""
 }
 
+// ReserveRequest asks for units.
+type ReserveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 16 budgets; verb and cost must be unset.
+	Checks []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	// Units to reserve of each, above 0; unset for the estimate of the first check's rule.
+	Units *int64 `protobuf:"varint,2,opt,name=units,proto3,oneof" json:"units,omitempty"`
+	// How few will do where not all are left, 1 to units; unset for units.
+	Least *int64 `protobuf:"varint,3,opt,name=least,proto3,oneof" json:"least,omitempty"`
+	// Time until the deadline in nanoseconds, at least 1 ms and at most max_ttl of the rules; 0 for the shortest ttl of the rules.
+	TtlNs int64 `protobuf:"varint,4,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	// Names the reservation, 1 to 128 bytes of visible ASCII; empty for none. A repeated request of one caller with the same key,
+	// checks and units is answered with the same reservation.
+	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// As in CheckRequest.
+	TimeoutNs     int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveRequest) Reset() {
+	*x = ReserveRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveRequest) ProtoMessage() {}
+
+func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
+func (*ReserveRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReserveRequest) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *ReserveRequest) GetUnits() int64 {
+	if x != nil && x.Units != nil {
+		return *x.Units
+	}
+	return 0
+}
+
+func (x *ReserveRequest) GetLeast() int64 {
+	if x != nil && x.Least != nil {
+		return *x.Least
+	}
+	return 0
+}
+
+func (x *ReserveRequest) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+func (x *ReserveRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *ReserveRequest) GetTimeoutNs() int64 {
+	if x != nil {
+		return x.TimeoutNs
+	}
+	return 0
+}
+
+// ReserveResponse answers a ReserveRequest.
+type ReserveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One per check, in the same order; how the limits are with what is reserved.
+	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// Names the reservation in the other calls, at any node: at most 1 KiB of visible ASCII. Empty if nothing is reserved.
+	Reservation string `protobuf:"bytes,2,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// Units of each check that are reserved.
+	Units int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
+	// Time until the deadline in nanoseconds.
+	ExpiresAfterNs int64 `protobuf:"varint,4,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	// All checks had the units.
+	Allowed bool `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// As in CheckResponse.
+	RetryAfterNs  *int64 `protobuf:"varint,6,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveResponse) Reset() {
+	*x = ReserveResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveResponse) ProtoMessage() {}
+
+func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
+func (*ReserveResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReserveResponse) GetDecisions() []*Decision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *ReserveResponse) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *ReserveResponse) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *ReserveResponse) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
+func (x *ReserveResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ReserveResponse) GetRetryAfterNs() int64 {
+	if x != nil && x.RetryAfterNs != nil {
+		return *x.RetryAfterNs
+	}
+	return 0
+}
+
+// SpendRequest spends units of a reservation.
+type SpendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ReserveResponse.
+	Reservation string `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// 1 or more.
+	Units         int64 `protobuf:"varint,2,opt,name=units,proto3" json:"units,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpendRequest) Reset() {
+	*x = SpendRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpendRequest) ProtoMessage() {}
+
+func (x *SpendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpendRequest.ProtoReflect.Descriptor instead.
+func (*SpendRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SpendRequest) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *SpendRequest) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+// SpendResponse answers a SpendRequest.
+type SpendResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The units were left, and are spent. Otherwise nothing is.
+	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Units that are reserved and not spent.
+	Left          int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpendResponse) Reset() {
+	*x = SpendResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpendResponse) ProtoMessage() {}
+
+func (x *SpendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpendResponse.ProtoReflect.Descriptor instead.
+func (*SpendResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SpendResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *SpendResponse) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+// ExtendRequest changes a reservation.
+type ExtendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ReserveResponse.
+	Reservation string `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// Units to add of each check, 0 or more.
+	More int64 `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Time from now until the new deadline in nanoseconds, at most max_ttl of the rules; 0 to leave the deadline, as is one that is
+	// earlier.
+	TtlNs         int64 `protobuf:"varint,3,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendRequest) Reset() {
+	*x = ExtendRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendRequest) ProtoMessage() {}
+
+func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
+func (*ExtendRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ExtendRequest) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *ExtendRequest) GetMore() int64 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
+func (x *ExtendRequest) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+// ExtendResponse answers an ExtendRequest.
+type ExtendResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All checks had the units. Otherwise nothing has changed.
+	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Units of each check that are reserved and not spent.
+	Units int64 `protobuf:"varint,2,opt,name=units,proto3" json:"units,omitempty"`
+	// Time until the deadline in nanoseconds.
+	ExpiresAfterNs int64 `protobuf:"varint,3,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	// Time until the units could be had, in nanoseconds: set when denied, unless that is never or not known.
+	RetryAfterNs  *int64 `protobuf:"varint,4,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendResponse) Reset() {
+	*x = ExtendResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendResponse) ProtoMessage() {}
+
+func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
+func (*ExtendResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExtendResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ExtendResponse) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *ExtendResponse) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
+func (x *ExtendResponse) GetRetryAfterNs() int64 {
+	if x != nil && x.RetryAfterNs != nil {
+		return *x.RetryAfterNs
+	}
+	return 0
+}
+
+// SettleRequest ends a reservation.
+type SettleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ReserveResponse.
+	Reservation string `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// Units to charge of those that Spend has not spent, 0 or more; more than are left are charged whatever the limits say.
+	Actual        int64 `protobuf:"varint,2,opt,name=actual,proto3" json:"actual,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleRequest) Reset() {
+	*x = SettleRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleRequest) ProtoMessage() {}
+
+func (x *SettleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
+func (*SettleRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SettleRequest) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *SettleRequest) GetActual() int64 {
+	if x != nil {
+		return x.Actual
+	}
+	return 0
+}
+
+// SettleResponse answers a SettleRequest.
+type SettleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Units that were charged to each check, by this call or by the first one.
+	Charged int64 `protobuf:"varint,1,opt,name=charged,proto3" json:"charged,omitempty"`
+	// Units that are free again; 0 if repeated.
+	Returned int64 `protobuf:"varint,2,opt,name=returned,proto3" json:"returned,omitempty"`
+	// The deadline had passed: what was not charged then was charged now, whatever the limits say.
+	Late bool `protobuf:"varint,3,opt,name=late,proto3" json:"late,omitempty"`
+	// It was settled before, and this call has changed nothing.
+	Repeated      bool `protobuf:"varint,4,opt,name=repeated,proto3" json:"repeated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleResponse) Reset() {
+	*x = SettleResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleResponse) ProtoMessage() {}
+
+func (x *SettleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
+func (*SettleResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SettleResponse) GetCharged() int64 {
+	if x != nil {
+		return x.Charged
+	}
+	return 0
+}
+
+func (x *SettleResponse) GetReturned() int64 {
+	if x != nil {
+		return x.Returned
+	}
+	return 0
+}
+
+func (x *SettleResponse) GetLate() bool {
+	if x != nil {
+		return x.Late
+	}
+	return false
+}
+
+func (x *SettleResponse) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
+}
+
+// HeldRequest asks what is reserved of a counter.
+type HeldRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Check.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// As in Check.
+	Descriptor_   []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldRequest) Reset() {
+	*x = HeldRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldRequest) ProtoMessage() {}
+
+func (x *HeldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldRequest.ProtoReflect.Descriptor instead.
+func (*HeldRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *HeldRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *HeldRequest) GetDescriptor_() []*Entry {
+	if x != nil {
+		return x.Descriptor_
+	}
+	return nil
+}
+
+// HeldResponse answers a HeldRequest.
+type HeldResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 100, the first ones by deadline.
+	Holdings []*Holding `protobuf:"bytes,1,rep,name=holdings,proto3" json:"holdings,omitempty"`
+	// Number of all.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Units of all.
+	Units         int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldResponse) Reset() {
+	*x = HeldResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldResponse) ProtoMessage() {}
+
+func (x *HeldResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldResponse.ProtoReflect.Descriptor instead.
+func (*HeldResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *HeldResponse) GetHoldings() []*Holding {
+	if x != nil {
+		return x.Holdings
+	}
+	return nil
+}
+
+func (x *HeldResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *HeldResponse) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+// Holding is an open reservation or lease.
+type Holding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What names it within its counter, in hexadecimal digits.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// reservation, slot, or lease.
+	Use string `protobuf:"bytes,2,opt,name=use,proto3" json:"use,omitempty"`
+	// Units that are reserved and not spent.
+	Units int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
+	// How long ago it was made, in nanoseconds.
+	SinceNs int64 `protobuf:"varint,4,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
+	// Time until its deadline in nanoseconds.
+	ExpiresAfterNs int64 `protobuf:"varint,5,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Holding) Reset() {
+	*x = Holding{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holding) ProtoMessage() {}
+
+func (x *Holding) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
+func (*Holding) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Holding) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Holding) GetUse() string {
+	if x != nil {
+		return x.Use
+	}
+	return ""
+}
+
+func (x *Holding) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *Holding) GetSinceNs() int64 {
+	if x != nil {
+		return x.SinceNs
+	}
+	return 0
+}
+
+func (x *Holding) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
 var File_sluice_v1_sluice_proto protoreflect.FileDescriptor
 
 const file_sluice_v1_sluice_proto_rawDesc = "" +
@@ -1959,7 +2719,64 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone*]\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xe3\x01\n" +
+	"\x0eReserveRequest\x12(\n" +
+	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12\x19\n" +
+	"\x05units\x18\x02 \x01(\x03H\x00R\x05units\x88\x01\x01\x12\x19\n" +
+	"\x05least\x18\x03 \x01(\x03H\x01R\x05least\x88\x01\x01\x12\x15\n" +
+	"\x06ttl_ns\x18\x04 \x01(\x03R\x05ttlNs\x12'\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1d\n" +
+	"\n" +
+	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNsB\b\n" +
+	"\x06_unitsB\b\n" +
+	"\x06_least\"\xfe\x01\n" +
+	"\x0fReserveResponse\x121\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12 \n" +
+	"\vreservation\x18\x02 \x01(\tR\vreservation\x12\x14\n" +
+	"\x05units\x18\x03 \x01(\x03R\x05units\x12(\n" +
+	"\x10expires_after_ns\x18\x04 \x01(\x03R\x0eexpiresAfterNs\x12\x18\n" +
+	"\aallowed\x18\x05 \x01(\bR\aallowed\x12)\n" +
+	"\x0eretry_after_ns\x18\x06 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01B\x11\n" +
+	"\x0f_retry_after_ns\"F\n" +
+	"\fSpendRequest\x12 \n" +
+	"\vreservation\x18\x01 \x01(\tR\vreservation\x12\x14\n" +
+	"\x05units\x18\x02 \x01(\x03R\x05units\"=\n" +
+	"\rSpendResponse\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x03R\x04left\"\\\n" +
+	"\rExtendRequest\x12 \n" +
+	"\vreservation\x18\x01 \x01(\tR\vreservation\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\x03R\x04more\x12\x15\n" +
+	"\x06ttl_ns\x18\x03 \x01(\x03R\x05ttlNs\"\xa8\x01\n" +
+	"\x0eExtendResponse\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
+	"\x05units\x18\x02 \x01(\x03R\x05units\x12(\n" +
+	"\x10expires_after_ns\x18\x03 \x01(\x03R\x0eexpiresAfterNs\x12)\n" +
+	"\x0eretry_after_ns\x18\x04 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01B\x11\n" +
+	"\x0f_retry_after_ns\"I\n" +
+	"\rSettleRequest\x12 \n" +
+	"\vreservation\x18\x01 \x01(\tR\vreservation\x12\x16\n" +
+	"\x06actual\x18\x02 \x01(\x03R\x06actual\"v\n" +
+	"\x0eSettleResponse\x12\x18\n" +
+	"\acharged\x18\x01 \x01(\x03R\acharged\x12\x1a\n" +
+	"\breturned\x18\x02 \x01(\x03R\breturned\x12\x12\n" +
+	"\x04late\x18\x03 \x01(\bR\x04late\x12\x1a\n" +
+	"\brepeated\x18\x04 \x01(\bR\brepeated\"W\n" +
+	"\vHeldRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
+	"\n" +
+	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
+	"descriptor\"j\n" +
+	"\fHeldResponse\x12.\n" +
+	"\bholdings\x18\x01 \x03(\v2\x12.sluice.v1.HoldingR\bholdings\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05units\x18\x03 \x01(\x03R\x05units\"\x86\x01\n" +
+	"\aHolding\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03use\x18\x02 \x01(\tR\x03use\x12\x14\n" +
+	"\x05units\x18\x03 \x01(\x03R\x05units\x12\x19\n" +
+	"\bsince_ns\x18\x04 \x01(\x03R\asinceNs\x12(\n" +
+	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs*]\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
 	"VERB_CHECK\x10\x00\x12\r\n" +
@@ -2027,13 +2844,18 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x13ERROR_CODE_REJECTED\x10\x06\x12\x18\n" +
 	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b\x12\x1a\n" +
-	"\x16ERROR_CODE_UNSUPPORTED\x10\t2\x9b\x02\n" +
+	"\x16ERROR_CODE_UNSUPPORTED\x10\t2\xd0\x04\n" +
 	"\x10RateLimitService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
 	"\x05Nodes\x12\x17.sluice.v1.NodesRequest\x1a\x18.sluice.v1.NodesResponse\x12I\n" +
 	"\n" +
-	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponse\x12@\n" +
+	"\aReserve\x12\x19.sluice.v1.ReserveRequest\x1a\x1a.sluice.v1.ReserveResponse\x12:\n" +
+	"\x05Spend\x12\x17.sluice.v1.SpendRequest\x1a\x18.sluice.v1.SpendResponse\x12=\n" +
+	"\x06Extend\x12\x18.sluice.v1.ExtendRequest\x1a\x19.sluice.v1.ExtendResponse\x12=\n" +
+	"\x06Settle\x12\x18.sluice.v1.SettleRequest\x1a\x19.sluice.v1.SettleResponse\x127\n" +
+	"\x04Held\x12\x16.sluice.v1.HeldRequest\x1a\x17.sluice.v1.HeldResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -2048,7 +2870,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                  // 0: sluice.v1.Verb
 	(Algorithm)(0),             // 1: sluice.v1.Algorithm
@@ -2073,6 +2895,17 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*NodesRequest)(nil),       // 20: sluice.v1.NodesRequest
 	(*NodesResponse)(nil),      // 21: sluice.v1.NodesResponse
 	(*Node)(nil),               // 22: sluice.v1.Node
+	(*ReserveRequest)(nil),     // 23: sluice.v1.ReserveRequest
+	(*ReserveResponse)(nil),    // 24: sluice.v1.ReserveResponse
+	(*SpendRequest)(nil),       // 25: sluice.v1.SpendRequest
+	(*SpendResponse)(nil),      // 26: sluice.v1.SpendResponse
+	(*ExtendRequest)(nil),      // 27: sluice.v1.ExtendRequest
+	(*ExtendResponse)(nil),     // 28: sluice.v1.ExtendResponse
+	(*SettleRequest)(nil),      // 29: sluice.v1.SettleRequest
+	(*SettleResponse)(nil),     // 30: sluice.v1.SettleResponse
+	(*HeldRequest)(nil),        // 31: sluice.v1.HeldRequest
+	(*HeldResponse)(nil),       // 32: sluice.v1.HeldResponse
+	(*Holding)(nil),            // 33: sluice.v1.Holding
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	9,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -2093,19 +2926,33 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	16, // 15: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
 	8,  // 16: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
 	22, // 17: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
-	12, // 18: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	12, // 19: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	20, // 20: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	18, // 21: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	13, // 22: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	13, // 23: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	21, // 24: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	19, // 25: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 18: sluice.v1.ReserveRequest.checks:type_name -> sluice.v1.Check
+	14, // 19: sluice.v1.ReserveResponse.decisions:type_name -> sluice.v1.Decision
+	9,  // 20: sluice.v1.HeldRequest.descriptor:type_name -> sluice.v1.Entry
+	33, // 21: sluice.v1.HeldResponse.holdings:type_name -> sluice.v1.Holding
+	12, // 22: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	12, // 23: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	20, // 24: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	18, // 25: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	23, // 26: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
+	25, // 27: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
+	27, // 28: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
+	29, // 29: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
+	31, // 30: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
+	13, // 31: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	13, // 32: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	21, // 33: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	19, // 34: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	24, // 35: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
+	26, // 36: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
+	28, // 37: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
+	30, // 38: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
+	32, // 39: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -2116,13 +2963,16 @@ func file_sluice_v1_sluice_proto_init() {
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
 	file_sluice_v1_sluice_proto_msgTypes[4].OneofWrappers = []any{}
 	file_sluice_v1_sluice_proto_msgTypes[5].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[14].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[15].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   14,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

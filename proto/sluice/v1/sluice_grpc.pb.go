@@ -25,6 +25,11 @@ const (
 	RateLimitService_CheckStream_FullMethodName = "/sluice.v1.RateLimitService/CheckStream"
 	RateLimitService_Nodes_FullMethodName       = "/sluice.v1.RateLimitService/Nodes"
 	RateLimitService_ReportLoad_FullMethodName  = "/sluice.v1.RateLimitService/ReportLoad"
+	RateLimitService_Reserve_FullMethodName     = "/sluice.v1.RateLimitService/Reserve"
+	RateLimitService_Spend_FullMethodName       = "/sluice.v1.RateLimitService/Spend"
+	RateLimitService_Extend_FullMethodName      = "/sluice.v1.RateLimitService/Extend"
+	RateLimitService_Settle_FullMethodName      = "/sluice.v1.RateLimitService/Settle"
+	RateLimitService_Held_FullMethodName        = "/sluice.v1.RateLimitService/Held"
 )
 
 // RateLimitServiceClient is the client API for RateLimitService service.
@@ -47,6 +52,18 @@ type RateLimitServiceClient interface {
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error)
+	// Reserve sets units aside for the caller in the counters of all checks, or in none. Until they are settled they count, and
+	// nobody else can spend them. The calls about reservations fail as Check does, and with NOT_FOUND for an id that was settled
+	// or that expired too long ago.
+	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error)
+	// Spend spends units of a reservation before it is settled, for example of a stream as it goes on.
+	Spend(ctx context.Context, in *SpendRequest, opts ...grpc.CallOption) (*SpendResponse, error)
+	// Extend adds units to a reservation, moves its deadline, or both.
+	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*ExtendResponse, error)
+	// Settle ends a reservation: the units that were needed are charged, the others are free again. It may be repeated at any node.
+	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
+	// Held lists the open reservations and leases of a descriptor's counter.
+	Held(ctx context.Context, in *HeldRequest, opts ...grpc.CallOption) (*HeldResponse, error)
 }
 
 type rateLimitServiceClient struct {
@@ -100,6 +117,56 @@ func (c *rateLimitServiceClient) ReportLoad(ctx context.Context, in *ReportLoadR
 	return out, nil
 }
 
+func (c *rateLimitServiceClient) Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReserveResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Reserve_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rateLimitServiceClient) Spend(ctx context.Context, in *SpendRequest, opts ...grpc.CallOption) (*SpendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SpendResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Spend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rateLimitServiceClient) Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*ExtendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExtendResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Extend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rateLimitServiceClient) Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SettleResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Settle_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rateLimitServiceClient) Held(ctx context.Context, in *HeldRequest, opts ...grpc.CallOption) (*HeldResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HeldResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_Held_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RateLimitServiceServer is the server API for RateLimitService service.
 // All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
@@ -120,6 +187,18 @@ type RateLimitServiceServer interface {
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error)
+	// Reserve sets units aside for the caller in the counters of all checks, or in none. Until they are settled they count, and
+	// nobody else can spend them. The calls about reservations fail as Check does, and with NOT_FOUND for an id that was settled
+	// or that expired too long ago.
+	Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error)
+	// Spend spends units of a reservation before it is settled, for example of a stream as it goes on.
+	Spend(context.Context, *SpendRequest) (*SpendResponse, error)
+	// Extend adds units to a reservation, moves its deadline, or both.
+	Extend(context.Context, *ExtendRequest) (*ExtendResponse, error)
+	// Settle ends a reservation: the units that were needed are charged, the others are free again. It may be repeated at any node.
+	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
+	// Held lists the open reservations and leases of a descriptor's counter.
+	Held(context.Context, *HeldRequest) (*HeldResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()
 }
 
@@ -141,6 +220,21 @@ func (UnimplementedRateLimitServiceServer) Nodes(context.Context, *NodesRequest)
 }
 func (UnimplementedRateLimitServiceServer) ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportLoad not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reserve not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Spend(context.Context, *SpendRequest) (*SpendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Spend not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Extend(context.Context, *ExtendRequest) (*ExtendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Extend not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Settle(context.Context, *SettleRequest) (*SettleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Settle not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Held(context.Context, *HeldRequest) (*HeldResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Held not implemented")
 }
 func (UnimplementedRateLimitServiceServer) mustEmbedUnimplementedRateLimitServiceServer() {}
 func (UnimplementedRateLimitServiceServer) testEmbeddedByValue()                          {}
@@ -224,6 +318,96 @@ func _RateLimitService_ReportLoad_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RateLimitService_Reserve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReserveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RateLimitServiceServer).Reserve(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RateLimitService_Reserve_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RateLimitServiceServer).Reserve(ctx, req.(*ReserveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RateLimitService_Spend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SpendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RateLimitServiceServer).Spend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RateLimitService_Spend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RateLimitServiceServer).Spend(ctx, req.(*SpendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RateLimitService_Extend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExtendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RateLimitServiceServer).Extend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RateLimitService_Extend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RateLimitServiceServer).Extend(ctx, req.(*ExtendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RateLimitService_Settle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RateLimitServiceServer).Settle(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RateLimitService_Settle_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RateLimitServiceServer).Settle(ctx, req.(*SettleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RateLimitService_Held_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HeldRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RateLimitServiceServer).Held(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RateLimitService_Held_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RateLimitServiceServer).Held(ctx, req.(*HeldRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RateLimitService_ServiceDesc is the grpc.ServiceDesc for RateLimitService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -242,6 +426,26 @@ var RateLimitService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportLoad",
 			Handler:    _RateLimitService_ReportLoad_Handler,
+		},
+		{
+			MethodName: "Reserve",
+			Handler:    _RateLimitService_Reserve_Handler,
+		},
+		{
+			MethodName: "Spend",
+			Handler:    _RateLimitService_Spend_Handler,
+		},
+		{
+			MethodName: "Extend",
+			Handler:    _RateLimitService_Extend_Handler,
+		},
+		{
+			MethodName: "Settle",
+			Handler:    _RateLimitService_Settle_Handler,
+		},
+		{
+			MethodName: "Held",
+			Handler:    _RateLimitService_Held_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
