@@ -163,9 +163,13 @@ func (c *counter) settleStates(now int64) {
 }
 
 // free reports whether the counter is completely free at now, which equals no counter under its present limits. Only a min_interval
-// of former limits is forgotten with it. It does not change the counter. A grant is not free until it has ended.
+// of former limits is forgotten with it. It does not change the counter. An open grant never is, nor is
+// an outcome before its deadline.
 func (c *counter) free(now int64) bool {
-	if c.has(flagGrant) || c.granted() > 0 {
+	switch {
+	case c.has(flagGrant):
+		return c.ending() != open && now >= c.now
+	case c.granted() > 0:
 		return false
 	}
 	now = max(now, c.now)

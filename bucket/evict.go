@@ -202,7 +202,10 @@ const (
 func (c *counter) worth(now int64) (w worth) {
 	now = max(now, c.now)
 	if c.has(flagGrant) {
-		return allSpent
+		if c.ending() == open {
+			return allSpent
+		}
+		return halfSpent
 	}
 	for i := range c.limits.plans {
 		p, s := &c.limits.plans[i], *c.at(i)

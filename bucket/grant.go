@@ -23,6 +23,8 @@ type LeaseRequest struct {
 	Unreplicated bool
 	// DenyLost is as in Request.
 	DenyLost bool
+	// reservation is that of verb Reserve, of at least Least units, or nil for a lease.
+	reservation *Reservation
 }
 
 // Bounds of a lease's lifetime.
@@ -114,7 +116,26 @@ func (t *Table) noteGrant(id uint64) {
 
 // grantable reports whether l can ever be granted.
 func (l *LeaseRequest) grantable() bool {
+	if l.reservation != nil {
+		return l.reservation.valid(l.Want, l.Limits)
+	}
 	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
+}
+
+// least returns how many units will do.
+func (l *LeaseRequest) least() int64 {
+	if l.reservation != nil {
+		return l.reservation.Least
+	}
+	return 1
+}
+
+// name returns the ID and the attributes of the grant.
+func (l *LeaseRequest) name(clock int64, t *Table) (id uint64, kind uint32) {
+	if r := l.reservation; r != nil {
+		return r.ID, attributes(ForReservation, open, r.Release)
+	}
+	return t.nextGrant(clock), attributes(ForLease, open, false)
 }
 
 // grantLocked grants l as far as possible, in g. clock is the callers' time.
@@ -149,11 +170,13 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 	}
 	if units == 0 {
 		g.RetryAfter = time.Duration(wait)
-		c.read(&Request{Reserve: l.Reserve}, at, 1, &g.Decision)
+		c.read(&Request{Reserve: l.Reserve}, at, l.least(), &g.Decision)
 	} else {
-		id := sh.table.nextGrant(clock)
+		id, kind := l.name(clock, sh.table)
 		key := l.Key.grantKey(id)
-		o := sh.putGrantLocked(now, key, &counter{limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}})
+		o := sh.putGrantLocked(now, key, &counter{
+			limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}, admissions: kind,
+		})
 		sh.followLocked(clock, key, outcome{did: changed, counter: o.counter}, l.Unreplicated)
 		g.ID, g.Units, g.For = id, units, time.Duration(life)
 		c = sh.getLocked(now, l.Key)
@@ -177,7 +200,7 @@ func (sh *shard) returnLocked(c *counter, at int64, key Key, id uint64, unspent 
 	units := sh.mu.store.at(slot).spent
 	back = min(max(0, unspent), units)
 	if guard.On(guard.SettleOnce) {
-		sh.forgetGrantLocked(at, slot)
+		sh.endLocked(at, slot, settled, units-back)
 	} else {
 		sh.closeLocked(sh.mu.store.at(slot))
 	}
@@ -193,10 +216,13 @@ func (sh *shard) returnLocked(c *counter, at int64, key Key, id uint64, unspent 
 // at is the counter's time, now the shard's.
 func (c *counter) lease(at, now int64, l *LeaseRequest) (units, life, wait int64) {
 	units, wait = c.spare(at, l)
-	if life = c.clip(at, int64(l.For)); life < int64(LeastLease) {
+	life, most := int64(l.For), maxGrants
+	if l.reservation != nil {
+		most = int(min(int64(most), l.reservation.MaxOpen))
+	} else if life = c.clip(at, life); life < int64(LeastLease) {
 		units, wait = 0, max(wait, life)
 	}
-	if c.granted() >= maxGrants {
+	if c.granted() >= most {
 		units, wait = 0, max(wait, int64(LeastLease))
 		if list := c.more.grants; len(list) > 0 {
 			wait = max(wait, list[0].end-now)
@@ -218,16 +244,16 @@ func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
 		left := subSat(p.limit-c.at(i).used(p, now), reserve)
 		units = min(units, max(0, left)/p.cost)
 	}
-	if units > 0 {
+	if least := l.least(); units >= least {
 		part, _ := mulDiv(units, l.Part, l.Whole)
-		return min(l.Want, max(1, part)), 0
+		return min(l.Want, max(least, part)), 0
 	}
 	for i := range c.limits.plans {
 		p := &c.limits.plans[i]
 		if p.kind == kindUnlimited {
 			continue
 		}
-		need, fits := p.needs(1, reserve)
+		need, fits := p.needs(l.least(), reserve)
 		if !fits || need > p.limit {
 			return 0, int64(Never)
 		}

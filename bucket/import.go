@@ -71,6 +71,7 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		case there && c.has(flagGrant):
 			o = sh.importGrantLocked(at, key, &c, merge)
 		case merge && there:
+			sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
 			o = sh.joinLocked(at, key, &c)
 		case !merge && there:
 			o = sh.placeLocked(at, key, &c)
@@ -86,19 +87,52 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 	return grown, nil
 }
 
-// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open the larger and longer counts.
+// settleBothLocked settles the open grants of key that have ended in x, and charges x the grants that are open there and have ended
+// here, so that a merge with x counts each once. x is the counter of key in an image, and r is at what follows it there: n
+// counters, of which the first ones are x's grants.
+func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) {
+	for ; n > 0 && len(r.rest) > 0; n-- {
+		var g counter
+		k := r.key()
+		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi || k.Lo != key.Lo {
+			return
+		}
+		c := sh.getLocked(at, key)
+		slot, ok := sh.mu.store.find(k)
+		if !ok || sh.mu.store.at(slot).isOpen() == (g.ending() == open) {
+			continue
+		}
+		if ours := sh.mu.store.at(slot); !ours.isOpen() {
+			if ours.spent > 0 {
+				x.charge(x.settle(at), ours.spent)
+			}
+		} else if c != nil {
+			sh.changeLocked(at, slot, g.ending(), g.first.spent, g.now)
+			if g.first.spent > 0 {
+				c.charge(c.settle(at), g.first.spent)
+			}
+			sh.followLocked(now, key, sh.keepLocked(c, changed), false)
+		}
+	}
+}
+
+// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open the larger and longer counts, and
+// one that has ended counts before an open one.
 func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o outcome) {
-	sh.table.noteGrant((key.Hi ^ uint64(g.first.aux)) * idUnmix)
+	if g.use() == ForLease {
+		sh.table.noteGrant((key.Hi ^ uint64(g.first.aux)) * idUnmix)
+	}
 	if !merge {
 		return sh.putGrantLocked(at, key, g)
 	}
 	if slot, ok := sh.mu.store.find(key); ok {
-		r := sh.mu.store.at(slot)
-		if !r.isOpen() || r.spent >= g.first.spent && r.now >= g.now {
+		switch r := sh.mu.store.at(slot); {
+		case !r.isOpen(), g.ending() == open && r.spent >= g.first.spent && r.now >= g.now:
 			return o
+		case g.ending() == open:
+			g.first.spent, g.now = max(g.first.spent, r.spent), max(g.now, r.now)
 		}
-		g.first.spent, g.now = max(g.first.spent, r.spent), max(g.now, r.now)
-	} else if g.now <= at {
+	} else if g.now <= at && g.ending() != open {
 		return o
 	}
 	o = sh.putGrantLocked(at, key, g)
@@ -179,12 +213,12 @@ func (c *counter) readGrant(r *reader) {
 	if g.first.spent = r.units(); b != nil {
 		g.first.aux = int64(binary.LittleEndian.Uint64(b))
 	}
-	g.admissions = uint32(r.upTo(useMask|endingMask<<useBits, "a grant has unknown attributes"))
+	g.admissions = uint32(r.upTo(attributesMask, "a grant has unknown attributes"))
 	switch {
 	case r.why != "":
-	case g.use() > Lease || g.ending() > open:
+	case g.use() > ForReservation || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):
 		r.fail("a grant has an unknown use")
-	case g.first.spent == 0 && g.ending() == open:
+	case g.first.spent == 0 && g.use() == ForLease:
 		r.fail("a grant has no units")
 	}
 	*c = g

@@ -31,8 +31,10 @@ import (
 type Use uint8
 
 const (
-	// Lease: of a node or a client that decides by itself with its units. At its deadline its units count as spent.
-	Lease Use = iota
+	// ForLease: of a node or a client that decides by itself with its units. When it ends nothing of it is kept.
+	ForLease Use = iota
+	// ForReservation: a Reservation. Its outcome is kept for Config.SettleWindow.
+	ForReservation
 )
 
 // ending says how a grant has ended.
@@ -40,6 +42,12 @@ type ending uint8
 
 const (
 	open ending = iota
+	// settled: its units are now those that were charged.
+	settled
+	// expired: the deadline has passed, and its units were charged.
+	expired
+	// released: the deadline has passed, and nothing was charged.
+	released
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
@@ -49,15 +57,35 @@ const (
 	useMask    = 1<<useBits - 1
 	endingBits = 2
 	endingMask = 1<<endingBits - 1
+	// releases: at its deadline its units are free again, and do not count as spent.
+	releases       = 1 << (useBits + endingBits)
+	attributesMask = 2*releases - 1
 )
+
+// attributes returns the admissions of a grant.
+func attributes(u Use, e ending, release bool) uint32 {
+	a := uint32(u) | uint32(e)<<useBits
+	if release {
+		a |= releases
+	}
+	return a
+}
 
 func (c *counter) use() Use { return Use(c.admissions & useMask) }
 
 func (c *counter) ending() ending { return ending(c.admissions >> useBits & endingMask) }
 
+func (r *record) use() Use { return Use(r.meta >> (flagBits + cutBits) & useMask) }
+
+func (r *record) ending() ending {
+	return ending(r.meta >> (flagBits + cutBits + useBits) & endingMask)
+}
+
+func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
+
 // isOpen reports whether r is a grant that has not ended.
 func (r *record) isOpen() bool {
-	return r.flags()&flagGrant != 0 && r.meta>>(flagBits+cutBits+useBits)&endingMask == meta(open)
+	return r.flags()&flagGrant != 0 && r.ending() == open
 }
 
 // owner returns the key of the counter of r, which is a grant.
@@ -372,8 +400,8 @@ func (sh *shard) closeLocked(r *record) {
 	}
 }
 
-// lapseLocked ends the grants of c, which is the work of sh, whose deadline has passed at at: their units count as spent in the
-// last nanosecond.
+// lapseLocked ends the grants of c, which is the work of sh, whose deadline has passed at at. Unless they are released, their units
+// count as spent in the last nanosecond.
 func (sh *shard) lapseLocked(c *counter, at int64) {
 	key := sh.mu.store.at(c.slot).key
 	lapsed := false
@@ -388,11 +416,15 @@ func (sh *shard) lapseLocked(c *counter, at int64) {
 				l.deadlines().down(0)
 				continue
 			}
-			c.settleStates(max(c.now, r.now-1))
-			if guard.On(guard.Lapse) {
-				c.charge(c.now, r.spent)
+			ended := released
+			if !r.releases() {
+				ended = expired
+				c.settleStates(max(c.now, r.now-1))
+				if r.spent > 0 && guard.On(guard.Lapse) {
+					c.charge(c.now, r.spent)
+				}
 			}
-			sh.forgetGrantLocked(at, slot)
+			sh.endLocked(at, slot, ended, r.spent)
 			lapsed = true
 		}
 		l.deadlines()[0] = l.deadlines()[l.n-1]
@@ -420,9 +452,16 @@ func (sh *shard) lapseGrantLocked(at int64, r *record) {
 	}
 }
 
-// forgetGrantLocked removes the open grant in slot, which has ended.
-func (sh *shard) forgetGrantLocked(at int64, slot uint32) {
+// endLocked ends the open grant in slot, of which units were charged: a reservation becomes its outcome, a lease is removed.
+func (sh *shard) endLocked(at int64, slot uint32, e ending, charged int64) {
 	r := sh.mu.store.at(slot)
+	if r.use() != ForLease {
+		if e == released {
+			charged = 0
+		}
+		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow))
+		return
+	}
 	k := r.keyAt(0)
 	sh.table.forgetLocked(sh, &counter{slot: slot, set: r.set()})
 	if sh.mu.journal.takes(false) {
@@ -432,9 +471,24 @@ func (sh *shard) forgetGrantLocked(at int64, slot uint32) {
 }
 
 // grant is what deciding needs of an open grant.
-type grant struct{ end, units int64 }
+type grant struct {
+	end, units int64
+	releases   bool
+}
 
-// firstLocked lists the open grants of c with the earliest deadlines, in their order.
+// changeLocked sets the ending, the units and the deadline of the grant in slot.
+func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64) {
+	r := sh.mu.store.at(slot)
+	g := counter{
+		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
+	}
+	o := sh.putGrantLocked(at, r.key, &g)
+	if sh.mu.journal.takes(false) {
+		sh.recordLocked(sh.clockLocked(at), r.key, o.counter)
+	}
+}
+
+// firstGrantsLocked lists the open grants of c with the earliest deadlines, in their order.
 func (sh *shard) firstGrantsLocked(c *counter) {
 	m, s := c.more, &sh.mu.store
 	key, d := s.at(c.slot).key, m.ledger.deadlines()
@@ -457,7 +511,7 @@ func (sh *shard) firstGrantsLocked(c *counter) {
 			n++
 		}
 		if slot, ok := s.find(Key{d[i].hi, key.Lo}); ok && s.at(slot).isOpen() && s.at(slot).now >= d[i].at {
-			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent})
+			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent, s.at(slot).releases()})
 		}
 	}
 	slices.SortFunc(m.grants, func(a, b grant) int { return cmp.Compare(a.end, b.end) })

@@ -208,8 +208,8 @@ func (c *counter) until(i int, now, target int64) int64 {
 		return s.until(p, now, target)
 	case target == 0 && len(c.more.grants) < c.granted():
 		end := c.more.ledger.last
-		return c.untilLapsed(i, now, target, []grant{{end, c.more.ledger.units()}})
-	case s.fits(p, len(c.more.grants)):
+		return c.untilLapsed(i, now, target, []grant{{end: end, units: c.more.ledger.units()}})
+	case s.fits(p, len(c.more.grants)) && !slices.ContainsFunc(c.more.grants, func(g grant) bool { return g.releases }):
 		return c.untilLog(i, now, target)
 	}
 	return c.untilLapsed(i, now, target, c.more.grants)
@@ -228,8 +228,9 @@ func (c *counter) untilLapsed(i int, now, target int64, list []grant) int64 {
 		}
 		rest -= min(rest, g.units)
 		t.settle(p, at, last)
-		t.charge(p, last, mulSat(g.units, p.cost))
-		at = last
+		if at = last; !g.releases {
+			t.charge(p, at, mulSat(g.units, p.cost))
+		}
 	}
 	if mulSat(rest, p.cost) > target {
 		return subSat(at, now)

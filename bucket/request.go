@@ -20,6 +20,11 @@ const (
 	Refund
 	// Reset forgets the counter.
 	Reset
+	// Reserve, Extend, Spend and Settle are about a Reservation; see there.
+	Reserve
+	Extend
+	Spend
+	Settle
 )
 
 // Never is the RetryAfter of a cost that the limits can never admit.
@@ -46,8 +51,11 @@ type Request struct {
 	// Once, if not 0, names a Charge or Refund: of those with the same Key and Once it is applied once in OnceFor. Later ones change
 	// nothing and are answered like a charge of 0.
 	Once uint64
-	// DenyLost: if the shard's counters are lost (see SetLost), a Check or Read treats everything as spent that may have been.
+	// DenyLost: if the shard's counters are lost (see SetLost), a Check, Read or Reserve treats everything as spent that may have
+	// been.
 	DenyLost bool
+	// Reservation is what Reserve, Extend, Spend and Settle are about, else nil.
+	Reservation *Reservation
 }
 
 // Decision answers a Request. When denied, it describes the limit that takes longest to admit the cost; when allowed, the one
@@ -76,7 +84,7 @@ type Decision struct {
 func (r *Request) normal() (Verb, int64) {
 	verb, cost := r.Verb, r.Cost
 	switch {
-	case verb > Reset, verb == Check && cost <= 0:
+	case verb > Settle, verb == Check && cost <= 0:
 		verb = Read
 	case verb == Reset || verb == Read || cost > 0:
 	default: // charge or refund of nothing
@@ -86,7 +94,7 @@ func (r *Request) normal() (Verb, int64) {
 }
 
 // status is the verb of a request that changes nothing and cannot be denied.
-const status = Reset + 1
+const status = Settle + 1
 
 // The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
 

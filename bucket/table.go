@@ -26,6 +26,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket/internal/offheap"
 )
@@ -42,6 +43,8 @@ type Config struct {
 	MaxSets int
 	// WhenFull decides about a new key at a cap.
 	WhenFull WhenFull
+	// SettleWindow is how long the outcome of a reservation is remembered. 0 means DefaultSettleWindow.
+	SettleWindow time.Duration
 }
 
 // WhenFull is the policy for a key without a counter when there is no room for another.
@@ -58,6 +61,9 @@ const (
 const (
 	MaxShards         = 1 << 20
 	DefaultMaxEntries = 10_000_000
+	// DefaultSettleWindow and MaxSettleWindow are those of Config.SettleWindow.
+	DefaultSettleWindow = 10 * time.Minute
+	MaxSettleWindow     = 24 * time.Hour
 )
 
 func (c *Config) validate() error {
@@ -70,6 +76,8 @@ func (c *Config) validate() error {
 		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
 	case c.MaxSets < 0 || c.MaxSets > MaxSets:
 		return fmt.Errorf("max_sets: is out of range; use 0 for the default, or 1 to %d", MaxSets)
+	case c.SettleWindow < 0 || c.SettleWindow > MaxSettleWindow:
+		return errors.New("settle_window: is out of range; use 0 for the default, or at most 24h")
 	case c.WhenFull > DenyNew:
 		return errors.New("when_full: is unknown; use EvictOld or DenyNew")
 	}
@@ -86,6 +94,8 @@ type Table struct {
 	maxBytes   int64
 	maxSets    int64
 	whenFull   WhenFull
+	// settleWindow is in ns.
+	settleWindow int64
 	// entries and bytes are sums over the shards; bytes includes setBytes, those of the sets of limits.
 	entries, bytes, sets, setBytes atomic.Int64
 	// accounts is locked under a shard's lock, never the other way round.
@@ -124,16 +134,17 @@ func NewTable(c Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		shards:     make([]shard, c.Shards),
-		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
-		activated:  make(chan struct{}, 1),
-		maxEntries: cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
-		maxBytes:   cmp.Or(c.MaxBytes, math.MaxInt64),
-		maxSets:    cmp.Or(int64(c.MaxSets), DefaultMaxSets),
-		whenFull:   c.WhenFull,
-		arena:      offheap.New(pageBytes, true),
-		slabs:      newSlabs(),
-		seed:       maphash.MakeSeed(),
+		shards:       make([]shard, c.Shards),
+		changed:      make([]atomic.Uint64, (c.Shards+63)/64),
+		activated:    make(chan struct{}, 1),
+		maxEntries:   cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
+		maxBytes:     cmp.Or(c.MaxBytes, math.MaxInt64),
+		maxSets:      cmp.Or(int64(c.MaxSets), DefaultMaxSets),
+		whenFull:     c.WhenFull,
+		settleWindow: int64(cmp.Or(c.SettleWindow, DefaultSettleWindow)),
+		arena:        offheap.New(pageBytes, true),
+		slabs:        newSlabs(),
+		seed:         maphash.MakeSeed(),
 	}
 	for i := range t.others {
 		t.others[i].name, t.others[i].shared = OtherDomains, true
@@ -165,6 +176,9 @@ func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged 
 func (t *Table) decide(now int64, r *Request, rc *Receipt, try bool, d *Decision) (seq uint64, v Verdict) {
 	if rc != nil {
 		rc.charged = false
+	}
+	if r.Reservation != nil {
+		return t.reserve(now, r, try, d)
 	}
 	verb, cost := r.normal()
 	now = inRange(now)

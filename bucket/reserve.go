@@ -1,0 +1,243 @@
+package bucket
+
+import (
+	"time"
+)
+
+// Reservation is units that are set aside for a caller until a deadline. Until they are settled they count in every limit of the
+// key: a window that begins meanwhile has them too, and the units that are charged count in the window of the settlement.
+//
+//   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
+//     margins. It is repeatable: with the ID of an open reservation it answers what that has.
+//   - Spend charges Cost of the units, if so many are left.
+//   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later.
+//   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
+//     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
+//     or, with Release, are free again. A Settle after that charges what was not charged then.
+//
+// Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
+type Reservation struct {
+	// ID names it in its counter; not 0.
+	ID uint64
+	// Least is 1 to Cost, MaxOpen the number of open grants of the key from which on none is made, For the time until the
+	// deadline, LeastLease to MostReservation. For Extend it may be 0, and Cost negative.
+	Least, MaxOpen int64
+	For            time.Duration
+	Release        bool
+	// Reserved is set by the request if it was decided.
+	Reserved Reserved
+}
+
+// MostReservation is the most that Reservation.For may be.
+const MostReservation = 24 * time.Hour
+
+// Reserved is the state of a reservation.
+type Reserved struct {
+	// Units are those that are set aside; after Settle, or of one that has ended, those that were charged.
+	Units int64
+	// Returned are those that Settle has made free again.
+	Returned int64
+	// Expires is the time until the deadline, 0 if it has ended.
+	Expires time.Duration
+	// Late: the deadline had passed before Settle. Repeated: a Reserve or Settle that was made before. Unknown: there is no such
+	// reservation, or it has ended and only Settle is possible; nothing was changed.
+	Late, Repeated, Unknown bool
+}
+
+// valid reports whether r can ever have units under the limits l.
+func (r *Reservation) valid(units int64, l *Limits) bool {
+	i, _ := l.Reservable()
+	return i < 0 && r.ID != 0 && 0 < r.Least && r.Least <= units && LeastLease <= r.For && r.For <= MostReservation
+}
+
+// reserve is decide for verbs about a reservation.
+func (t *Table) reserve(now int64, r *Request, try bool, d *Decision) (seq uint64, v Verdict) {
+	now = inRange(now)
+	sh := t.lockKey(r.Key)
+	grown := false
+	if try {
+		v = sh.verdictLocked(now, r.Unreplicated)
+	}
+	if v == Decided {
+		r.Reservation.Reserved = Reserved{}
+		grown = sh.reservationLocked(now, r, d)
+	}
+	seq = sh.mu.seq
+	sh.unlock(now, grown)
+	return seq, v
+}
+
+func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bool) {
+	at, x := sh.atLocked(now), r.Reservation
+	c := sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
+	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
+	switch {
+	case !found && r.Verb == Reserve:
+		return sh.reserveLocked(now, r, d)
+	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen():
+		x.Reserved.Unknown = true
+	case r.Verb == Reserve:
+		x.Reserved.Repeated, d.Allowed = true, true
+	case r.Verb == Settle:
+		return sh.settleLocked(c, at, slot, r, d)
+	case r.Verb == Spend:
+		c = sh.spendLocked(c, at, slot, r, d)
+	default:
+		c = sh.extendLocked(c, at, slot, r, d)
+	}
+	if found {
+		g := sh.mu.store.at(slot)
+		x.Reserved.Units = g.spent
+		if g.isOpen() {
+			x.Reserved.Expires = time.Duration(subSat(g.now, at))
+		}
+	}
+	sh.standLocked(c, at, d)
+	return false
+}
+
+// standLocked describes c, nil for none, in d.
+func (sh *shard) standLocked(c *counter, at int64, d *Decision) {
+	if c == nil {
+		return
+	}
+	seen := c.copyTo(new(more))
+	allowed, retry := d.Allowed, d.RetryAfter
+	then := seen.settle(at)
+	seen.describeLeast(d, then)
+	d.seenFrom(at, then)
+	d.Allowed, d.RetryAfter = allowed, retry
+}
+
+// reserveLocked makes a reservation.
+func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) {
+	x := r.Reservation
+	var g Grant
+	grown = sh.grantLocked(now, &LeaseRequest{
+		Key: r.Key, Limits: r.Limits, Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, For: x.For,
+		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x,
+	}, &g)
+	*d = g.Decision
+	d.Allowed, d.Soft, d.Delay, d.RetryAfter = g.Units > 0, false, 0, g.RetryAfter
+	x.Reserved.Units, x.Reserved.Expires = g.Units, g.For
+	return grown
+}
+
+// spendLocked charges units of the open reservation in slot, if it has so many, and returns the counter as it is then.
+func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) *counter {
+	g := sh.mu.store.at(slot)
+	units := max(0, r.Cost)
+	if d.Allowed = units <= g.spent; !d.Allowed || units == 0 {
+		return c
+	}
+	sh.changeLocked(at, slot, open, g.spent-units, g.now)
+	c.charge(c.settle(at), units)
+	sh.followLocked(sh.clockLocked(at), r.Key, sh.keepLocked(c, changed), r.Unreplicated)
+	return sh.getLocked(at, r.Key)
+}
+
+// extendLocked gives the open reservation in slot more units or fewer, and a later deadline, and returns the counter.
+func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) *counter {
+	g, x := sh.mu.store.at(slot), r.Reservation
+	units := addSat(g.spent, max(r.Cost, -g.spent))
+	if r.Cost > 0 {
+		got, wait := c.spare(c.settle(at), &LeaseRequest{
+			Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, reservation: &Reservation{Least: r.Cost},
+		})
+		if got < r.Cost {
+			d.RetryAfter = time.Duration(wait)
+			return c
+		}
+	}
+	d.Allowed = true
+	if end := max(g.now, addSat(at, int64(min(x.For, MostReservation)))); end != g.now || units != g.spent {
+		sh.changeLocked(at, slot, open, units, end)
+		sh.mu.seq++
+	}
+	return sh.getLocked(at, r.Key)
+}
+
+// settleLocked settles the reservation in slot.
+func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) (grown bool) {
+	g, x := sh.mu.store.at(slot), r.Reservation
+	units, ended := g.spent, g.ending()
+	actual := max(0, r.Cost)
+	charge := actual
+	d.Allowed = true
+	switch ended {
+	case settled:
+		x.Reserved.Repeated, x.Reserved.Units = true, units
+		sh.standLocked(c, at, d)
+		return false
+	case expired: // its units were charged
+		charge, actual = max(0, actual-units), max(actual, units)
+		fallthrough
+	case released:
+		x.Reserved.Late = true
+	}
+	sh.ensureOwnerLocked(r.Key, sh.table.account(g.set()).limits, at)
+	sh.endLocked(at, slot, settled, actual)
+	c = sh.getLocked(at, r.Key)
+	c.settle(at)
+	if charge > 0 {
+		c.charge(c.now, charge)
+	}
+	o := sh.keepLocked(c, changed)
+	sh.standLocked(c, at, d)
+	sh.followLocked(sh.clockLocked(at), r.Key, o, r.Unreplicated)
+	x.Reserved.Units = actual
+	if ended == open {
+		x.Reserved.Returned = max(0, units-actual)
+	}
+	return o.grown > 0
+}
+
+// Held is an open grant of a key.
+type Held struct {
+	ID      uint64
+	Use     Use
+	Units   int64
+	Expires time.Duration
+}
+
+// Held returns the open grants of key at now, at most most, and the number and the units of all. They are in no order if there are
+// more.
+func (t *Table) Held(now int64, key Key, most int) (list []Held, all int, units int64) {
+	sh := t.lockKey(key)
+	defer sh.mu.Unlock()
+	at := sh.atLocked(inRange(now))
+	c := sh.getLocked(at, key)
+	if c == nil || c.granted() == 0 {
+		return nil, 0, 0
+	}
+	s := &sh.mu.store
+	for _, d := range c.more.ledger.deadlines() {
+		slot, ok := s.find(Key{d.hi, key.Lo})
+		if !ok || !s.at(slot).isOpen() || s.at(slot).now < d.at {
+			continue
+		}
+		if len(list) == most {
+			break
+		}
+		g := s.at(slot)
+		list = append(list, Held{g.id(), g.use(), g.spent, time.Duration(subSat(g.now, at))})
+	}
+	return list, c.granted(), c.more.ledger.units()
+}
+
+// Reservable returns the index of the first limit that units cannot be reserved of, and why; -1 if there is none. A limit that
+// admits everything has nothing to reserve.
+func (l *Limits) Reservable() (which int, why string) {
+	for i := range l.plans {
+		switch p := &l.plans[i]; {
+		case p.kind == kindUnlimited:
+		case p.queue:
+			return i, "a queue delays what it admits, so it cannot set units aside"
+		case p.minInterval > 0 || p.countDenied:
+			return i, "checks under it depend on each other"
+		case p.cost > p.limit || p.kind == kindBlocked:
+			return i, "one unit is more than the limit"
+		}
+	}
+	return -1, ""
+}

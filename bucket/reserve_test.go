@@ -1,0 +1,134 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// reservationStep is one call about a reservation at a time, and what is left for checks after it.
+type reservationStep struct {
+	at    string
+	verb  bucket.Verb
+	id    uint64
+	units int64
+	want  bucket.Reserved // but for Expires
+	left  int64
+}
+
+// TestReservationStories: what is reserved counts until it is settled, and then what was needed does. Reservations are for 10 s.
+func TestReservationStories(t *testing.T) {
+	const (
+		check, reserve, extend, spend, settle = bucket.Check, bucket.Reserve, bucket.Extend, bucket.Spend, bucket.Settle
+		read, reset                           = bucket.Read, bucket.Reset
+	)
+	has := func(units int64) bucket.Reserved { return bucket.Reserved{Units: units} }
+	settled := func(charged, returned int64) bucket.Reserved { return bucket.Reserved{Units: charged, Returned: returned} }
+	none := bucket.Reserved{}
+	unknown := bucket.Reserved{Unknown: true}
+	window := per(bucket.FixedWindow, 10, time.Minute)
+	for _, c := range []struct {
+		name    string
+		limit   bucket.Limit
+		release bool
+		steps   []reservationStep
+	}{
+		{"less than was reserved", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", settle, 1, 2, settled(2, 4), 5}, {"1:00", read, 0, 0, none, 10},
+		}},
+		{"more than was reserved is a debt", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 12, settled(12, 0), 0}, {"0:59", read, 0, 0, none, 0}, {"1:00", read, 0, 0, none, 10},
+		}},
+		{"nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 0, settled(0, 6), 10},
+		}},
+		{"settled twice", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
+			{"0:13", settle, 1, 5, bucket.Reserved{Units: 2, Repeated: true}, 8}, {"0:14", spend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
+			{"0:15", extend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
+		}},
+		{"reserved twice", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", reserve, 1, 6, bucket.Reserved{Units: 6, Repeated: true}, 4}, {"0:12", reserve, 2, 5, none, 4},
+		}},
+		{"spent in parts", per(bucket.SlidingLog, 10, time.Minute), false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", spend, 1, 2, has(4), 4}, {"0:12", spend, 1, 5, has(4), 4}, {"0:13", spend, 1, 4, has(0), 4},
+			{"0:14", settle, 1, 1, settled(1, 0), 3}, {"1:11", read, 0, 0, none, 5}, {"1:13", read, 0, 0, none, 9}, {"1:14", read, 0, 0, none, 10},
+		}},
+		{"extended", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:15", extend, 1, 3, has(9), 1}, {"0:16", extend, 1, 2, has(9), 1},
+			{"0:24.999999999", read, 0, 0, none, 1}, {"0:24.999999999", extend, 1, -4, has(5), 5}, {"0:34", settle, 1, 5, settled(5, 0), 5},
+		}},
+		{"not settled, and charged", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", read, 0, 0, none, 4}, {"0:21", settle, 1, 2, bucket.Reserved{Units: 6, Late: true}, 4},
+			{"0:22", settle, 1, 2, bucket.Reserved{Units: 6, Repeated: true}, 4},
+		}},
+		{"late, and more", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", settle, 1, 9, bucket.Reserved{Units: 9, Late: true}, 1},
+		}},
+		{"not settled, and released", window, true, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:19.999999999", read, 0, 0, none, 4}, {"0:20", read, 0, 0, none, 10},
+			{"0:21", settle, 1, 8, bucket.Reserved{Units: 8, Late: true}, 2}, {"0:22", settle, 1, 1, bucket.Reserved{Units: 8, Repeated: true}, 2},
+		}},
+		{"in the window after it", window, false, []reservationStep{
+			{"0:55", reserve, 1, 6, has(6), 4}, {"0:56", check, 0, 4, none, 0}, {"1:01", read, 0, 0, none, 4}, {"1:04", settle, 1, 3, settled(3, 3), 7},
+		}},
+		{"a reset keeps it", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", reset, 0, 0, none, 4}, {"0:13", settle, 1, 1, settled(1, 5), 9},
+		}},
+		{"unknown", window, false, []reservationStep{
+			{"0:10", settle, 1, 6, unknown, 10}, {"0:10", check, 0, 1, none, 9}, {"0:11", spend, 1, 6, unknown, 9}, {"0:11", extend, 7, 1, unknown, 9},
+		}},
+		{"forgotten", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
+			{"10:11", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", reset, 0, 0, none, 10}, {"10:12", settle, 1, 2, unknown, 10},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// A second table gets all changes, as a replica does, and has to decide alike at every step.
+			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
+			table.Record(0, bucket.RecordAll, 0)
+			replica.Seal(0)
+			for i, s := range c.steps {
+				now := clock(t, s.at)
+				if s.verb == reset {
+					table.Sweep(now, 0)
+				}
+				r := &bucket.Request{Limits: limits, Cost: s.units, Verb: s.verb}
+				if s.verb >= reserve {
+					r.Reservation = &bucket.Reservation{ID: s.id, Least: s.units, MaxOpen: 100, For: 10 * time.Second, Release: c.release}
+				}
+				d, _, v := table.Try(now, r, nil)
+				if v != bucket.Decided {
+					t.Fatalf("step %d: verdict %d", i, v)
+				}
+				if r.Reservation != nil {
+					got := r.Reservation.Reserved
+					if open := !got.Late && !got.Unknown && s.verb != settle && got.Units > 0; open != (got.Expires > 0) && s.verb != spend {
+						t.Errorf("step %d: it expires after %v", i, got.Expires)
+					}
+					if got.Expires = 0; got != s.want {
+						t.Errorf("step %d, %v at %s: %+v, want %+v", i, s.verb, s.at, got, s.want)
+					}
+					if !s.want.Unknown && d.Remaining != s.left {
+						t.Errorf("step %d, %v at %s: %+v, want %d left", i, s.verb, s.at, d, s.left)
+					}
+				}
+				if got := left(table, now, &bucket.Request{Limits: limits}); got != s.left {
+					t.Errorf("step %d, %v at %s: %d left, want %d", i, s.verb, s.at, got, s.left)
+				}
+				keys, seq, _ := table.Drain(0, nil)
+				var im bucket.Image
+				table.Export(now, 0, keys, &im)
+				if err := replica.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
+					t.Fatal(err)
+				}
+				replica.Open(0, seq)
+				if got := left(replica, now, &bucket.Request{Limits: limits}); got != s.left {
+					t.Errorf("step %d, %v at %s: the replica has %d left, want %d", i, s.verb, s.at, got, s.left)
+				}
+				replica.Seal(0)
+			}
+		})
+	}
+}
