@@ -132,3 +132,40 @@ func TestReservationStories(t *testing.T) {
 		})
 	}
 }
+
+// TestMergedReservations: one copy has settled what the other one has open. Merged either way it counts once, and cannot be settled
+// again.
+func TestMergedReservations(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
+		for _, back := range []bool{false, true} {
+			limits := mustLimits(t, per(algorithm, 20, time.Hour))
+			one, other := smallTable(t), smallTable(t)
+			about := func(table *bucket.Table, verb bucket.Verb, units int64) bucket.Reserved {
+				r := &bucket.Request{
+					Limits: limits, Cost: units, Verb: verb, Reservation: &bucket.Reservation{ID: 9, Least: 1, MaxOpen: 9, For: time.Minute},
+				}
+				if d := table.Do(day, r); !d.Allowed {
+					t.Fatalf("%s: %+v", algorithm, d)
+				}
+				return r.Reservation.Reserved
+			}
+			about(one, bucket.Reserve, 6)
+			hand(t, one, other, day, day, false)
+			about(other, bucket.Settle, 2)
+			one.Do(day, &bucket.Request{Limits: limits, Cost: 3})
+			from, to := other, one
+			if back {
+				from, to = one, other
+			}
+			for range 2 { // the second time changes nothing
+				hand(t, from, to, day, day, true)
+				if got := left(to, day, &bucket.Request{Limits: limits}); got != 15 {
+					t.Errorf("%s, back %v: %d left of 20 with 2 and 3 spent", algorithm, back, got)
+				}
+			}
+			if got := about(to, bucket.Settle, 6); !got.Repeated || got.Units != 2 {
+				t.Errorf("%s, back %v: settled again: %+v", algorithm, back, got)
+			}
+		}
+	}
+}
