@@ -10,7 +10,8 @@ import (
 //   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
 //     margins. It is repeatable: with the ID of an open reservation it answers what that has.
 //   - Spend charges Cost of the units, if so many are left.
-//   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later.
+//   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
+//     with one Request.Once, one is made.
 //   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
@@ -80,10 +81,10 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		x.Reserved.Repeated, d.Allowed = true, true
 	case r.Verb == Settle:
 		return sh.settleLocked(c, at, slot, r, d)
-	case r.Verb == Spend:
-		c = sh.spendLocked(c, at, slot, r, d)
 	default:
-		c = sh.extendLocked(c, at, slot, r, d)
+		grown = sh.changeOnceLocked(now, r, d)
+		c = sh.getLocked(at, r.Key)
+		slot, found = sh.mu.store.find(r.Key.grantKey(x.ID))
 	}
 	if found {
 		g := sh.mu.store.at(slot)
@@ -93,7 +94,31 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		}
 	}
 	sh.standLocked(c, at, d)
-	return false
+	return grown
+}
+
+// changeOnceLocked spends or extends an open reservation, unless r.Once is remembered.
+func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown bool) {
+	at, key := sh.atLocked(now), r.Key.grantKey(r.Reservation.ID)
+	slot, _ := sh.mu.store.find(key)
+	limits, once := sh.table.account(sh.mu.store.at(slot).set()).limits, r.Once != 0 && r.Cost != 0
+	if once && sh.doneLocked(now, r, limits) {
+		d.Allowed = true
+		return false
+	}
+	c := sh.getLocked(at, r.Key)
+	slot, _ = sh.mu.store.find(key)
+	if r.Verb == Spend {
+		sh.spendLocked(c, at, slot, r, d)
+	} else {
+		sh.extendLocked(c, at, slot, r, d)
+	}
+	if once && d.Allowed {
+		mark := *r
+		mark.Limits = limits
+		_, grown = sh.repeatedLocked(now, &mark)
+	}
+	return grown
 }
 
 // standLocked describes c, nil for none, in d.
@@ -123,21 +148,20 @@ func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) 
 	return grown
 }
 
-// spendLocked charges units of the open reservation in slot, if it has so many, and returns the counter as it is then.
-func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) *counter {
+// spendLocked charges units of the open reservation in slot, if it has so many.
+func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) {
 	g := sh.mu.store.at(slot)
 	units := max(0, r.Cost)
 	if d.Allowed = units <= g.spent; !d.Allowed || units == 0 {
-		return c
+		return
 	}
 	sh.changeLocked(at, slot, open, g.spent-units, g.now)
 	c.charge(c.settle(at), units)
 	sh.followLocked(sh.clockLocked(at), r.Key, sh.keepLocked(c, changed), r.Unreplicated)
-	return sh.getLocked(at, r.Key)
 }
 
-// extendLocked gives the open reservation in slot more units or fewer, and a later deadline, and returns the counter.
-func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) *counter {
+// extendLocked gives the open reservation in slot more units or fewer, and a later deadline.
+func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) {
 	g, x := sh.mu.store.at(slot), r.Reservation
 	units := addSat(g.spent, max(r.Cost, -g.spent))
 	if r.Cost > 0 {
@@ -146,7 +170,7 @@ func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *
 		})
 		if got < r.Cost {
 			d.RetryAfter = time.Duration(wait)
-			return c
+			return
 		}
 	}
 	d.Allowed = true
@@ -154,7 +178,6 @@ func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *
 		sh.changeLocked(at, slot, open, units, end)
 		sh.mu.seq++
 	}
-	return sh.getLocked(at, r.Key)
 }
 
 // settleLocked settles the reservation in slot.

@@ -24,7 +24,9 @@ func TestReservationStories(t *testing.T) {
 		read, reset                           = bucket.Read, bucket.Reset
 	)
 	has := func(units int64) bucket.Reserved { return bucket.Reserved{Units: units} }
-	settled := func(charged, returned int64) bucket.Reserved { return bucket.Reserved{Units: charged, Returned: returned} }
+	settled := func(charged, returned int64) bucket.Reserved {
+		return bucket.Reserved{Units: charged, Returned: returned}
+	}
 	none := bucket.Reserved{}
 	unknown := bucket.Reserved{Unknown: true}
 	window := per(bucket.FixedWindow, 10, time.Minute)

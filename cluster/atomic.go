@@ -62,6 +62,9 @@ func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d b
 		d, _, v = table.Try(now, r, nil)
 		return d, 0, v
 	}
+	if r.Reservation != nil {
+		return table.Try(now, r, nil)
+	}
 	var rc bucket.Receipt
 	d, seq, v = table.Try(now, r, &rc)
 	if !rc.Charged() && r.Once == 0 {

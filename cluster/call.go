@@ -106,6 +106,9 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 		}
 		p.done = true
 		n.stats.forwarded.Add(1)
+		if req.Reservation != nil {
+			req.Reservation.Reserved = reply.Reserved()
+		}
 		if invalidates(req.Verb) {
 			n.denials.Forget(n.cfg.Clock(), req.Key)
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
@@ -179,7 +182,7 @@ func (f *forwarding) rememberAnswers() {
 	for i := range f.pending {
 		p := &f.pending[i]
 		answer := &f.batch.Answers[p.index]
-		if !p.remote || !p.done || answer.Source != check.Forwarded {
+		if !p.remote || !p.done || answer.Source != check.Forwarded || f.batch.Requests[p.index].Reservation != nil {
 			continue
 		}
 		if !locked {

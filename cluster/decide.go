@@ -377,7 +377,9 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 		*reply = check.Reply{Owner: reply.Owner, Status: check.NotReady}
 		return 0
 	}
-	reply.Status = check.Decided
+	if reply.Status = check.Decided; rec.Reservation != nil {
+		reply.SetReserved(&rec.Reservation.Reserved)
+	}
 	if !charged {
 		seq = 0
 	}
@@ -390,6 +392,9 @@ func decidable(rec *check.Record) bool {
 	switch {
 	case rec.Return:
 		return rec.Want >= 0
+	case r.Reservation != nil:
+		return r.Verb >= bucket.Reserve && r.Verb <= bucket.Settle && (r.Limits != nil || r.Verb != bucket.Reserve) &&
+			(r.Cost >= 0 || r.Verb == bucket.Extend) && !rec.Grant && !rec.Undoable && !rec.Many()
 	case r.Verb > bucket.Reset || r.Cost < 0 || r.Limits == nil || rec.Times < 0:
 		return false
 	case rec.Grant:

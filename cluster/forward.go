@@ -168,7 +168,7 @@ func (f *forwarding) route(r *routing) {
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
-		if p.relay = false; f.undo == nil && !p.relayed {
+		if p.relay = false; f.undo == nil && !p.relayed && f.batch.Requests[p.index].Reservation == nil {
 			if via := r.relay(key, f.attempt); via != noNode {
 				p.to, p.relay, p.relayed = via, true, true
 				continue

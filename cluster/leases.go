@@ -207,7 +207,9 @@ func noneInvalidates(b *check.Batch) bool {
 }
 
 // invalidates reports whether v can make a denied check admissible.
-func invalidates(v bucket.Verb) bool { return v == bucket.Refund || v == bucket.Reset }
+func invalidates(v bucket.Verb) bool {
+	return v == bucket.Refund || v == bucket.Reset || v == bucket.Settle
+}
 
 // cacheDenial caches reply to r, which was sent at sent, if it is a denial that may be cached. fresh: r's denials may not.
 func (n *Node) cacheDenial(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {

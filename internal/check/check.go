@@ -195,6 +195,21 @@ type Reply struct {
 	// RetryAfter says when there may be some.
 	Grant uint64
 	For   time.Duration
+	// Late, Repeated and Unknown answer a record about a reservation, as in bucket.Reserved; Admitted is its Units, Grant its
+	// Returned and For its Expires.
+	Late, Repeated, Unknown bool
+}
+
+// Reserved returns the answer to a record about a reservation.
+func (r *Reply) Reserved() bucket.Reserved {
+	return bucket.Reserved{
+		Units: r.Admitted, Returned: int64(r.Grant), Expires: r.For, Late: r.Late, Repeated: r.Repeated, Unknown: r.Unknown,
+	}
+}
+
+// SetReserved makes x the answer to a record about a reservation.
+func (r *Reply) SetReserved(x *bucket.Reserved) {
+	r.Admitted, r.Grant, r.For, r.Late, r.Repeated, r.Unknown = x.Units, uint64(x.Returned), x.Expires, x.Late, x.Repeated, x.Unknown
 }
 
 // Handler decides records from another node. from is the boot ID of the sender. Unless the records are Sync or Relay, it

@@ -168,6 +168,9 @@ const (
 	flagSplit   = 1 << 2
 	flagGranted = 1 << 3
 	flagLost    = 1 << 4
+	flagLate    = 1 << 5
+	flagAgain   = 1 << 6
+	flagUnknown = 1 << 7
 )
 
 // writeReply puts replies into the empty m. self is the name of the node that answers.
@@ -179,7 +182,7 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 		}
 		m.Status = append(m.Status, byte(r.Status))
 		m.Flags = append(m.Flags, bit(r.Allowed, flagAllowed)|bit(r.Soft, flagSoft)|bit(r.Denial != nil, flagSplit)|
-			bit(r.LeasedOut, flagGranted)|bit(r.Decision.Lost, flagLost))
+			bit(r.LeasedOut, flagGranted)|bit(r.Decision.Lost, flagLost)|bit(r.Late, flagLate)|bit(r.Repeated, flagAgain)|bit(r.Unknown, flagUnknown))
 		m.Index = append(m.Index, r.Index)
 		m.Limit = append(m.Limit, r.Limit)
 		m.Remaining = append(m.Remaining, r.Remaining)
@@ -287,6 +290,7 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 		r.Delay = time.Duration(at(m.DelayNs, j))
 		r.Admitted = at(m.Granted, j)
 		r.LeasedOut = flags&flagGranted != 0
+		r.Late, r.Repeated, r.Unknown = flags&flagLate != 0, flags&flagAgain != 0, flags&flagUnknown != 0
 		r.Grant = at(m.Grant, j)
 		r.For = time.Duration(at(m.ForNs, j))
 		if flags&flagSplit != 0 {

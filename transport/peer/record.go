@@ -26,8 +26,11 @@ const (
 // know it answers that it does not know the verb.
 const verbRelay = 1 << 7
 
-// denyLost is the bit of Request.lost.
-const denyLost = 1 << 0
+// Bits of Request.lost.
+const (
+	denyLost = 1 << 0
+	release  = 1 << 1
+)
 
 // addRecord appends r to the columns of m. limits is the number that the stream gave to r.Limits, 0 for none.
 func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
@@ -37,13 +40,17 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.Cost = append(m.Cost, r.Cost)
 	m.Verb = append(m.Verb, verbOf(r))
 	m.Flags = append(m.Flags, flagsOf(r))
-	m.Id = append(m.Id, r.ID)
+	id, want, rate, life, lost := r.ID, r.Want, r.Rate, r.For, bit(r.DenyLost, denyLost)
+	if x := r.Reservation; x != nil {
+		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)
+	}
+	m.Id = append(m.Id, id)
 	m.Times = append(m.Times, r.Times)
-	m.Want = append(m.Want, r.Want)
-	m.Rate = append(m.Rate, r.Rate)
-	m.ForNs = append(m.ForNs, int64(r.For))
+	m.Want = append(m.Want, want)
+	m.Rate = append(m.Rate, rate)
+	m.ForNs = append(m.ForNs, int64(life))
 	m.Reserve = append(m.Reserve, r.Reserve)
-	m.Lost = append(m.Lost, bit(r.DenyLost, denyLost))
+	m.Lost = append(m.Lost, lost)
 	m.Once = append(m.Once, r.Once)
 }
 
@@ -94,6 +101,9 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.DenyLost = at(m.Lost, i)&denyLost != 0
 		verb := at(m.Verb, i)
 		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
+		if r.Verb >= bucket.Reserve {
+			r.Reservation = &bucket.Reservation{ID: r.ID, Least: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0}
+		}
 		flags := at(m.Flags, i)
 		r.Undoable = flags&flagUndoable != 0
 		r.GiveBack = flags&flagGiveBack != 0

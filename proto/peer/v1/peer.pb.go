@@ -297,7 +297,7 @@ type Request struct {
 	KeyLo  []uint64  `protobuf:"fixed64,5,rep,packed,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
 	Limits []uint32  `protobuf:"varint,6,rep,packed,name=limits,proto3" json:"limits,omitempty"`
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
-	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns.
+	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns. A node that does not know one answers that it cannot decide it.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
 	// Bit 0 undoable, bit 1 give back, bit 2 sync, bit 3 unreplicated,
 	// bit 4 drain, bit 5 no delay, bit 6 grant, bit 7 return.
@@ -305,7 +305,8 @@ type Request struct {
 	Id    []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
 	// How many alike checks the record is, 0 for one.
 	Times []int64 `protobuf:"varint,11,rep,packed,name=times,proto3" json:"times,omitempty"`
-	// Of records that grant or return: units, demand in units a second, and the lifetime asked for.
+	// Of records that grant or return: units, demand in units a second, and the lifetime asked for. Of those about a reservation: how
+	// few units will do, the open grants from which on there are none, and the time until the deadline; id names it.
 	Want  []int64 `protobuf:"varint,12,rep,packed,name=want,proto3" json:"want,omitempty"`
 	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
 	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
@@ -314,7 +315,8 @@ type Request struct {
 	// Records that belong to traces which are being recorded. Nothing is decided by them, so a
 	// node that does not know them passes them over.
 	Traces []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
-	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew.
+	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew. Bit 1: the reservation's
+	// units are free again at its deadline.
 	Lost []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Of a charge or a refund that is to be made once: what names it among those of its key. A node that does not know it makes it again.
 	Once          []uint64 `protobuf:"fixed64,18,rep,packed,name=once,proto3" json:"once,omitempty"`
@@ -557,7 +559,7 @@ type Reply struct {
 	// check.Status.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 granted,
-	// bit 4 denied only because counters are lost.
+	// bit 4 denied only because counters are lost; of a reservation bit 5 late, bit 6 repeated, bit 7 unknown.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
 	Limit        []int64 `protobuf:"varint,6,rep,packed,name=limit,proto3" json:"limit,omitempty"`
@@ -572,7 +574,7 @@ type Reply struct {
 	Granted []int64 `protobuf:"varint,13,rep,packed,name=granted,proto3" json:"granted,omitempty"`
 	// Of each reply with flag 2, in order: the answer to the checks that were not admitted.
 	Denials []*Denial `protobuf:"bytes,14,rep,name=denials,proto3" json:"denials,omitempty"`
-	// Answers to records that grant: granted is the units.
+	// Answers to records that grant: granted is the units. Of a reservation: the units returned, and the time until its deadline.
 	Grant         []uint64 `protobuf:"varint,15,rep,packed,name=grant,proto3" json:"grant,omitempty"`
 	ForNs         []int64  `protobuf:"varint,16,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
