@@ -24,7 +24,10 @@ type Reservation struct {
 	// deadline, LeastLease to MostReservation. For Extend it may be 0, and Cost negative.
 	Least, MaxOpen int64
 	For            time.Duration
-	Release        bool
+	// Most is how many units Extend may make it, 0 for any number.
+	Most int64
+	// Release: at its deadline its units are free again.
+	Release bool
 	// Reserved is set by the request if it was decided.
 	Reserved Reserved
 }
@@ -164,6 +167,10 @@ func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *D
 func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) {
 	g, x := sh.mu.store.at(slot), r.Reservation
 	units := addSat(g.spent, max(r.Cost, -g.spent))
+	if x.Most > 0 && r.Cost > 0 && units > x.Most {
+		d.RetryAfter = Never
+		return
+	}
 	if r.Cost > 0 {
 		got, wait := c.spare(c.settle(at), &LeaseRequest{
 			Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, reservation: &Reservation{Least: r.Cost},

@@ -104,7 +104,11 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 		for _, s := range list {
 			k.Limits = append(k.Limits, facts.Limit(s))
 		}
-		k.Grants, k.Granted = n.table.Granted(now, key)
+		var held []bucket.Held
+		held, k.Grants, k.Granted = n.table.Held(now, key, facts.MaxHeld)
+		for _, h := range held {
+			k.Held = append(k.Held, facts.Holding{ID: h.ID, Reservation: h.Use == bucket.ForReservation, Units: h.Units, Expires: h.Expires})
+		}
 	}
 	k.LeaseLeft, k.Leased = n.book.Left(now, key)
 	k.Denies = n.denials.Left(now, key)

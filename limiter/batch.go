@@ -78,6 +78,8 @@ type Batch struct {
 	key        []byte
 	poolChecks []poolCheck
 	named      named
+	// reserving is what Reserve asks for, nil for checks.
+	reserving *reserving
 	// replaced are the names of rules that others of the request replace.
 	replaced []string
 }
@@ -274,6 +276,7 @@ func (b *Batch) forget() {
 	b.Checks = b.Checks[:0]
 	b.AllOrNothing, b.OneRequest, b.Busy, b.API = false, false, false, OtherAPI
 	b.Traceparent, b.Account, b.IdempotencyKey, b.Caller = "", "", "", ""
+	b.reserving = nil
 	b.start(0)
 }
 

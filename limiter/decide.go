@@ -18,6 +18,7 @@ const (
 	spaceInline = 'i'
 	spacePool   = 'p'
 	spaceOnce   = 'o'
+	spaceSeal   = 's'
 )
 
 // match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
@@ -46,12 +47,15 @@ func (l *Limiter) prepare(set *rules.Set, b *Batch) (failed bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
 		r := &b.Results[i]
-		if r.Err = costError(&b.Checks[i], b.AllOrNothing); r.Err == nil {
+		if b.reserving == nil {
+			r.Err = costError(&b.Checks[i], b.AllOrNothing)
+		}
+		if r.Err == nil {
 			l.queue(set, b, i)
 		}
-		failed = failed || r.Err != nil || r.DeniedUnmatched() && b.Checks[i].Verb == bucket.Check
+		failed = failed || r.Err != nil || r.DeniedUnmatched() && conditional(b.Checks[i].Verb)
 	}
-	b.queued.AllOrNothing = b.AllOrNothing && !failed
+	b.queued.AllOrNothing = b.AllOrNothing && !failed && b.reserving == nil
 	if b.AllOrNothing && failed { // the batch has failed, and its results still show the counters
 		for j := range b.queued.Requests {
 			b.queued.Requests[j].Verb = bucket.Read
@@ -89,7 +93,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	q.Sync, q.Unreplicated = replication == rules.ReplicateSync, replication == rules.ReplicateNone
 	q.Key = l.counterKey(b, c, r.Rule)
-	if b.IdempotencyKey != "" {
+	if b.IdempotencyKey != "" && b.reserving == nil {
 		q.Once, q.Eventual = l.once(b, i), false
 	}
 	b.enqueue(i, q)
@@ -217,7 +221,7 @@ func (b *Batch) finish(failed bool) {
 			r.Allowed, r.Shadowed = true, true
 			r.RetryAfter = 0
 		}
-		if failed && b.Checks[i].Verb == bucket.Check {
+		if failed && conditional(b.Checks[i].Verb) {
 			r.givenBack = r.givenBack || r.Allowed
 			r.Allowed, r.Soft, r.Elastic, r.Delay = false, false, false, 0
 		}
@@ -241,12 +245,15 @@ func deniedFor(c *Check, r *Result) time.Duration {
 func (b *Batch) denied() bool {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if b.Checks[i].Verb == bucket.Check && (r.Err != nil || !r.Allowed && !r.shadow()) {
+		if conditional(b.Checks[i].Verb) && (r.Err != nil || !r.Allowed && !r.shadow()) {
 			return true
 		}
 	}
 	return false
 }
+
+// conditional reports whether a check of verb v spends or reserves only what the limits admit.
+func conditional(v bucket.Verb) bool { return v == bucket.Check || v == bucket.Reserve }
 
 // shadow reports whether the rule is in shadow mode.
 func (r *Result) shadow() bool { return r.Rule != nil && r.Rule.Shadow }

@@ -14,7 +14,7 @@ const maxRounds = 3
 
 // decideByPools lets pools decide the checks that their rules' own limits denied. It is called between decide and finish.
 func (l *Limiter) decideByPools(ctx context.Context, active *activeRules, b *Batch) {
-	if len(active.pools) == 0 {
+	if len(active.pools) == 0 || b.reserving != nil {
 		return
 	}
 	atomic := b.queued.AllOrNothing && len(b.queued.Requests) > 1

@@ -140,7 +140,7 @@ func keyError(b *Batch) *Error {
 	case b.IdempotencyKey == "":
 	case !ValidKey(b.IdempotencyKey):
 		return &Error{Code: Invalid, Field: "idempotency_key", Message: "want at most 128 bytes of visible ASCII"}
-	case slices.ContainsFunc(b.Checks, func(c Check) bool { return c.Verb != bucket.Charge && c.Verb != bucket.Refund }):
+	case b.reserving == nil && slices.ContainsFunc(b.Checks, func(c Check) bool { return c.Verb != bucket.Charge && c.Verb != bucket.Refund }):
 		return &Error{Code: Invalid, Field: "idempotency_key", Message: "is for charges and refunds, which the owner of a counter decides; " +
 			"send other verbs in a call without it"}
 	}

@@ -3,9 +3,11 @@ package limiter
 import (
 	"crypto/hkdf"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/dchest/siphash"
 
@@ -54,6 +56,23 @@ func NewHasher(secret []byte) (Hasher, error) {
 func (h Hasher) Key(name []byte) bucket.Key {
 	lo, hi := siphash.Hash128(h.k0, h.k1, name)
 	return bucket.Key{Hi: hi, Lo: lo}
+}
+
+// sealBytes is the length of the hash that seal appends.
+const sealBytes = 16
+
+// seal appends to b a keyed hash of it, and unseal takes it off and reports whether it is that of the rest, which is not empty.
+func (h Hasher) seal(b []byte) []byte {
+	sum := h.Key(append([]byte{spaceSeal}, b...))
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, sum.Hi), sum.Lo)
+}
+
+func (h Hasher) unseal(b []byte) (rest []byte, ok bool) {
+	if len(b) <= sealBytes {
+		return nil, false
+	}
+	rest = b[:len(b)-sealBytes]
+	return rest, subtle.ConstantTimeCompare(h.seal(slices.Clone(rest)), b) == 1
 }
 
 // Fingerprint returns 16 bytes that identify a secret and do not reveal a random one. Snapshots have it, so that counters are

@@ -36,7 +36,9 @@ type Inspection struct {
 	// that nodes have left.
 	Grants  int
 	Granted int64
-	Leases  []Lease
+	// Held are the first of the grants, at most MaxHeld.
+	Held   []facts.Holding
+	Leases []Lease
 	// Denying nodes have the key in their denial cache now. Missing ones did not respond in time.
 	Denying, Missing []string
 }
@@ -91,7 +93,7 @@ func (x *Inspection) join(all []facts.Key, limits int) {
 		switch {
 		case k.Owner && (x.Owner == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
 			x.Owner, x.Gen = k.Node, k.Gen
-			x.Counted, x.Limits, x.Grants, x.Granted = k.Counted, k.Limits, k.Grants, k.Granted
+			x.Counted, x.Limits, x.Grants, x.Granted, x.Held = k.Counted, k.Limits, k.Grants, k.Granted, k.Held
 		case k.Complete:
 			x.Replicas = append(x.Replicas, k.Node)
 		case k.Replica:

@@ -259,7 +259,11 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	b.start(len(b.Checks))
 	span := l.startSpan(b)
 	failed := l.prepare(active.set, b)
+	failed = b.reserving != nil && b.reserving.fill(b, failed) || failed
 	l.decide(ctx, b)
+	if b.reserving != nil {
+		l.complete(ctx, b)
+	}
 	l.decideByPools(ctx, active, b)
 	b.finish(failed)
 	now := l.config.Clock()

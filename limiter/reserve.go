@@ -1,8 +1,17 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
 )
 
 // ReserveRequest asks for units of all checks of a Batch, of which Verb and Cost do not count, or of none.
@@ -83,26 +92,302 @@ type Holding struct {
 	Since, ExpiresAfter time.Duration
 }
 
+// reserving is what Reserve asks of the checks of a batch.
+type reserving struct {
+	ReserveRequest
+	id          uint64
+	ttl, maxTTL time.Duration
+	// units are reserved of each check, most may be.
+	units, most int64
+	// cells are the reservations of the queued requests, at their indexes.
+	cells []bucket.Reservation
+}
+
+// Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
-	return Reservation{}, &Error{Code: Unsupported}
+	switch {
+	case len(b.Checks) > MaxBudgets:
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
+	case r.Units < 0:
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)})
+	case r.Least < 0 || r.Units > 0 && r.Least > r.Units:
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units", r.Least)})
+	case r.TTL != 0 && r.TTL < bucket.LeastLease:
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
+	}
+	x := &reserving{ReserveRequest: r}
+	b.reserving, b.AllOrNothing = x, true
+	for i := range b.Checks {
+		b.Checks[i].Verb, b.Checks[i].Cost = bucket.Reserve, r.Units
+	}
+	x.id = l.newReservationID(b)
+	if err := l.Check(ctx, b); err != nil {
+		return Reservation{}, err
+	}
+	if x.units == 0 {
+		return Reservation{}, nil
+	}
+	id := l.idOf(b)
+	if len(id) > MaxReservationID {
+		l.settleAll(ctx, b)
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: "the names of the domains are too long in all; use shorter ones"})
+	}
+	return Reservation{id, x.units, x.ttl}, nil
 }
 
-func (l *Limiter) Spend(ctx context.Context, c Call, id string, units int64) (Spent, error) {
-	return Spent{}, &Error{Code: Unsupported}
+// fill sets the units and the times of the queued requests by their rules, and reports whether the call fails by them.
+func (x *reserving) fill(b *Batch, failed bool) bool {
+	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
+	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
+	for j, i := range b.places {
+		r, bounds := &b.Results[i], b.reservable(i)
+		if j == 0 && x.Units == 0 {
+			x.Units = bounds.Estimate
+		}
+		x.maxTTL = min(x.maxTTL, bounds.MaxTTL)
+		if x.TTL == 0 && (j == 0 || bounds.TTL < x.ttl) {
+			x.ttl = bounds.TTL
+		}
+		which, why := r.Limits.Reservable()
+		most := bounds.Most(r.Limits)
+		x.most = min(x.most, most)
+		switch {
+		case which >= 0:
+			r.Err = &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("units of %s cannot be reserved: %s", r.LimitName(which), why)}
+		case x.Units == 0:
+			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has no estimate; give a number above 0"}
+		case x.Units > most && (x.Least == 0 || x.Least > most):
+			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
+		case x.TTL > bounds.MaxTTL:
+			r.Err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rule allows at most %v", x.TTL, bounds.MaxTTL)}
+		}
+		failed = failed || r.Err != nil
+	}
+	x.Least = cmp.Or(x.Least, x.Units)
+	for j, i := range b.places {
+		q, bounds := &b.queued.Requests[j], b.reservable(i)
+		b.Checks[i].Cost = x.Units
+		if failed {
+			q.Verb, q.Cost = bucket.Read, max(1, x.Units)
+			continue
+		}
+		q.Cost = min(x.Units, bounds.Most(b.Results[i].Limits))
+		x.cells[j] = bucket.Reservation{
+			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
+		}
+		q.Reservation = &x.cells[j]
+	}
+	return failed
 }
 
-func (l *Limiter) Extend(ctx context.Context, c Call, id string, more int64, ttl time.Duration) (Extended, error) {
-	return Extended{}, &Error{Code: Unsupported}
+// reservable returns the bounds of reservations of check i.
+func (b *Batch) reservable(i int) *rules.Reservation {
+	if rule := b.Results[i].Rule; rule != nil {
+		return &rule.Reservation
+	}
+	d := rules.DefaultReservation(b.Results[i].Limits)
+	return &d
 }
 
-func (l *Limiter) Settle(ctx context.Context, c Call, id string, actual int64) (Settlement, error) {
-	return Settlement{}, &Error{Code: Unsupported}
+// complete makes all reservations of b as small as the smallest, or settles them with nothing if one was denied.
+func (l *Limiter) complete(ctx context.Context, b *Batch) {
+	x := b.reserving
+	for j, i := range b.places {
+		r, got := &b.Results[i], &x.cells[j].Reserved
+		switch {
+		case b.queued.Requests[j].Verb != bucket.Reserve:
+			return
+		case r.Err != nil, !r.Allowed && !r.shadow():
+			l.settleAll(ctx, b)
+			return
+		case got.Unknown:
+			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
+		case got.Units > 0 && (x.units == 0 || got.Units < x.units):
+			x.units = got.Units
+		}
+		if r.Allowed && x.ttl > got.Expires {
+			x.ttl = got.Expires
+		}
+	}
+	smaller := l.about(b, bucket.Extend)
+	for j := len(smaller.Requests) - 1; j >= 0; j-- {
+		if q := &smaller.Requests[j]; q.Cost == 0 {
+			smaller.Requests = slices.Delete(smaller.Requests, j, j+1)
+		}
+	}
+	l.decideDetached(ctx, smaller)
 }
 
+// settleAll settles what Reserve has got, or may have got, for b with nothing.
+func (l *Limiter) settleAll(ctx context.Context, b *Batch) {
+	b.reserving.units = 0
+	l.decideDetached(ctx, l.about(b, bucket.Settle))
+}
+
+// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest.
+func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
+	out := new(check.Batch)
+	for j, i := range b.places {
+		got := &b.reserving.cells[j].Reserved
+		if got.Units == 0 && b.Results[i].Err == nil {
+			continue
+		}
+		q := b.queued.Requests[j]
+		q.Verb, q.Cost = verb, 0
+		if verb == bucket.Extend {
+			q.Cost = b.reserving.units - got.Units
+		}
+		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
+		out.Requests = append(out.Requests, q)
+	}
+	return out
+}
+
+// decideDetached decides b though the caller may have gone. Of what is not decided in time, the deadline decides.
+func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
+	if len(b.Requests) > 0 {
+		b.Answers = make([]check.Answer, len(b.Requests))
+		l.config.Decider.Decide(context.WithoutCancel(ctx), b)
+	}
+}
+
+// askCells returns the decisions of verb in all counters of a reservation.
+func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
+	l.calls.Add(1)
+	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
+	var once uint64
+	if verb != bucket.Settle && cost != 0 {
+		once = max(1, rand.Uint64())
+	}
+	for i, c := range t.cells {
+		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
+			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated,
+			Reservation: &bucket.Reservation{ID: t.id, For: ttl, Most: t.most},
+		}}
+	}
+	l.config.Decider.Decide(ctx, b)
+	for i := range b.Answers {
+		if err := b.Answers[i].Err; err != nil {
+			return nil, l.reject(errorOf(err))
+		}
+		if b.Requests[i].Reservation.Reserved.Unknown {
+			return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counter was lost; reserve anew"})
+		}
+	}
+	return b, nil
+}
+
+// Spend implements Service.
+func (l *Limiter) Spend(ctx context.Context, _ Call, id string, units int64) (Spent, error) {
+	t, err := l.ticketOf(id)
+	if err == nil && units < 1 {
+		err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", units)}
+	}
+	if err != nil {
+		return Spent{}, l.reject(err)
+	}
+	b, e := l.askCells(ctx, t, bucket.Spend, units, 0)
+	if e != nil {
+		return Spent{}, e
+	}
+	s := Spent{Allowed: true, Left: math.MaxInt64}
+	for i := range b.Answers {
+		s.Allowed = s.Allowed && b.Answers[i].Allowed
+		s.Left = min(s.Left, b.Requests[i].Reservation.Reserved.Units)
+	}
+	return s, nil
+}
+
+// Extend implements Service.
+func (l *Limiter) Extend(ctx context.Context, _ Call, id string, more int64, ttl time.Duration) (Extended, error) {
+	t, err := l.ticketOf(id)
+	switch {
+	case err != nil:
+	case more < 0:
+		err = &Error{Code: Invalid, Field: "more", Message: fmt.Sprintf("%d; want 0 or more", more)}
+	case ttl < 0 || ttl > t.maxTTL:
+		err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rules allow at most %v, and 0 leaves the deadline", ttl, t.maxTTL)}
+	}
+	if err != nil {
+		return Extended{}, l.reject(err)
+	}
+	if more > 0 && ttl > 0 && len(t.cells) > 1 { // the deadline only if all have the units
+		x, e := l.extend(ctx, t, more, 0)
+		if e != nil || !x.Allowed {
+			return x, e
+		}
+		more = 0
+	}
+	return l.extend(ctx, t, more, ttl)
+}
+
+func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Duration) (Extended, error) {
+	b, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
+	if e != nil {
+		return Extended{}, e
+	}
+	x := Extended{Allowed: true, Units: math.MaxInt64, ExpiresAfter: math.MaxInt64}
+	had := new(ticket)
+	*had = *t
+	had.cells = nil
+	for i := range b.Answers {
+		a, got := &b.Answers[i], &b.Requests[i].Reservation.Reserved
+		units := got.Units
+		if a.Allowed {
+			had.cells = append(had.cells, t.cells[i])
+			units -= more
+		}
+		x.Allowed, x.RetryAfter = x.Allowed && a.Allowed, max(x.RetryAfter, a.RetryAfter)
+		x.Units, x.ExpiresAfter = min(x.Units, units), min(x.ExpiresAfter, got.Expires)
+	}
+	if x.Allowed {
+		x.Units += more
+	} else if len(had.cells) > 0 {
+		_, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0)
+	}
+	return x, e
+}
+
+// Settle implements Service.
+func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (Settlement, error) {
+	t, err := l.ticketOf(id)
+	if err == nil && actual < 0 {
+		err = &Error{Code: Invalid, Field: "actual", Message: fmt.Sprintf("%d; want 0 or more", actual)}
+	}
+	if err != nil {
+		return Settlement{}, l.reject(err)
+	}
+	b, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
+	if e != nil {
+		return Settlement{}, e
+	}
+	s := Settlement{Returned: math.MaxInt64, Repeated: true}
+	for i := range b.Requests {
+		got := &b.Requests[i].Reservation.Reserved
+		s.Charged, s.Returned = max(s.Charged, got.Units), min(s.Returned, got.Returned)
+		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
+	}
+	return s, nil
+}
+
+// Held implements Service.
 func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error) {
-	return nil, 0, 0, &Error{Code: Unsupported}
-}
-
-func (l *Limiter) ReservationDomains(id string) ([]string, error) {
-	return nil, &Error{Code: Unsupported}
+	x, err := l.Inspect(ctx, q)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	now := time.Now()
+	for _, h := range x.Held {
+		one := Holding{ID: h.ID, Use: "lease", Units: h.Units, ExpiresAfter: h.Expires}
+		made := time.Unix(0, int64(h.ID^1<<63))
+		if h.Reservation {
+			one.Use, made = "reservation", time.UnixMilli(int64(h.ID>>idRandomBits))
+		}
+		if since := now.Sub(made); since >= 0 && since < 2*bucket.MostReservation {
+			one.Since = since
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b Holding) int { return cmp.Compare(a.ExpiresAfter, b.ExpiresAfter) })
+	return list, x.Grants, x.Granted, nil
 }

@@ -146,11 +146,25 @@ type Key struct {
 	// Grants is the number of leases that the owner has granted and that have not ended, Granted their total units.
 	Grants  int
 	Granted int64
+	// Held are the first of the grants, at most MaxHeld.
+	Held []Holding
 	// Leased: it has a lease of the key, with LeaseLeft unspent units.
 	Leased    bool
 	LeaseLeft int64
 	// Denies is how much longer its denial cache denies the key, 0 if it does not.
 	Denies time.Duration
+}
+
+// MaxHeld is the most grants of a key in one report.
+const MaxHeld = 100
+
+// Holding is an open grant of a key: a lease of a node, or a reservation.
+type Holding struct {
+	ID          uint64
+	Reservation bool
+	Units       int64
+	// Expires is the time until the deadline.
+	Expires time.Duration
 }
 
 // Limit is the state of one limit of a key. Spent includes granted units and may exceed Limit, by debt or a soft margin.

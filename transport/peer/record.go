@@ -43,6 +43,9 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	id, want, rate, life, lost := r.ID, r.Want, r.Rate, r.For, bit(r.DenyLost, denyLost)
 	if x := r.Reservation; x != nil {
 		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)
+		if r.Verb == bucket.Extend {
+			want = x.Most
+		}
 	}
 	m.Id = append(m.Id, id)
 	m.Times = append(m.Times, r.Times)
@@ -102,7 +105,9 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		verb := at(m.Verb, i)
 		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
 		if r.Verb >= bucket.Reserve {
-			r.Reservation = &bucket.Reservation{ID: r.ID, Least: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0}
+			r.Reservation = &bucket.Reservation{
+				ID: r.ID, Least: r.Want, Most: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0,
+			}
 		}
 		flags := at(m.Flags, i)
 		r.Undoable = flags&flagUndoable != 0

@@ -1,0 +1,151 @@
+package limiter
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// ticket is what the ID of a reservation says to every node. The text is base64 of:
+//
+//	version, id, maxTTL, most, number of cells; each cell's flags, key and place of its domain;
+//	number of domains; each domain's length and name; a keyed hash of all that
+type ticket struct {
+	// id is that of the reservation in all its counters: the time in milliseconds and random bits, or a hash of the idempotency
+	// key.
+	id uint64
+	// maxTTL and most bound Extend.
+	maxTTL  time.Duration
+	most    int64
+	cells   []cell
+	domains []string
+}
+
+// cell is one counter of a reservation.
+type cell struct {
+	key                bucket.Key
+	sync, unreplicated bool
+	domain             int
+}
+
+const (
+	ticketVersion = 1
+	idRandomBits  = 22
+
+	cellSync         = 1 << 0
+	cellUnreplicated = 1 << 1
+)
+
+// newReservationID returns the ID of the reservation that b asks for.
+func (l *Limiter) newReservationID(b *Batch) uint64 {
+	if b.IdempotencyKey == "" {
+		return uint64(time.Now().UnixMilli())<<idRandomBits | rand.Uint64N(1<<idRandomBits)
+	}
+	var id uint64
+	for i := range b.Checks {
+		id ^= l.once(b, i)
+	}
+	return max(1, id^uint64(b.reserving.Units)*0x9e3779b97f4a7c15)
+}
+
+// idOf returns the ID of what b has reserved.
+func (l *Limiter) idOf(b *Batch) string {
+	x := b.reserving
+	t := ticket{id: x.id, maxTTL: x.maxTTL, most: x.most}
+	for j, i := range b.places {
+		if x.cells[j].Reserved.Units == 0 {
+			continue // in shadow mode
+		}
+		q, domain := &b.queued.Requests[j], b.Checks[i].Domain
+		at := slices.Index(t.domains, domain)
+		if at < 0 {
+			at, t.domains = len(t.domains), append(t.domains, domain)
+		}
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, at})
+	}
+	return base64.RawURLEncoding.EncodeToString(l.config.Hasher.seal(t.append(nil)))
+}
+
+func (t *ticket) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(append(b, ticketVersion), t.id)
+	b = binary.AppendUvarint(b, uint64(t.maxTTL))
+	b = binary.AppendUvarint(b, uint64(t.most))
+	b = append(b, byte(len(t.cells)))
+	for _, c := range t.cells {
+		var flags byte
+		if c.sync {
+			flags |= cellSync
+		}
+		if c.unreplicated {
+			flags |= cellUnreplicated
+		}
+		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
+		b = append(binary.LittleEndian.AppendUint64(b, c.key.Lo), byte(c.domain))
+	}
+	b = append(b, byte(len(t.domains)))
+	for _, d := range t.domains {
+		b = append(binary.AppendUvarint(b, uint64(len(d))), d...)
+	}
+	return b
+}
+
+var errTicket = &Error{
+	Code: Invalid, Field: "reservation", Message: "no node of this cluster has made it, or not with this secret; give the reservation of a response",
+}
+
+// ticketOf reads the ID of a reservation that a node with the same secret has made.
+func (l *Limiter) ticketOf(id string) (*ticket, *Error) {
+	if len(id) > MaxReservationID {
+		return nil, errTicket
+	}
+	b, err := base64.RawURLEncoding.DecodeString(id)
+	if err != nil {
+		return nil, errTicket
+	}
+	b, ok := l.config.Hasher.unseal(b)
+	if !ok || b[0] != ticketVersion {
+		return nil, errTicket
+	}
+	return readTicket(b[1:]), nil
+}
+
+// readTicket reads what ticket.append has written, after the version.
+func readTicket(b []byte) *ticket {
+	uint := func() uint64 {
+		v, n := binary.Uvarint(b)
+		b = b[n:]
+		return v
+	}
+	t := &ticket{id: binary.LittleEndian.Uint64(b)}
+	b = b[8:]
+	t.maxTTL, t.most = time.Duration(uint()), int64(uint())
+	t.cells = make([]cell, b[0])
+	b = b[1:]
+	for i := range t.cells {
+		t.cells[i] = cell{
+			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
+			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, domain: int(b[17]),
+		}
+		b = b[18:]
+	}
+	t.domains = make([]string, b[0])
+	b = b[1:]
+	for i := range t.domains {
+		n := uint()
+		t.domains[i], b = string(b[:n]), b[n:]
+	}
+	return t
+}
+
+// ReservationDomains implements Service.
+func (l *Limiter) ReservationDomains(id string) ([]string, error) {
+	t, err := l.ticketOf(id)
+	if err != nil {
+		return nil, l.reject(err)
+	}
+	return t.domains, nil
+}
