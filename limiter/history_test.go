@@ -84,6 +84,12 @@ func TestRulesHash(t *testing.T) {
 	if a, b := RulesHash(unmatchedRules(t, "warn")), RulesHash(unmatchedRules(t, "deny")); a == b || a != RulesHash(parse(t, testRules)) {
 		t.Errorf("unmatched: %s and %s", a, b)
 	}
+	for _, reservation := range []string{"max_units: 5", "max_open: 5", "ttl: 5s", "max_ttl: 5m", "on_expiry: release", "estimate: 1"} {
+		changed := parse(t, "domain: d\ndescriptors: [{key: a, limits: [1/1d], reservation: {"+reservation+"}}]")
+		if a, b := RulesHash(parse(t, one)), RulesHash(changed); a == b {
+			t.Errorf("reservation with %s: %s", reservation, a)
+		}
+	}
 	if a, b := RulesHash(parse(t, one)), RulesHash(parse(t, testRules)); a == b || RulesHash(nil) != "" {
 		t.Errorf("other rules: %q and %q", a, b)
 	}

@@ -24,6 +24,8 @@ type descriptor struct {
 	rule   *Rule
 	fields map[string]yamldoc.Field
 	limits []limit
+	// estimate is that of reservation.
+	estimate yamldoc.Field
 	// errors is how many there were before the descriptor.
 	errors int
 }
@@ -77,6 +79,7 @@ func (p *parser) readRule(d *descriptor, levels []level) *Rule {
 	}
 	d.rule.levels = levels
 	p.finish(d)
+	p.checkReservation(d)
 	p.set.rules = append(p.set.rules, d.rule)
 	return d.rule
 }

@@ -14,6 +14,7 @@ import (
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "domain: d", tree, keyTree, one("unit: day, requests_per_unit: 1"), beside("metadata: {a: [1, {b: c}]}"),
+		beside("reservation: {max_units: 9, max_open: 5, ttl: 1h, max_ttl: 1d, on_expiry: release, estimate: 1}"),
 		"domain: d\ndescriptors: &x\n  - key: a\n    descriptors: *x\n", "domain: d\ndescriptors:\n  - &x\n    key: a\n    <<: [*x, *x]\n",
 		withPool(reserved+", load: {shrink_to: 20%, expires: 5s}, replication: sync", "pool: p, priority: low, priority_key: a"),
 		withPool("limit: {algorithm: token_bucket, count: 9223372036854775807, period: 1s, burst: 1}, reserves: {a: 0%}, load: {shrink_to: 0%}", "pool: p, priority: a"),
@@ -50,6 +51,9 @@ func FuzzParse(f *testing.F) {
 						t.Errorf("%s: at step %d the pool is %+v, with %d reserved", r.Path, step, l, n)
 					}
 				}
+			}
+			if v := r.Reservation; v.MaxOpen < 1 || v.TTL <= 0 || v.TTL > v.MaxTTL || v.Estimate > 0 && v.Estimate > v.Most(r.Limits) {
+				t.Errorf("%s: %+v", r.Path, v)
 			}
 			if r.Unlimited != (r.Limits == nil) {
 				t.Errorf("%s: unlimited %v with limits %v", r.Path, r.Unlimited, r.Limits)

@@ -33,6 +33,8 @@ const (
 	inPoolLimit = "pool_limit"
 	inLoad      = "load"
 	inElastic   = "elastic"
+
+	inReservation = "reservation"
 )
 
 // limitKeys are the keys of every limit.
@@ -44,7 +46,7 @@ var limitKeys = []string{
 // ruleKeys are the keys of every rule.
 var ruleKeys = []string{
 	"name", "limits", "shadow_mode", "quota_mode", "metadata", "consistency", "replication", "on_failure", "on_partition",
-	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic",
+	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic", "reservation",
 }
 
 // grammar has every key by its mapping. The reader rejects all others; a test compares docs/use/rules.md and the schema.
@@ -71,6 +73,8 @@ var grammar = map[string][]string{
 	},
 	inLoad:    {"shrink_to", "expires", "unreported"},
 	inElastic: {"pool", "priority", "priority_key"},
+
+	inReservation: {"max_units", "max_open", "ttl", "max_ttl", "on_expiry", "estimate"},
 }
 
 // envoyKeys are the keys of envoyproxy/ratelimit, which accepts each in any mapping and ignores it where it has no meaning.
@@ -88,7 +92,7 @@ var instead = map[string]string{"cost": "weight", "refunds": "cache_denials: fal
 // belongs names the mappings that take key, for a message.
 func belongs(key string) string {
 	var in []string
-	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix, inAuthorize, inPool, inLoad, inElastic} {
+	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix, inAuthorize, inPool, inLoad, inElastic, inReservation} {
 		if slices.Contains(grammar[p], key) {
 			switch p {
 			case inFile:
@@ -191,6 +195,11 @@ var unknownShares = []yamldoc.Named[UnknownShare]{
 var onLostStates = []yamldoc.Named[OnLostState]{
 	{Name: "deny", Value: LostDeny},
 	{Name: "fresh", Value: LostFresh},
+}
+
+var onExpiries = []yamldoc.Named[OnExpiry]{
+	{Name: "charge", Value: ExpiryCharge},
+	{Name: "release", Value: ExpiryRelease},
 }
 
 var consistencies = []yamldoc.Named[Consistency]{

@@ -55,7 +55,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 			}
 		}
 	}
-	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(unmatcheds), valueNames(consistencies), valueNames(replications), valueNames(sources[1:]), unitNames()} {
+	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(unmatcheds), valueNames(consistencies), valueNames(replications), valueNames(onExpiries), valueNames(sources[1:]), unitNames()} {
 		inSchema, err := json.Marshal(list)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 				if k != "key" && k != "value" {
 					text, path = head+"    "+k+": {[x]: y}\n", "d/a."+k
 				}
-			case inRateLimit, inResponse, inIPPrefix:
+			case inRateLimit, inResponse, inIPPrefix, inReservation:
 				text, path = head+"    "+mapping+": {"+k+": {[x]: y}}\n", "d/a."+mapping+"."+k
 			case inOtherwise:
 				text, path = "domain: d\notherwise: {"+k+": {[x]: y}}\n", "d.otherwise."+k

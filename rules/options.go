@@ -20,6 +20,7 @@ func (p *parser) readOptions(d *descriptor) {
 	if f, ok := d.fields["metadata"]; ok {
 		r.Metadata = p.Map(f.Value, f.Path)
 	}
+	r.Reservation = DefaultReservation(nil)
 	// sluice's own keys say how a rule is enforced.
 	own := keys{
 		"consistency":   enum(p, &r.Consistency, consistencies),
@@ -30,6 +31,7 @@ func (p *parser) readOptions(d *descriptor) {
 		"on_lost_state": enum(p, &r.OnLostState, onLostStates),
 		"cache_denials": func(f yamldoc.Field) { cached := true; p.boolean(&cached)(f); r.NoDenialCache = !cached },
 		"elastic":       func(f yamldoc.Field) { p.readElastic(d, f) },
+		"reservation":   func(f yamldoc.Field) { p.readReservation(d, f) },
 		"response":      func(f yamldoc.Field) { r.Response = p.readResponse(f) },
 	}
 	for _, name := range grammar[inDescriptor] { // in a fixed order

@@ -70,7 +70,11 @@ func (p *Pool) Reserve(priority, step int) int64 {
 
 // capacity returns the most units that the pool can give at once at a step of the load.
 func (p *Pool) capacity(step int) int64 {
-	l := p.Limits(step).At(0)
+	return capacity(p.Limits(step).At(0))
+}
+
+// capacity returns the most units that a limit can give at once, without its soft margin.
+func capacity(l bucket.Limit) int64 {
 	if l.Count > 0 && l.Burst > 0 {
 		return l.Burst
 	}

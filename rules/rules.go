@@ -104,6 +104,8 @@ type Rule struct {
 	NoDenialCache bool
 	// Elastic is nil if the rule takes from no pool.
 	Elastic *Elastic
+	// Reservation says how units of the rule are reserved.
+	Reservation Reservation
 	// Response is nil for the API's default.
 	Response *Response
 	// Metadata is the rule's free-form mapping: strings, booleans, float64,

@@ -2,7 +2,7 @@
 // that knows the rules while no node responds (limit.FailTo).
 //
 // It reads the rule files of nodes and decides as a node that is alone. What rules say about other nodes has no effect
-// (consistency, replication, on_failure, on_partition, on_lost_state). A pool admits nothing: only the limits of a rule with
+// (consistency, replication, on_failure, on_partition, on_lost_state), nor has reservation. A pool admits nothing: only the limits of a rule with
 // elastic count, because every process would have all of the pool. Nothing is logged: a check that no rule matches has
 // limit.SourceUnmatched and no Rule.
 //

@@ -100,6 +100,13 @@ func ruleOf(r *rules.Rule) *rule {
 	note(r.Limits != nil && r.Replication != rules.DefaultReplication(r.Limits), "replication "+r.Replication.String())
 	note(r.NoDenialCache, "denials are not cached")
 	note(len(r.Replaces) > 0, "replaces "+strings.Join(r.Replaces, ", "))
+	usual, own := rules.DefaultReservation(r.Limits), r.Reservation
+	note(own.MaxUnits != usual.MaxUnits, fmt.Sprintf("reservations of at most %d", own.MaxUnits))
+	note(own.MaxOpen != usual.MaxOpen, fmt.Sprintf("at most %d open reservations", own.MaxOpen))
+	note(own.TTL != usual.TTL || own.MaxTTL != usual.MaxTTL,
+		fmt.Sprintf("reservations for %s, at most %s", durationText(own.TTL), durationText(own.MaxTTL)))
+	note(own.OnExpiry != usual.OnExpiry, "on expiry "+own.OnExpiry.String())
+	note(own.Estimate != usual.Estimate, fmt.Sprintf("reservations of %d by estimate", own.Estimate))
 	if r.Elastic != nil {
 		note(true, "elastic, pool "+r.Elastic.Pool.Name)
 	}

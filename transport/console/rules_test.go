@@ -23,3 +23,17 @@ func TestOtherwiseIsALevel(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
+
+// TestReservationNotes: all that a rule says about reservations is noted.
+func TestReservationNotes(t *testing.T) {
+	set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte("domain: d\ndescriptors:\n" +
+		"  - {key: a, limits: [9/1s], reservation: {max_units: 8, max_open: 7, ttl: 1m30s, max_ttl: 1h, on_expiry: release, estimate: 6}}\n" +
+		"  - {key: b, limits: [9/1s], reservation: {ttl: 60s, on_expiry: charge}}\n")}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(ruleOf(set.Rules()[0]).Notes, ruleOf(set.Rules()[1]).Notes)
+	if want := "[reservations of at most 8 at most 7 open reservations reservations for 1m30s, at most 1h on expiry release reservations of 6 by estimate] []"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
