@@ -254,20 +254,3 @@ func (t *Table) Held(now int64, key Key, most int) (list []Held, all int, units 
 	}
 	return list, c.granted(), c.more.ledger.units()
 }
-
-// Reservable returns the index of the first limit that units cannot be reserved of, and why; -1 if there is none. A limit that
-// admits everything has nothing to reserve.
-func (l *Limits) Reservable() (which int, why string) {
-	for i := range l.plans {
-		switch p := &l.plans[i]; {
-		case p.kind == kindUnlimited:
-		case p.queue:
-			return i, "a queue delays what it admits, so it cannot set units aside"
-		case p.minInterval > 0 || p.countDenied:
-			return i, "checks under it depend on each other"
-		case p.cost > p.limit || p.kind == kindBlocked:
-			return i, "one unit is more than the limit"
-		}
-	}
-	return -1, ""
-}

@@ -150,6 +150,9 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 		}
 		which, why := r.Limits.Reservable()
 		most := bounds.Most(r.Limits)
+		if r.shadow() {
+			continue // it denies nothing
+		}
 		x.most = min(x.most, most)
 		switch {
 		case which >= 0:
@@ -171,7 +174,9 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 			q.Verb, q.Cost = bucket.Read, max(1, x.Units)
 			continue
 		}
-		q.Cost = min(x.Units, bounds.Most(b.Results[i].Limits))
+		if q.Cost = x.Units; !b.Results[i].shadow() {
+			q.Cost = min(q.Cost, bounds.Most(b.Results[i].Limits))
+		}
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
 		}
@@ -197,11 +202,12 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 		switch {
 		case b.queued.Requests[j].Verb != bucket.Reserve:
 			return
+		case got.Unknown:
+			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
+			fallthrough
 		case r.Err != nil, !r.Allowed && !r.shadow():
 			l.settleAll(ctx, b)
 			return
-		case got.Unknown:
-			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
 		case got.Units > 0 && (x.units == 0 || got.Units < x.units):
 			x.units = got.Units
 		}

@@ -40,6 +40,9 @@ const (
 	cellUnreplicated = 1 << 1
 )
 
+// ticketText is the form of the text. It is strict, so that there is one text of an ID.
+var ticketText = base64.RawURLEncoding.Strict()
+
 // newReservationID returns the ID of the reservation that b asks for.
 func (l *Limiter) newReservationID(b *Batch) uint64 {
 	if b.IdempotencyKey == "" {
@@ -67,7 +70,7 @@ func (l *Limiter) idOf(b *Batch) string {
 		}
 		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, at})
 	}
-	return base64.RawURLEncoding.EncodeToString(l.config.Hasher.seal(t.append(nil)))
+	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
 }
 
 func (t *ticket) append(b []byte) []byte {
@@ -102,7 +105,7 @@ func (l *Limiter) ticketOf(id string) (*ticket, *Error) {
 	if len(id) > MaxReservationID {
 		return nil, errTicket
 	}
-	b, err := base64.RawURLEncoding.DecodeString(id)
+	b, err := ticketText.DecodeString(id)
 	if err != nil {
 		return nil, errTicket
 	}

@@ -1,0 +1,295 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
+)
+
+const reserveRules = `
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: hour, requests_per_unit: 100}
+    reservation: {ttl: 30s, max_ttl: 1m, estimate: 7}
+  - key: team
+    rate_limit: {name: per-team, unit: hour, requests_per_unit: 1000}
+    reservation: {max_units: 60, on_expiry: release}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {name: watched, unit: hour, requests_per_unit: 1}
+  - key: queue
+    rate_limit: {name: queued, algorithm: leaky_queue, count: 5, period: 1s}
+  - key: free
+    rate_limit: {unlimited: true}
+`
+
+// budgets is a Limiter on a table, with a clock.
+type budgets struct {
+	*Limiter
+	t     *testing.T
+	table *bucket.Table
+	now   int64
+	// fails are the keys of requests that no owner decides.
+	fails map[bucket.Verb]bool
+}
+
+func newBudgets(t *testing.T) *budgets {
+	table, err := bucket.NewTable(bucket.Config{Shards: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &budgets{t: t, table: table, now: start, fails: make(map[bucket.Verb]bool)}
+	b.Limiter = newService(t, decideFunc(func(_ context.Context, q *check.Batch) {
+		for i := range q.Requests {
+			r := &q.Requests[i]
+			if b.fails[r.Verb] && i == len(q.Requests)-1 {
+				q.Answers[i] = check.Answer{Err: check.ErrNoOwner}
+				continue
+			}
+			q.Answers[i] = check.Answer{Decision: table.Do(b.now, &r.Request), Source: check.Owned}
+		}
+	}))
+	b.SetRules(parse(t, reserveRules))
+	return b
+}
+
+// reserve reserves units of descriptors, each as key=value.
+func (b *budgets) reserve(r ReserveRequest, key string, descriptors ...string) (Reservation, []Result, error) {
+	batch := NewBatch()
+	batch.IdempotencyKey = key
+	for _, d := range descriptors {
+		c := batch.Add()
+		k, v, _ := strings.Cut(d, "=")
+		c.Domain, c.Descriptor = "llm", append(c.Descriptor, rules.Entry{Key: k, Value: v})
+	}
+	x, err := b.Reserve(context.Background(), batch, r)
+	return x, batch.Results, err
+}
+
+// left returns what is left of a descriptor's limit.
+func (b *budgets) left(descriptor string) int64 {
+	batch := NewBatch()
+	c := batch.Add()
+	k, v, _ := strings.Cut(descriptor, "=")
+	c.Domain, c.Descriptor, c.Verb = "llm", append(c.Descriptor, rules.Entry{Key: k, Value: v}), bucket.Read
+	if err := b.Check(context.Background(), batch); err != nil {
+		b.t.Fatal(err)
+	}
+	return batch.Results[0].Remaining
+}
+
+func (b *budgets) wants(what string, left ...int64) {
+	b.t.Helper()
+	for i, d := range []string{"user=ann", "team=red"}[:len(left)] {
+		if got := b.left(d); got != left[i] {
+			b.t.Errorf("%s: %d left of %s, want %d", what, got, d, left[i])
+		}
+	}
+}
+
+func codeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+// TestReserveBudgets: units of several budgets are reserved together, spent, extended and settled by one ID.
+func TestReserveBudgets(t *testing.T) {
+	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	x, results, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann", "team=red")
+	if err != nil || x.Units != 40 || x.ExpiresAfter != 30*time.Second || len(results) != 2 || !results[0].Allowed || results[0].Remaining != 60 {
+		t.Fatalf("%+v, %+v, %v", x, results, err)
+	}
+	b.wants("reserved", 60, 960)
+	if domains, err := b.ReservationDomains(x.ID); err != nil || len(domains) != 1 || domains[0] != "llm" {
+		t.Errorf("domains %q, %v", domains, err)
+	}
+	if s, err := b.Spend(ctx, call, x.ID, 15); err != nil || s != (Spent{true, 25}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := b.Spend(ctx, call, x.ID, 26); err != nil || s != (Spent{false, 25}) {
+		t.Errorf("more than is left: %+v, %v", s, err)
+	}
+	b.now += int64(10 * time.Second)
+	if e, err := b.Extend(ctx, call, x.ID, 10, time.Minute); err != nil || e != (Extended{Allowed: true, Units: 35, ExpiresAfter: time.Minute}) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	b.wants("extended", 50, 950)
+	if e, err := b.Extend(ctx, call, x.ID, 26, 0); err != nil || e.Allowed || e.Units != 35 || e.RetryAfter != bucket.Never {
+		t.Errorf("above max_units: %+v, %v", e, err)
+	}
+	if s, err := b.Settle(ctx, call, x.ID, 5); err != nil || s != (Settlement{Charged: 5, Returned: 30}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	b.wants("settled", 80, 980)
+	if s, err := b.Settle(ctx, call, x.ID, 9); err != nil || s != (Settlement{Charged: 5, Repeated: true}) {
+		t.Errorf("again: %+v, %v", s, err)
+	}
+	if _, err := b.Spend(ctx, call, x.ID, 1); codeOf(err) != NotFound {
+		t.Errorf("spent after it: %v", err)
+	}
+	b.wants("settled", 80, 980)
+}
+
+// TestReserveAllOrNone: if one budget denies or does not answer, nothing of the others is reserved.
+func TestReserveAllOrNone(t *testing.T) {
+	b := newBudgets(t)
+	x, results, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann", "user=ann")
+	if err != nil || x.Units != 50 {
+		t.Fatalf("%+v, %v", x, err) // one budget twice is one reservation
+	}
+	x, results, err = b.reserve(ReserveRequest{Units: 51}, "", "team=red", "user=ann")
+	if err != nil || x != (Reservation{}) || results[0].Verdict() != DeniedByOthers || results[1].Verdict() != Denied || results[1].RetryAfter == 0 {
+		t.Errorf("%+v, %+v, %v", x, results, err)
+	}
+	b.wants("denied", 50, 950)
+	b.fails[bucket.Reserve] = true
+	x, results, err = b.reserve(ReserveRequest{Units: 5}, "", "user=ann", "team=red")
+	if err != nil || x != (Reservation{}) || results[0].Allowed || results[1].Err == nil || results[1].Err.Code != Unavailable {
+		t.Errorf("%+v, %+v, %v", x, results, err)
+	}
+	b.wants("without an owner", 50, 950)
+}
+
+// TestReserveLeast: as many as all budgets have, if that is enough.
+func TestReserveLeast(t *testing.T) {
+	b := newBudgets(t)
+	x, _, err := b.reserve(ReserveRequest{Units: 90, Least: 20}, "", "user=ann", "team=red")
+	if err != nil || x.Units != 60 {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	b.wants("60 of each", 40, 940)
+	if x, _, err = b.reserve(ReserveRequest{Units: 50, Least: 41}, "", "user=ann", "team=red"); err != nil || x.Units != 0 {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if x, _, err = b.reserve(ReserveRequest{}, "", "user=ann", "team=red"); err != nil || x.Units != 7 {
+		t.Errorf("the estimate: %+v, %v", x, err)
+	}
+	b.wants("and the estimate", 33, 933)
+}
+
+// TestReserveAgain: a repeated request with one key is one reservation.
+func TestReserveAgain(t *testing.T) {
+	b := newBudgets(t)
+	x, _, err := b.reserve(ReserveRequest{Units: 9}, "one", "user=ann", "team=red")
+	again, _, err2 := b.reserve(ReserveRequest{Units: 9}, "one", "user=ann", "team=red")
+	if err != nil || err2 != nil || again != x || x.Units != 9 {
+		t.Errorf("%+v, then %+v, %v, %v", x, again, err, err2)
+	}
+	b.wants("once", 91, 991)
+	for _, other := range []ReserveRequest{{Units: 8}} {
+		if y, _, err := b.reserve(other, "one", "user=ann", "team=red"); err != nil || y.ID == x.ID {
+			t.Errorf("other units: %+v, %v", y, err)
+		}
+	}
+	if _, err := b.Settle(context.Background(), Call{}, x.ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, results, err := b.reserve(ReserveRequest{Units: 9}, "one", "user=ann", "team=red"); err != nil || results[0].Err == nil || results[0].Err.Code != Rejected {
+		t.Errorf("settled: %+v, %v", results, err)
+	}
+}
+
+// TestReserveExpires: rules say what happens to units that nobody settles.
+func TestReserveExpires(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	x, _, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "team=red")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.now += int64(30 * time.Second)
+	b.wants("one charges, one releases", 90, 1000)
+	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 10, Late: true}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	b.wants("late", 90, 996)
+}
+
+// TestReserveShadow: a rule in shadow mode keeps nobody from reserving, and so does one without limits.
+func TestReserveShadow(t *testing.T) {
+	b := newBudgets(t)
+	x, results, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "watched=x", "free=y")
+	if err != nil || x.Units != 10 || !results[1].Allowed || !results[1].Shadowed || !results[2].Allowed {
+		t.Errorf("%+v, %+v, %v", x, results, err)
+	}
+	if x, results, err = b.reserve(ReserveRequest{Units: 10}, "", "free=y"); err != nil || x != (Reservation{}) || !results[0].Allowed {
+		t.Errorf("nothing is limited: %+v, %+v, %v", x, results, err)
+	}
+}
+
+// TestReserveRejects: what cannot be is rejected with the field, and reserves nothing.
+func TestReserveRejects(t *testing.T) {
+	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	for _, c := range []struct {
+		r     ReserveRequest
+		field string
+		list  []string
+	}{
+		{ReserveRequest{Units: -1}, "units", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, Least: 6}, "least", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, TTL: time.Microsecond}, "ttl", []string{"user=ann"}},
+		{ReserveRequest{Units: 5}, "checks", make([]string, MaxBudgets+1)},
+	} {
+		var e *Error
+		if _, _, err := b.reserve(c.r, "", c.list...); !errors.As(err, &e) || e.Code != Invalid || e.Field != c.field {
+			t.Errorf("%+v: %v", c.r, err)
+		}
+	}
+	for _, c := range []struct {
+		r     ReserveRequest
+		field string
+		list  []string
+	}{
+		{ReserveRequest{Units: 61}, "units", []string{"user=ann", "team=red"}},
+		{ReserveRequest{}, "units", []string{"team=red"}},
+		{ReserveRequest{Units: 5, TTL: 61 * time.Second}, "ttl", []string{"team=red", "user=ann"}},
+		{ReserveRequest{Units: 5}, "descriptor", []string{"user=ann", "queue=q"}},
+	} {
+		x, results, err := b.reserve(c.r, "", c.list...)
+		last := results[len(results)-1]
+		if c.field == "ttl" || c.field == "units" && len(c.list) > 1 {
+			last = results[1]
+		}
+		if err != nil || x != (Reservation{}) || last.Err == nil || last.Err.Field != c.field || last.Err.Code != Invalid {
+			t.Errorf("%+v: %+v, %+v, %v", c.r, x, results, err)
+		}
+	}
+	x, _, err := b.reserve(ReserveRequest{Units: 5}, "", "user=ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range x.ID {
+		other := []byte(x.ID)
+		other[i] ^= 1
+		if _, err := b.Settle(ctx, call, string(other), 0); codeOf(err) != Invalid {
+			t.Errorf("with another byte %d: %v", i, err)
+		}
+	}
+	for _, id := range []string{"", "x", strings.Repeat("A", 40), strings.Repeat("A", MaxReservationID+1)} {
+		if _, err := b.Settle(ctx, call, id, 0); codeOf(err) != Invalid {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	if _, err := b.Settle(ctx, call, x.ID, -1); codeOf(err) != Invalid {
+		t.Error(err)
+	}
+	if _, err := b.Spend(ctx, call, x.ID, 0); codeOf(err) != Invalid {
+		t.Error(err)
+	}
+	if _, err := b.Extend(ctx, call, x.ID, -1, 0); codeOf(err) != Invalid {
+		t.Error(err)
+	}
+	if _, err := b.Extend(ctx, call, x.ID, 0, 61*time.Second); codeOf(err) != Invalid {
+		t.Error(err)
+	}
+	b.wants("only one", 95, 1000)
+}
