@@ -92,9 +92,12 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 // counters, of which the first ones are x's grants.
 func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) {
 	for ; n > 0 && len(r.rest) > 0; n-- {
-		var g counter
 		k := r.key()
-		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi || k.Lo != key.Lo {
+		if k.Lo != key.Lo {
+			return
+		}
+		var g counter
+		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi {
 			return
 		}
 		c := sh.getLocked(at, key)
