@@ -133,6 +133,9 @@ func (l *LeaseRequest) least() int64 {
 // name returns the ID and the attributes of the grant.
 func (l *LeaseRequest) name(clock int64, t *Table) (id uint64, kind uint32) {
 	if r := l.reservation; r != nil {
+		if l.Limits.slots {
+			return r.ID, attributes(ForSlot, open, true)
+		}
 		return r.ID, attributes(ForReservation, open, r.Release)
 	}
 	return t.nextGrant(clock), attributes(ForLease, open, false)
@@ -163,10 +166,20 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 	if units > 0 && sh.table.fullFor(l.Limits) {
 		units, wait = 0, int64(fullRetry)
 	}
-	if c != &made {
+	if units > 0 && l.Limits.slots && !l.Limits.stateless {
+		c.charge(at, units)
+		did |= changed
+	}
+	switch {
+	case c != &made:
 		o := sh.keepLocked(c, did)
 		sh.followLocked(clock, l.Key, o, l.Unreplicated)
 		grown = o.grown > 0
+	case did != 0:
+		o := sh.insertLocked(l.Key, c)
+		o.did |= did
+		sh.followLocked(clock, l.Key, o, l.Unreplicated)
+		c = sh.getLocked(now, l.Key)
 	}
 	if units == 0 {
 		g.RetryAfter = time.Duration(wait)

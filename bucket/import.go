@@ -106,14 +106,10 @@ func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x
 			continue
 		}
 		if ours := sh.mu.store.at(slot); !ours.isOpen() {
-			if ours.spent > 0 {
-				x.charge(x.settle(at), ours.spent)
-			}
+			x.settleUnits(x.settle(at), ours.spent, ours.use())
 		} else if c != nil {
 			sh.changeLocked(at, slot, g.ending(), g.first.spent, g.now)
-			if g.first.spent > 0 {
-				c.charge(c.settle(at), g.first.spent)
-			}
+			c.settleUnits(c.settle(at), g.first.spent, g.use())
 			sh.followLocked(now, key, sh.keepLocked(c, changed), false)
 		}
 	}
@@ -219,7 +215,7 @@ func (c *counter) readGrant(r *reader) {
 	g.admissions = uint32(r.upTo(attributesMask, "a grant has unknown attributes"))
 	switch {
 	case r.why != "":
-	case g.use() > ForReservation || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):
+	case g.use() > ForSlot || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):
 		r.fail("a grant has an unknown use")
 	case g.first.spent == 0 && g.use() == ForLease:
 		r.fail("a grant has no units")

@@ -35,6 +35,8 @@ const (
 	ForLease Use = iota
 	// ForReservation: a Reservation. Its outcome is kept for Config.SettleWindow.
 	ForReservation
+	// ForSlot: a Reservation of limits with a Concurrency. At its deadline its units are free again.
+	ForSlot
 )
 
 // ending says how a grant has ended.
@@ -210,10 +212,10 @@ func (c *counter) granted() int {
 	return 0
 }
 
-// held returns the units that open grants hold of a limit whose units of a check's cost are cost.
-func (c *counter) held(cost int64) int64 {
-	if l := c.ledger(); l != nil && guard.On(guard.Held) {
-		return mulSat(l.units(), cost)
+// held returns the units that open grants hold of the limit of p. With slots, others were charged at once.
+func (c *counter) held(p *plan) int64 {
+	if c.granted() > 0 && (!c.limits.slots || p.kind == kindSlots) && guard.On(guard.Held) {
+		return mulSat(c.more.ledger.units(), p.cost)
 	}
 	return 0
 }
@@ -245,9 +247,9 @@ func (c *counter) hold() {
 	m.plans = append(m.plans, c.limits.plans...)
 	for i := range m.plans {
 		p := &m.plans[i]
-		held := c.held(p.cost)
+		held := c.held(p)
 		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
-		if p.minInterval > 0 && !p.blocks {
+		if held > 0 && p.minInterval > 0 && !p.blocks {
 			p.capacity = 0 // see interval
 		}
 	}
@@ -449,6 +451,13 @@ func (sh *shard) lapseGrantLocked(at int64, r *record) {
 	c := sh.getLocked(at, owner)
 	if slot, ok := sh.mu.store.find(k); ok && c != nil && sh.mu.store.at(slot).isOpen() {
 		sh.returnLocked(c, at, owner, sh.mu.store.at(slot).id(), 0) // it was not among the deadlines
+	}
+}
+
+// settleUnits charges units of a grant that are spent now.
+func (c *counter) settleUnits(now, units int64, u Use) {
+	if units > 0 && u != ForSlot {
+		c.charge(now, units)
 	}
 }
 

@@ -29,6 +29,9 @@ const (
 	// SlidingWindow counts in SubWindows sub-windows. The oldest, partly overlapped one counts fully, so it never admits more
 	// than SlidingLog.
 	SlidingWindow
+	// Concurrency admits Count units at a time, and has no Period: a Reservation takes units until it is settled or its deadline
+	// passes, and then they are free again. A Check takes none, and is admitted while there are enough.
+	Concurrency
 )
 
 // Align selects where windows and refill steps begin.
@@ -71,7 +74,7 @@ type Limit struct {
 	Algorithm Algorithm `cbor:",omitzero"`
 	// Count is the number of units admitted per Period; 0 blocks everything.
 	Count int64
-	// Period is MinPeriod to MaxPeriod (1 µs to 100 years). With AlignCalendar it is ignored and Unit applies.
+	// Period is MinPeriod to MaxPeriod (1 µs to 100 years). With AlignCalendar it is ignored and Unit applies. 0 for Concurrency.
 	Period time.Duration
 	// Unlimited admits everything and counts nothing; all other fields are ignored.
 	Unlimited bool
@@ -112,6 +115,8 @@ type Limits struct {
 	entries int
 	// unlimited: no limit can deny. stateless: no limit can count.
 	unlimited, stateless bool
+	// slots: one of the limits is a Concurrency. Reservations take units of it, and are charged to the others at once.
+	slots bool
 	// shared caches the last result of Share: a node divides by the same number until the membership changes.
 	shared atomic.Pointer[share]
 	// window caches the result of endless.
@@ -165,7 +170,7 @@ func NewLimits(list ...Limit) (*Limits, error) {
 		}
 		p := list[i].compile(cal)
 		l.list, l.plans, l.places = append(l.list, list[i]), append(l.plans, p), append(l.places, uint8(i))
-		l.stateless = l.stateless && p.stateless()
+		l.stateless, l.slots = l.stateless && p.stateless(), l.slots || p.kind == kindSlots
 		l.entries += p.maxEntries
 	}
 	if len(l.places) == len(list) {
@@ -277,7 +282,7 @@ func (l *Limits) Share(n int) *Limits {
 	if s := l.shared.Load(); s != nil && s.n == n {
 		return s.limits
 	}
-	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), entries: l.entries, unlimited: l.unlimited, stateless: true, domain: l.domain}
+	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), entries: l.entries, unlimited: l.unlimited, stateless: true, slots: l.slots, domain: l.domain}
 	for i := range m.list {
 		part := &m.list[i]
 		part.Count /= int64(n)

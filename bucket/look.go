@@ -193,7 +193,7 @@ func (c *counter) retry(i int, now, units int64) int64 {
 // grant, but may come into force while there are grants.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
-	if c.granted() > 0 && p.minInterval > 0 && !p.blocks {
+	if c.held(p) > 0 && p.minInterval > 0 && !p.blocks {
 		return addSat(max(0, subSat(c.more.ledger.last-1, now)), p.minInterval)
 	}
 	return c.at(i).interval(p, now)
@@ -204,7 +204,7 @@ func (c *counter) interval(i int, now int64) int64 {
 func (c *counter) until(i int, now, target int64) int64 {
 	p, s := &c.limits.plans[i], c.at(i)
 	switch {
-	case c.granted() == 0 || p.stateless():
+	case c.held(p) == 0:
 		return s.until(p, now, target)
 	case target == 0 && len(c.more.grants) < c.granted():
 		end := c.more.ledger.last
@@ -221,6 +221,9 @@ func (c *counter) untilLapsed(i int, now, target int64, list []grant) int64 {
 	t.log = t.log.clone()
 	for _, g := range list {
 		last := max(at, g.end-1)
+		if g.releases {
+			last = max(at, g.end)
+		}
 		if held := mulSat(rest, p.cost); held <= target {
 			if wait := t.until(p, at, target-held); wait <= subSat(last, at) {
 				return addSat(subSat(at, now), wait)

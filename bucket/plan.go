@@ -10,9 +10,11 @@ import (
 type kind uint8
 
 const (
-	// kindUnlimited and kindBlocked keep no state.
+	// kindUnlimited, kindBlocked and kindSlots keep no state.
 	kindUnlimited kind = iota
 	kindBlocked
+	// kindSlots is Concurrency: what grants hold is all that counts.
+	kindSlots
 	// kindFlow drains continuously: TokenBucket with continuous refill, LeakyBucket, LeakyQueue.
 	kindFlow
 	// kindStep drains at boundaries: TokenBucket with refill by interval.
@@ -100,6 +102,8 @@ func (l *Limit) compile(cal *calendar) plan {
 		p.limit = cmp.Or(l.Burst, l.Count)
 	case FixedWindow:
 		p.kind = kindFixed
+	case Concurrency:
+		p.kind = kindSlots
 	case SlidingLog:
 		p.kind = kindLog
 		p.grain, p.span = 1, p.period
@@ -129,7 +133,7 @@ func (l *Limit) compile(cal *calendar) plan {
 }
 
 // stateless reports whether the limit never counts anything.
-func (p *plan) stateless() bool { return p.kind <= kindBlocked }
+func (p *plan) stateless() bool { return p.kind <= kindSlots }
 
 // never is the time of events that have not happened; no counter's clock shows it.
 const never int64 = math.MinInt64

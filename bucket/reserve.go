@@ -16,6 +16,8 @@ import (
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //
+// Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
+//
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
 type Reservation struct {
 	// ID names it in its counter; not 0.
@@ -159,7 +161,7 @@ func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *D
 		return
 	}
 	sh.changeLocked(at, slot, open, g.spent-units, g.now)
-	c.charge(c.settle(at), units)
+	c.settleUnits(c.settle(at), units, g.use())
 	sh.followLocked(sh.clockLocked(at), r.Key, sh.keepLocked(c, changed), r.Unreplicated)
 }
 
@@ -209,9 +211,7 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 	sh.endLocked(at, slot, settled, actual)
 	c = sh.getLocked(at, r.Key)
 	c.settle(at)
-	if charge > 0 {
-		c.charge(c.now, charge)
-	}
+	c.settleUnits(c.now, charge, g.use())
 	o := sh.keepLocked(c, changed)
 	sh.standLocked(c, at, d)
 	sh.followLocked(sh.clockLocked(at), r.Key, o, r.Unreplicated)

@@ -111,7 +111,7 @@ func (s *state) free(p *plan, now int64) int64 {
 // charge spends cost > 0 units at now, regardless of the limit.
 func (s *state) charge(p *plan, now, cost int64) {
 	switch p.kind {
-	case kindUnlimited, kindBlocked:
+	case kindUnlimited, kindBlocked, kindSlots:
 		return
 	case kindStep, kindFixed:
 		if s.aux == never {

@@ -33,7 +33,7 @@ func (l *Limit) validate() (*calendar, *FieldError) {
 	if l.Unlimited {
 		return nil, nil
 	}
-	if l.Algorithm < TokenBucket || l.Algorithm > SlidingWindow {
+	if l.Algorithm < TokenBucket || l.Algorithm > Concurrency {
 		return nil, wrong("algorithm", "is missing or unknown; use one of the algorithms of this package")
 	}
 	if err := l.validateNumbers(); err != nil {
@@ -41,6 +41,9 @@ func (l *Limit) validate() (*calendar, *FieldError) {
 	}
 	if err := l.validateFit(); err != nil {
 		return nil, err
+	}
+	if l.Algorithm == Concurrency {
+		return nil, l.validateSlots()
 	}
 	if l.Align == AlignCalendar {
 		return l.calendar()
@@ -115,6 +118,22 @@ func (l *Limit) validateFit() *FieldError {
 	return nil
 }
 
+// validateSlots checks that a Concurrency, which has no time, has no option about one.
+func (l *Limit) validateSlots() *FieldError {
+	for _, n := range []struct {
+		field string
+		set   bool
+	}{
+		{"period", l.Period != 0}, {"min_interval", l.MinInterval != 0}, {"block_for", l.BlockFor != 0}, {"soft", l.Soft != 0},
+		{"count_denied", l.CountDenied},
+	} {
+		if n.set {
+			return wrong(n.field, "is not for concurrency, which counts what is in use now; leave it out")
+		}
+	}
+	return nil
+}
+
 func (l *Limit) calendar() (*calendar, *FieldError) {
 	zone := cmp.Or(l.Zone, "UTC")
 	// "Local" would depend on the machine.
@@ -158,6 +177,7 @@ var (
 	algorithmNames = []string{
 		TokenBucket: "token_bucket", LeakyBucket: "leaky_bucket", LeakyQueue: "leaky_queue", FixedWindow: "fixed_window",
 		SlidingLog: "sliding_log", SlidingCounter: "sliding_counter", SlidingWindow: "sliding_window",
+		Concurrency: "concurrency",
 	}
 	alignNames  = []string{AlignEpoch: "epoch", AlignCalendar: "calendar", AlignFirstHit: "first_hit"}
 	refillNames = []string{RefillContinuous: "continuous", RefillInterval: "interval"}

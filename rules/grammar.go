@@ -161,7 +161,7 @@ func (p *parser) onlyKnown(n *yaml.Node, path string, depth int) {
 
 var (
 	algorithms = named(bucket.TokenBucket, bucket.LeakyBucket, bucket.LeakyQueue, bucket.FixedWindow,
-		bucket.SlidingLog, bucket.SlidingCounter, bucket.SlidingWindow)
+		bucket.SlidingLog, bucket.SlidingCounter, bucket.SlidingWindow, bucket.Concurrency)
 	refills = named(bucket.RefillContinuous, bucket.RefillInterval)
 	aligns  = named(bucket.AlignEpoch, bucket.AlignCalendar, bucket.AlignFirstHit)
 )

@@ -39,7 +39,7 @@ func LimitToProto(l bucket.Limit) *sluicev1.Limit {
 // of range, with a *bucket.FieldError; all else is bucket.NewLimits' to judge.
 // A nil p is an empty message.
 func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
-	algorithm, err := enum[bucket.Algorithm]("algorithm", int32(p.GetAlgorithm()), int32(bucket.SlidingWindow))
+	algorithm, err := enum[bucket.Algorithm]("algorithm", int32(p.GetAlgorithm()), int32(bucket.Concurrency))
 	if err != nil {
 		return bucket.Limit{}, err
 	}

@@ -173,11 +173,12 @@ const (
 	SlidingLog
 	SlidingCounter
 	SlidingWindow
+	Concurrency
 )
 
 // String returns the name in rule files.
 func (a Algorithm) String() string {
-	return nameOf(a, "fixed_window", "token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_log", "sliding_counter", "sliding_window")
+	return nameOf(a, "fixed_window", "token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_log", "sliding_counter", "sliding_window", "concurrency")
 }
 
 // Refill is when a TokenBucket fills.

@@ -306,7 +306,7 @@ type Request struct {
 	// How many alike checks the record is, 0 for one.
 	Times []int64 `protobuf:"varint,11,rep,packed,name=times,proto3" json:"times,omitempty"`
 	// Of records that grant or return: units, demand in units a second, and the lifetime asked for. Of those about a reservation: how
-	// few units will do, the open grants from which on there are none, and the time until the deadline; id names it.
+	// few units will do or how many it may have then, the open grants from which on there are none, and the time until the deadline; id names it.
 	Want  []int64 `protobuf:"varint,12,rep,packed,name=want,proto3" json:"want,omitempty"`
 	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
 	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`

@@ -104,6 +104,8 @@ const (
 	Algorithm_ALGORITHM_SLIDING_COUNTER Algorithm = 6
 	// Admits at most count in any period, by sub-windows.
 	Algorithm_ALGORITHM_SLIDING_WINDOW Algorithm = 7
+	// Admits count units at a time, by reservations. It has no period.
+	Algorithm_ALGORITHM_CONCURRENCY Algorithm = 8
 )
 
 // Enum value maps for Algorithm.
@@ -117,6 +119,7 @@ var (
 		5: "ALGORITHM_SLIDING_LOG",
 		6: "ALGORITHM_SLIDING_COUNTER",
 		7: "ALGORITHM_SLIDING_WINDOW",
+		8: "ALGORITHM_CONCURRENCY",
 	}
 	Algorithm_value = map[string]int32{
 		"ALGORITHM_UNSPECIFIED":     0,
@@ -127,6 +130,7 @@ var (
 		"ALGORITHM_SLIDING_LOG":     5,
 		"ALGORITHM_SLIDING_COUNTER": 6,
 		"ALGORITHM_SLIDING_WINDOW":  7,
+		"ALGORITHM_CONCURRENCY":     8,
 	}
 )
 
@@ -2784,7 +2788,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vVERB_CHARGE\x10\x02\x12\x0f\n" +
 	"\vVERB_REFUND\x10\x03\x12\x0e\n" +
 	"\n" +
-	"VERB_RESET\x10\x04\"\x04\b\x05\x10\t*\xed\x01\n" +
+	"VERB_RESET\x10\x04\"\x04\b\x05\x10\t*\x88\x02\n" +
 	"\tAlgorithm\x12\x19\n" +
 	"\x15ALGORITHM_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ALGORITHM_TOKEN_BUCKET\x10\x01\x12\x1a\n" +
@@ -2793,7 +2797,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x16ALGORITHM_FIXED_WINDOW\x10\x04\x12\x19\n" +
 	"\x15ALGORITHM_SLIDING_LOG\x10\x05\x12\x1d\n" +
 	"\x19ALGORITHM_SLIDING_COUNTER\x10\x06\x12\x1c\n" +
-	"\x18ALGORITHM_SLIDING_WINDOW\x10\a*A\n" +
+	"\x18ALGORITHM_SLIDING_WINDOW\x10\a\x12\x19\n" +
+	"\x15ALGORITHM_CONCURRENCY\x10\b*A\n" +
 	"\x05Align\x12\x0f\n" +
 	"\vALIGN_EPOCH\x10\x00\x12\x12\n" +
 	"\x0eALIGN_CALENDAR\x10\x01\x12\x13\n" +
