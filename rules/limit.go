@@ -196,6 +196,8 @@ func (p *parser) checkCount(l *limit) {
 	case onlyEnvoy(l.fields):
 		// envoyproxy/ratelimit loads this and blocks.
 		p.warn(l.node.Line, l.path, "requests_per_unit is missing, which blocks everything; write 0 if that is meant")
+	case l.Algorithm == bucket.Concurrency:
+		p.Errorf(l.node, l.path+".count", "is missing: say how many may be in use at a time")
 	default:
 		p.Errorf(l.node, l.path+".count", "is missing: say how many are admitted in each period")
 	}
@@ -214,6 +216,13 @@ func onlyEnvoy(fields map[string]yamldoc.Field) bool {
 func (p *parser) checkTime(l *limit) {
 	unit, period := l.has("unit"), l.has("period")
 	switch f, ok := l.fields["burst"]; {
+	case l.Algorithm == bucket.Concurrency:
+		for _, key := range []string{"period", "unit"} {
+			if f, ok := l.fields[key]; ok {
+				p.reject(f, "is not for concurrency, which counts what is in use now; leave it out")
+			}
+		}
+		return
 	case unit && period:
 		p.reject(l.fields["period"], "is given beside unit; give one of them")
 		return

@@ -175,11 +175,12 @@ func (r Replication) String() string { return nameOf(replications, r) }
 const asyncFrom = 10 * time.Second
 
 // DefaultReplication is that of rules without replication, and of checks with limits of their own: async if the longest
-// period is ten seconds or more, since losing a counter then matters for long; else none.
+// period is ten seconds or more, since losing a counter then matters for long, or with concurrency; else none.
 func DefaultReplication(l *bucket.Limits) Replication {
 	for i := range l.Len() {
-		// A calendar unit is a minute at least. What is unlimited counts nothing.
-		if one := l.At(i); !one.Unlimited && (one.Align == bucket.AlignCalendar || one.Period >= asyncFrom) {
+		// A calendar unit is a minute at least, as is the usual time of a reservation. What is unlimited counts nothing.
+		one := l.At(i)
+		if !one.Unlimited && (one.Algorithm == bucket.Concurrency || one.Align == bucket.AlignCalendar || one.Period >= asyncFrom) {
 			return ReplicateAsync
 		}
 	}
@@ -233,6 +234,8 @@ func (p *parser) checkOwn(d *descriptor) {
 			reject("count_denied", "what the pool admits would count as denied")
 		case l.Algorithm == bucket.LeakyQueue:
 			reject("algorithm", "checks that the pool admits would overtake those that wait in the queue")
+		case l.Algorithm == bucket.Concurrency:
+			reject("algorithm", "reservations take units of concurrency, and never of a pool")
 		}
 	}
 }

@@ -216,6 +216,9 @@ func (p *parser) checkPool(pool *Pool, l *limit) {
 	case l.Algorithm == bucket.LeakyQueue:
 		p.reject(l.fields["algorithm"], "leaky_queue delays checks, and a pool admits them at once; use leaky_bucket")
 		return
+	case l.Algorithm == bucket.Concurrency:
+		p.reject(l.fields["algorithm"], "concurrency is for reservations, and only checks take from a pool; use another one")
+		return
 	case l.Count == 0:
 		p.Errorf(l.node, l.path+".count", "must be at least 1: a pool of nothing admits nothing")
 		return

@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -77,6 +78,10 @@ func (p *parser) readReservation(d *descriptor, at yamldoc.Field) {
 	d.estimate = given["estimate"]
 	if p.Count() > before {
 		return
+	}
+	slots := slices.ContainsFunc(d.limits, func(l limit) bool { return l.Algorithm == bucket.Concurrency })
+	if f, ok := given["on_expiry"]; ok && slots && r.OnExpiry == ExpiryCharge {
+		p.reject(f, "charge is not for concurrency, whose units are free again at the deadline; leave it out")
 	}
 	ttl, hasTTL := given["ttl"]
 	maxTTL, hasMax := given["max_ttl"]

@@ -120,7 +120,7 @@ func TestLimitsFromProto(t *testing.T) {
 		spoil func(*sluicev1.Limit)
 		field string
 	}{
-		{"algorithm above the list", func(l *sluicev1.Limit) { l.Algorithm = 8 }, "algorithm"},
+		{"algorithm above the list", func(l *sluicev1.Limit) { l.Algorithm = 9 }, "algorithm"},
 		{"algorithm that fits after truncation", func(l *sluicev1.Limit) { l.Algorithm = 256 + 4 }, "algorithm"},
 		{"negative algorithm", func(l *sluicev1.Limit) { l.Algorithm = -1 }, "algorithm"},
 		{"refill", func(l *sluicev1.Limit) { l.Refill = 2 }, "refill"},

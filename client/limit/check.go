@@ -121,9 +121,9 @@ func (c *Check) validateIdempotencyKey() error {
 type Limit struct {
 	// Algorithm is how the limit counts.
 	Algorithm Algorithm
-	// Count is how many units are admitted in each Period; 0 blocks.
+	// Count is how many units are admitted in each Period, or in use at a time with Concurrency; 0 blocks.
 	Count int64
-	// Period is 1 µs to 100 years. Required unless there is a Unit.
+	// Period is 1 µs to 100 years. Required unless there is a Unit; 0 for Concurrency.
 	Period time.Duration
 	// Burst is the capacity of a bucket or the length of a queue in units; 0 for Count.
 	Burst int64
@@ -173,6 +173,7 @@ const (
 	SlidingLog
 	SlidingCounter
 	SlidingWindow
+	// Concurrency has Count units in use at a time, and no Period. Reservations take them; checks take none.
 	Concurrency
 )
 

@@ -220,7 +220,9 @@ func describeLimit(l bucket.Limit) string {
 		return "unlimited"
 	}
 	period := "in " + exact(l.Period)
-	if l.Align == bucket.AlignCalendar {
+	if l.Algorithm == bucket.Concurrency {
+		period = "at a time"
+	} else if l.Align == bucket.AlignCalendar {
 		period = fmt.Sprintf("each calendar %v", l.Unit)
 		if l.Zone != "" {
 			period += " in " + l.Zone

@@ -29,7 +29,7 @@ type rule struct {
 	File   string   `json:"file"`
 	Line   int      `json:"line"`
 	Limits []string `json:"limits"`
-	// Rates are the limits without a calendar as numbers, for the utilization of keys.
+	// Rates are the limits with a period and without a calendar as numbers, for the utilization of keys.
 	Rates []admits `json:"rates"`
 	Notes []string `json:"notes"`
 }
@@ -80,7 +80,7 @@ func ruleOf(r *rules.Rule) *rule {
 		for i := range r.Limits.Len() {
 			l := r.Limits.At(i)
 			j.Limits = append(j.Limits, limitText(l))
-			if !l.Unlimited && l.Align != bucket.AlignCalendar {
+			if !l.Unlimited && l.Align != bucket.AlignCalendar && l.Algorithm != bucket.Concurrency {
 				j.Rates = append(j.Rates, admits{l.Count, l.Period.Seconds()})
 			}
 		}
@@ -119,7 +119,9 @@ func limitText(l bucket.Limit) string {
 		return "unlimited"
 	}
 	period := "in " + durationText(l.Period)
-	if l.Align == bucket.AlignCalendar {
+	if l.Algorithm == bucket.Concurrency {
+		period = "at a time"
+	} else if l.Align == bucket.AlignCalendar {
 		period = fmt.Sprintf("each calendar %v", l.Unit)
 		if l.Zone != "" {
 			period += " in " + l.Zone

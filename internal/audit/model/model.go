@@ -44,6 +44,9 @@ type Model struct {
 // New returns the model of limit, whose checks all cost 1. The error is that of an invalid limit, or of an option without a
 // model.
 func New(limit bucket.Limit, c Clocks) (*Model, error) {
+	if limit.Algorithm == bucket.Concurrency {
+		return nil, fmt.Errorf("algorithm: concurrency has no model; use one with a period")
+	}
 	if _, err := bucket.NewLimits(limit); err != nil {
 		return nil, err
 	}
