@@ -22,6 +22,7 @@ func TestDefaultReplication(t *testing.T) {
 		{"ten seconds", []bucket.Limit{window(10 * time.Second)}, rules.ReplicateAsync},
 		{"the longest counts", []bucket.Limit{window(time.Second), window(time.Hour), window(time.Minute)}, rules.ReplicateAsync},
 		{"a calendar unit", []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 1, Align: bucket.AlignCalendar, Unit: bucket.Minute}}, rules.ReplicateAsync},
+		{"concurrency beside a second", []bucket.Limit{window(time.Second), {Algorithm: bucket.Concurrency, Count: 1}}, rules.ReplicateAsync},
 		{"unlimited", []bucket.Limit{{Unlimited: true, Period: time.Hour}}, rules.ReplicateNone},
 		{"unlimited beside a second", []bucket.Limit{{Unlimited: true, Period: time.Hour}, window(time.Second)}, rules.ReplicateNone},
 	} {

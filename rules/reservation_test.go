@@ -125,6 +125,8 @@ func TestReservationRejected(t *testing.T) {
 		{"a short max_ttl", reserving(window, "max_ttl: 1us"), "5: d/a.reservation.max_ttl: must be at least 1ms, not 1us", false},
 		{"a long max_ttl", reserving(window, "ttl: 1h, max_ttl: 2d"), "5: d/a.reservation.max_ttl: must be from 1ms to 24h, not 2d", false},
 		{"unknown on_expiry", reserving(window, "on_expiry: return"), `5: d/a.reservation.on_expiry: must be one of charge, release, not "return"`, true},
+		{"charged concurrency", reserving("algorithm: concurrency, count: 9", "on_expiry: charge"), "5: d/a.reservation.on_expiry: charge is not for concurrency, whose units are free again at the deadline; leave it out", false},
+		{"an estimate above the concurrency", reserving("algorithm: concurrency, count: 9", "estimate: 10"), "5: d/a.reservation.estimate: must be from 1 to 9, the most units of one reservation, not 10", false},
 		{"no estimate", reserving(window, "estimate: 0"), "5: d/a.reservation.estimate: must be from 1 to 9223372036854775807, not 0", true},
 		{"an estimate above max_units", reserving(window, "max_units: 400, estimate: 500"), "5: d/a.reservation.estimate: must be from 1 to 400, the most units of one reservation, not 500", false},
 		{"an estimate above the limit", reserving(window, "estimate: 9001"), "5: d/a.reservation.estimate: must be from 1 to 9000, the most units of one reservation, not 9001", false},

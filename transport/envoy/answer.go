@@ -118,8 +118,8 @@ func (t *descriptorStatus) fill(r *limiter.Result) {
 }
 
 // untilReset returns the time until the limit of r resets, or, when it is over, until the same hits would be admitted, which
-// Envoy can make its client's Retry-After. Hits that never will be admitted wait for the reset, or for a period where
-// nothing is spent: 0 would invite them.
+// Envoy can make its client's Retry-After. Hits that never will be admitted wait for the reset, or where nothing is spent for
+// a period, or a minute if there is none: 0 would invite them.
 func untilReset(r *limiter.Result) time.Duration {
 	switch {
 	case r.Allowed || r.Rule != nil && r.Rule.Shadow:
@@ -129,7 +129,7 @@ func untilReset(r *limiter.Result) time.Duration {
 	case r.ResetAfter > 0:
 		return r.ResetAfter
 	}
-	return r.Period
+	return cmp.Or(r.Period, time.Minute)
 }
 
 // deny adds the body and the headers of the first rule over its limit that has a response. Envoy's configuration chooses the

@@ -59,7 +59,7 @@ func AppendString[T string | []byte](b []byte, s T) []byte {
 
 // AppendPolicy appends a limit as an item of RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11). q is the most that can
 // be admitted at once, and w the time in which that refills, so that remaining never exceeds q and q ÷ w is the sustained
-// rate. Below one second w is left out: whole seconds would state a wrong rate.
+// rate. w is left out below one second, where whole seconds would state a wrong rate, and without a period (0).
 func AppendPolicy(b []byte, name string, count, burst int64, period time.Duration) []byte {
 	if burst > 0 && count > 0 {
 		count, period = burst, Scale(period, burst, count)

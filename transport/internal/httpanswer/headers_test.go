@@ -21,6 +21,7 @@ func TestPolicy(t *testing.T) {
 		{"window", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Minute}, `"limit";q=100;w=60`},
 		{"day", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Align: bucket.AlignCalendar, Unit: bucket.Day}, `"limit";q=1000;w=86400`},
 		{"month", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Align: bucket.AlignCalendar, Unit: bucket.Month}, `"limit";q=1;w=2592000`},
+		{"without a period", bucket.Limit{Algorithm: bucket.Concurrency, Count: 10}, `"limit";q=10`},
 		{"bucket", bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Second, Burst: 100}, `"limit";q=100;w=10`},
 	} {
 		limits, err := bucket.NewLimits(c.limit)
