@@ -44,6 +44,7 @@ func TestLimitsAsRead(t *testing.T) {
 		{"period: 1s, count: 3, algorithm: sliding_log, log_entries: 65536, count_denied: on, min_interval: 250ms", bucket.Limit{Algorithm: bucket.SlidingLog, Count: 3, Period: time.Second, LogEntries: 65536, CountDenied: true, MinInterval: 250 * time.Millisecond}},
 		{"period: 1m, count: 3, block_for: 10m", bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Minute, BlockFor: 10 * time.Minute}},
 		{"period: 1s, count: 3, algorithm: sliding_counter, soft: 1000%", bucket.Limit{Algorithm: bucket.SlidingCounter, Count: 3, Period: time.Second, Soft: 1000}},
+		{"count: 3, algorithm: concurrency, weight: 2, align: epoch, count_denied: false", bucket.Limit{Algorithm: bucket.Concurrency, Count: 3, Cost: 2}},
 		{"period: 1s, count: 3, algorithm: sliding_window, sub_windows: 3600", bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 3, Period: time.Second, SubWindows: 3600}},
 	} {
 		set, err := parse(t, one(c.limit))

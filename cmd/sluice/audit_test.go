@@ -46,6 +46,7 @@ func TestAuditExitCodes(t *testing.T) {
 		{"no rule", of("--inline-limits=false"), 1, "error unmatched", ""},
 		{"wrong output", of("-o", "xml"), 2, "", "--output"},
 		{"wrong algorithm", of("--algorithm", "dice"), 2, "", "--algorithm: \"dice\""},
+		{"concurrency", of("--algorithm", "concurrency"), 2, "", "concurrency has no model"},
 		{"wrong align", of("--align", "calendar"), 2, "", "unit"},
 		{"wrong spec", of("--spec", "limit"), 2, "", "--spec limit: \"limit\": want key=value"},
 		{"unknown in a spec", of("--spec", "count=3"), 2, "", "count"},

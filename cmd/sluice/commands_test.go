@@ -84,7 +84,7 @@ func TestRulesCommands(t *testing.T) {
 		}
 	}
 	denying := t.TempDir()
-	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m]}\n")
+	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m, {algorithm: concurrency, count: 3}]}\n")
 	writeRule(t, bad, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: -2, period: 1h}\n")
 	for _, c := range []struct {
 		name   string
@@ -107,7 +107,7 @@ func TestRulesCommands(t *testing.T) {
 		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 4, "not limited: no rule matches (nothing matches tenant=x at level 1)\n", ""},
 		{"explain a denial", []string{"rules", "explain", denying, "tenant=x"}, 4, "denied: no rule matches (nothing matches tenant=x at level 1; unmatched is deny)\n", ""},
 		{"explain otherwise", []string{"rules", "explain", denying, "user=x", "more=y"}, 0,
-			"nothing matches more=y at level 2, so otherwise at " + filepath.Join(denying, "rules.yaml") + ":7 applies\nrule deeper: 5 in 1m", ""},
+			"nothing matches more=y at level 2, so otherwise at " + filepath.Join(denying, "rules.yaml") + ":7 applies\nrule deeper: 5 in 1m (fixed window) and 3 at a time (concurrency)", ""},
 		{"explain an unknown domain", []string{"rules", "explain", dir, "--domain", "ahut", "user=x"}, 4,
 			"not limited: no rule matches (no rule file describes the domain \"ahut\"; known: auth)\n", ""},
 		{"explain no =", []string{"rules", "explain", dir, "user", "x"}, 2, "", "did you mean user=x?"},

@@ -37,3 +37,16 @@ func TestReservationNotes(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestConcurrencyHasNoRate: the utilization of keys is of limits with a period.
+func TestConcurrencyHasNoRate(t *testing.T) {
+	set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte(
+		"domain: d\notherwise: {limits: [{algorithm: concurrency, count: 3}, 9/1m]}\n")}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := ruleOf(set.Rules()[0])
+	if got, want := fmt.Sprint(j.Limits, j.Rates), "[3 at a time, concurrency 9 in 1m, fixed window] [{9 60}]"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

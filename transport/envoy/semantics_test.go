@@ -141,8 +141,12 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 0}
   - key: bucket
     rate_limit: {algorithm: sliding_log, count: 3, period: 1m}
+  - key: jobs
+    rate_limit: {algorithm: concurrency, count: 3}
 `, `
 			0s  blocked=x -> over: over 0/HOUR left=0 reset=1h0m0s
+			0s  jobs=x +hits=3 -> ok: ok 3/UNKNOWN left=3 reset=0s
+			0s  jobs=x +hits=4 -> over: over 3/UNKNOWN left=3 reset=1m0s
 			0s  bucket=x -> ok: ok 3/MINUTE left=2 reset=1m0s
 			20s bucket=x -> ok: ok 3/MINUTE left=1 reset=1m0s
 			20s bucket=x +hits=0 -> ok: ok 3/MINUTE left=1 reset=1m0s

@@ -78,6 +78,9 @@ func TestOneCheck(t *testing.T) {
 		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
 			`{"allowed":true,"verdict":"allowed","limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"count":1,"burst":2,"limit_name":"limit#2","source":"owned","owner":"n1"}`,
 			map[string]string{"RateLimit-Policy": `"limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
+		{"concurrency of its own", user("x", `,"limits":[{"algorithm":"concurrency","count":9}]`), 200,
+			`{"allowed":true,"verdict":"allowed","limit":9,"remaining":9,"count":9,"limit_name":"limit","source":"owned","owner":"n1"}`,
+			map[string]string{"RateLimit-Policy": `"limit";q=9`, "RateLimit": `"limit";r=9;t=0`}},
 	} {
 		w, _ := post(t, h, c.body, c.status)
 		if got := strings.TrimSpace(w.Body.String()); c.want != "" && got != c.want {

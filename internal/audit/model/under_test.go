@@ -82,6 +82,7 @@ func TestNewRejects(t *testing.T) {
 		{with(func(l *bucket.Limit) { l.Soft = 10 }), Clocks{}, "soft"},
 		{with(func(l *bucket.Limit) { l.Algorithm, l.Count = bucket.SlidingLog, 2000 }), Clocks{}, "log_entries"},
 		{with(func(l *bucket.Limit) { l.Algorithm, l.Period = bucket.SlidingWindow, time.Second }), Clocks{Error: time.Second}, "clock error"},
+		{with(func(l *bucket.Limit) { l.Algorithm = bucket.Concurrency }), Clocks{}, "algorithm: concurrency has no model"},
 		{fixed, Clocks{Error: -1}, "clocks"},
 		{fixed, Clocks{Drift: million}, "clocks"},
 	} {
