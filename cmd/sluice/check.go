@@ -325,6 +325,11 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 	if d.Error == nil { // decisionExit prints an error
 		text = decisionText(d, why)
 	}
+	return write(out, format, text, decisionOf(d, why))
+}
+
+// decisionOf is what is printed as JSON.
+func decisionOf(d *sluicev1.Decision, why unmatched) decisionJSON {
 	j := decisionJSON{
 		Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains,
 		Verdict: strings.ToLower(strings.TrimPrefix(d.Verdict.String(), "VERDICT_")), Limit: d.Limit, Remaining: d.Remaining,
@@ -334,7 +339,7 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 	if d.RetryAfterNs != nil {
 		j.RetryAfter = new(seconds(*d.RetryAfterNs))
 	}
-	return write(out, format, text, j)
+	return j
 }
 
 // sourceName is the source of a decision, for example "forwarded".
