@@ -16,6 +16,9 @@ import (
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //
+// A Reserve of several keys that fails for one of them is settled with nothing for the others. Request.Once names the attempt: a Settle
+// with it changes nothing once another attempt has got the reservation.
+//
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
 //
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
@@ -84,6 +87,9 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
+		sh.touchLocked(now, slot, r)
+	case r.Verb == Settle && r.Once != 0 && sh.mu.store.at(slot).attempt() != uint16(r.Once&birthsMask):
+		x.Reserved.Repeated, d.Allowed = true, true
 	case r.Verb == Settle:
 		return sh.settleLocked(c, at, slot, r, d)
 	default:
@@ -126,6 +132,15 @@ func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown boo
 	return grown
 }
 
+// touchLocked notes the attempt r in the open reservation in slot.
+func (sh *shard) touchLocked(now int64, slot uint32, r *Request) {
+	g := sh.lookLocked(slot)
+	if attempt := uint16(r.Once & birthsMask); g.birth != attempt {
+		g.birth = attempt
+		sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
+	}
+}
+
 // standLocked describes c, nil for none, in d.
 func (sh *shard) standLocked(c *counter, at int64, d *Decision) {
 	if c == nil {
@@ -145,7 +160,7 @@ func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) 
 	var g Grant
 	grown = sh.grantLocked(now, &LeaseRequest{
 		Key: r.Key, Limits: r.Limits, Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, For: x.For,
-		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x,
+		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x, attempt: r.Once,
 	}, &g)
 	*d = g.Decision
 	d.Allowed, d.Soft, d.Delay, d.RetryAfter = g.Units > 0, false, 0, g.RetryAfter

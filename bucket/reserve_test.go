@@ -171,3 +171,28 @@ func TestMergedReservations(t *testing.T) {
 		}
 	}
 }
+
+// TestReserveAttempts: an attempt that has failed for another key does not settle what a later one has got.
+func TestReserveAttempts(t *testing.T) {
+	table, copied, limits := smallTable(t), smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
+	about := func(table *bucket.Table, verb bucket.Verb, attempt uint64, units int64) bucket.Reserved {
+		r := &bucket.Request{
+			Limits: limits, Cost: units, Verb: verb, Once: attempt, Reservation: &bucket.Reservation{ID: 9, Least: 1, MaxOpen: 9, For: time.Minute},
+		}
+		table.Do(day, r)
+		return r.Reservation.Reserved
+	}
+	about(table, bucket.Reserve, 1, 6)
+	if got := about(table, bucket.Reserve, 2, 6); !got.Repeated || got.Units != 6 {
+		t.Errorf("reserved again: %+v", got)
+	}
+	hand(t, table, copied, day, day, false)
+	for _, each := range []*bucket.Table{table, copied} {
+		if got := about(each, bucket.Settle, 1, 0); !got.Repeated || left(each, day, &bucket.Request{Limits: limits}) != 4 {
+			t.Errorf("the first attempt has settled it: %+v", got)
+		}
+		if got := about(each, bucket.Settle, 2, 0); got.Repeated || got.Returned != 6 || left(each, day, &bucket.Request{Limits: limits}) != 10 {
+			t.Errorf("the second attempt has not settled it: %+v", got)
+		}
+	}
+}
