@@ -190,7 +190,7 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 		key := l.Key.grantKey(id)
 		o := sh.putGrantLocked(now, key, &counter{
 			limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}, admissions: kind,
-			birth: uint16(l.attempt & birthsMask),
+			birth: attemptOf(l.attempt),
 		})
 		sh.followLocked(clock, key, outcome{did: changed, counter: o.counter}, l.Unreplicated)
 		g.ID, g.Units, g.For = id, units, time.Duration(life)

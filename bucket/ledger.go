@@ -48,7 +48,7 @@ const (
 	settled
 	// expired: the deadline has passed, and its units were charged.
 	expired
-	// released: the deadline has passed, and nothing was charged.
+	// released: it was canceled, or the deadline has passed, and nothing was charged.
 	released
 )
 
@@ -85,7 +85,7 @@ func (r *record) ending() ending {
 
 func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
 
-// attempt returns the Once of the last Reserve, as far as it is kept.
+// attempt returns what is kept of the Once of the only Reserve that has got r, 0 if there were several.
 func (r *record) attempt() uint16 {
 	return uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask)
 }

@@ -172,27 +172,44 @@ func TestMergedReservations(t *testing.T) {
 	}
 }
 
-// TestReserveAttempts: an attempt that has failed for another key does not settle what a later one has got.
+// attemptStep is one request of an attempt, and what is left after it.
+type attemptStep struct {
+	verb    bucket.Verb
+	attempt uint64
+	left    int64
+}
+
+// TestReserveAttempts: an attempt that has failed for another key cancels what it has got, and what it has not got yet, but nothing
+// that another attempt has got.
 func TestReserveAttempts(t *testing.T) {
-	table, copied, limits := smallTable(t), smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
-	about := func(table *bucket.Table, verb bucket.Verb, attempt uint64, units int64) bucket.Reserved {
-		r := &bucket.Request{
-			Limits: limits, Cost: units, Verb: verb, Once: attempt, Reservation: &bucket.Reservation{ID: 9, Least: 1, MaxOpen: 9, For: time.Minute},
+	for _, c := range []struct {
+		name  string
+		steps []attemptStep
+		atEnd int64 // left after the deadline
+	}{
+		{"canceled", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Settle, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}}, 4},
+		{"canceled before it arrives", []attemptStep{{bucket.Settle, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}, {bucket.Settle, 2, 10}}, 10},
+		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Settle, 1, 4}, {bucket.Settle, 2, 4}}, 10},
+		{"and settles it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Settle, 1, 4}, {bucket.Settle, 0, 9}, {bucket.Settle, 2, 9}, {bucket.Reserve, 3, 9}}, 9},
+	} {
+		table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
+		for i, s := range c.steps {
+			r := &bucket.Request{
+				Limits: limits, Cost: 6, Verb: s.verb, Once: s.attempt, Reservation: &bucket.Reservation{ID: 9, Least: 6, MaxOpen: 9, For: time.Minute},
+			}
+			if s.verb == bucket.Settle && s.attempt == 0 {
+				r.Cost = 1
+			}
+			table.Do(day, r)
+			if got := left(table, day, &bucket.Request{Limits: limits}); got != s.left {
+				t.Errorf("%s, step %d: %d left, want %d; %+v", c.name, i, got, s.left, r.Reservation.Reserved)
+			}
+			copied := smallTable(t)
+			hand(t, table, copied, day, day, false)
+			table = copied
 		}
-		table.Do(day, r)
-		return r.Reservation.Reserved
-	}
-	about(table, bucket.Reserve, 1, 6)
-	if got := about(table, bucket.Reserve, 2, 6); !got.Repeated || got.Units != 6 {
-		t.Errorf("reserved again: %+v", got)
-	}
-	hand(t, table, copied, day, day, false)
-	for _, each := range []*bucket.Table{table, copied} {
-		if got := about(each, bucket.Settle, 1, 0); !got.Repeated || left(each, day, &bucket.Request{Limits: limits}) != 4 {
-			t.Errorf("the first attempt has settled it: %+v", got)
-		}
-		if got := about(each, bucket.Settle, 2, 0); got.Repeated || got.Returned != 6 || left(each, day, &bucket.Request{Limits: limits}) != 10 {
-			t.Errorf("the second attempt has not settled it: %+v", got)
+		if got := left(table, day+int64(time.Minute), &bucket.Request{Limits: limits}); got != c.atEnd {
+			t.Errorf("%s: %d left in the end, want %d", c.name, got, c.atEnd)
 		}
 	}
 }

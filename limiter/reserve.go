@@ -369,10 +369,10 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 	if e != nil {
 		return Settlement{}, e
 	}
-	s := Settlement{Returned: math.MaxInt64, Repeated: true}
+	s := Settlement{Repeated: true}
 	for i := range b.Requests {
 		got := &b.Requests[i].Reservation.Reserved
-		s.Charged, s.Returned = max(s.Charged, got.Units), min(s.Returned, got.Returned)
+		s.Charged, s.Returned = max(s.Charged, got.Units), max(s.Returned, got.Returned)
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
 	return s, nil
