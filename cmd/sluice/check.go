@@ -241,6 +241,8 @@ func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 		return usageError(fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message))
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN:
 		return usageError(fmt.Errorf("--domain: %s%s", d.Error.Message, why.known()))
+	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_REJECTED:
+		return &codedError{exitDenied, errors.New(d.Error.Message)}
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, errors.New(d.Error.Message)}
 	case noRule(d) && (d.Allowed || verb == bucket.Reset):

@@ -25,6 +25,9 @@ func (l *ledger) Reserve(_ context.Context, req *sluicev1.ReserveRequest) (*slui
 	switch units := req.GetUnits(); {
 	case req.Units != nil && units < 1:
 		return nil, status.Error(codes.InvalidArgument, "units: 0; want 1 or more")
+	case units == 100:
+		d = &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_REJECTED, Message: "use another key"}}
+		return &sluicev1.ReserveResponse{Decisions: []*sluicev1.Decision{d}}, nil
 	case units > 100:
 		d.Allowed, d.Verdict, d.RetryAfterNs = false, sluicev1.Verdict_VERDICT_DENIED, new(int64(2e9))
 		return &sluicev1.ReserveResponse{Decisions: []*sluicev1.Decision{d}, RetryAfterNs: d.RetryAfterNs}, nil
@@ -77,6 +80,7 @@ func TestReservationCommands(t *testing.T) {
 		{append(reserve, "-o", "json"), exitOK, `{"allowed":true,"decisions":[{"allowed":true,"matched":true,"verdict":"allowed","limit":100,`},
 		{append(reserve, "--units", "101"), exitDenied, "DENIED  90/100 left, retry in 2.0s  (rule llm/user, node n1)\n"},
 		{append(reserve, "--units", "101", "-o", "json"), exitDenied, `"retry_after":2`},
+		{append(reserve, "--units", "100"), exitDenied, "sluice: use another key\n"},
 		{append(reserve, "--units", "0"), exitUsage, "sluice: units: 0; want 1 or more\n"},
 		{[]string{"reserve", "llm", "user=ann"}, exitUsage, "did you mean --domain llm user=ann?"},
 		{[]string{"reserve", "--domain", "llm", "user"}, exitUsage, "want KEY=VALUE"},

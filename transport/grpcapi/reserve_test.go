@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"crypto/rand"
 	"log/slog"
 	"strings"
 	"testing"
@@ -161,9 +162,14 @@ func TestReservation(t *testing.T) {
 
 // TestReservationAccess: a caller uses the reservations whose domains it may check, and sees what is held where it may read.
 func TestReservationAccess(t *testing.T) {
+	token, err := access.NewToken(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, _ := access.DigestOf(token)
 	policy, err := access.Parse("callers.yaml", []byte(`
 callers:
-  - {name: ops, certificates: ['cn:ops'], grants: [{domains: [shop], verbs: [check]}]}
+  - {name: ann, tokens: ['`+digest.String()+`'], grants: [{domains: [shop], verbs: [check]}]}
 anonymous:
   - {domains: [shop], verbs: [check]}
   - {domains: [open], verbs: [read]}
@@ -211,6 +217,12 @@ anonymous:
 		if err := c.call(apitest.OtherID); err == nil || err.Error() != want.Error() {
 			t.Errorf("%s: %v, a check %v", c.name, err, want)
 		}
+	}
+	named := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	_, reserve := d.client.Reserve(named, &sluicev1.ReserveRequest{Checks: users(1)})
+	_, settle := d.client.Settle(named, &sluicev1.SettleRequest{Reservation: apitest.ID})
+	if reserve != nil || settle != nil || f.Caller != "ann" || f.Call.Caller != "ann" {
+		t.Errorf("%v %v, by %q and %q", reserve, settle, f.Caller, f.Call.Caller)
 	}
 	for domain, want := range map[string]codes.Code{"shop": codes.Unauthenticated, "open": codes.OK} {
 		if _, err := d.client.Held(ctx, &sluicev1.HeldRequest{Domain: domain, Descriptor_: user("x").Descriptor_}); status.Code(err) != want {
