@@ -25,6 +25,7 @@ type LeaseRequest struct {
 	DenyLost bool
 	// reservation is that of verb Reserve, of at least Least units, or nil for a lease.
 	reservation *Reservation
+	attempt     uint64
 }
 
 // Bounds of a lease's lifetime.
@@ -189,6 +190,7 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 		key := l.Key.grantKey(id)
 		o := sh.putGrantLocked(now, key, &counter{
 			limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}, admissions: kind,
+			birth: attemptOf(l.attempt),
 		})
 		sh.followLocked(clock, key, outcome{did: changed, counter: o.counter}, l.Unreplicated)
 		g.ID, g.Units, g.For = id, units, time.Duration(life)

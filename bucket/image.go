@@ -208,7 +208,8 @@ func (im *Image) place(l *Limits) uint64 {
 //	64          in place of their number; its age is that of its deadline
 //	counter     8 bytes, the Hi of its counter's key, little endian
 //	units
-//	attributes  its use, + 8 × how it has ended, + 32 if its units are free again at its deadline
+//	attributes  its use, + 8 × how it has ended, + 32 if its units are free again at its deadline,
+//	            + 64 × the attempt that has reserved it
 //
 // A state is as of the counter's time, to which all that is relative is relative:
 //
@@ -228,7 +229,8 @@ const headGrant = 64
 func (r *record) appendGrant(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, headGrant), uint64(r.aux))
 	b = binary.AppendUvarint(b, uint64(r.spent))
-	return binary.AppendUvarint(b, uint64(r.meta>>(flagBits+cutBits)&attributesMask))
+	attributes := uint64(r.meta >> (flagBits + cutBits) & attributesMask)
+	return binary.AppendUvarint(b, attributes|uint64(r.attempt())*(attributesMask+1))
 }
 
 // add appends key's counter c, or the mark of a missing one.

@@ -122,10 +122,11 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, grantOf(1<<63, 0), "amount is too large"},
 		{flow, grantOf(4, 1), ""},        // a reservation
 		{flow, grantOf(0, 1+3*8+32), ""}, // released
-		{flow, grantOf(4, 2), "unknown use"},
+		{flow, grantOf(4, 3), "unknown use"},
 		{flow, grantOf(4, 8), "unknown use"},
 		{flow, grantOf(4, 32), "unknown use"},
-		{flow, grantOf(4, 64), "unknown attributes"},
+		{flow, grantOf(4, 1+64*8191), ""},
+		{flow, grantOf(4, 64*8192), "unknown attributes"},
 		{flow, append(grantOf(4, 0), 0), "longer"},
 		{flow, grantOf(4, 0)[:11], "it ends"},
 		{flow, grantOf(4, 0)[:5], "it ends"},

@@ -212,7 +212,8 @@ func (c *counter) readGrant(r *reader) {
 	if g.first.spent = r.units(); b != nil {
 		g.first.aux = int64(binary.LittleEndian.Uint64(b))
 	}
-	g.admissions = uint32(r.upTo(attributesMask, "a grant has unknown attributes"))
+	attributes := r.upTo(birthsMask*(attributesMask+1)+attributesMask, "a grant has unknown attributes")
+	g.admissions, g.birth = uint32(attributes&attributesMask), uint16(attributes/(attributesMask+1))
 	switch {
 	case r.why != "":
 	case g.use() > ForSlot || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):

@@ -48,12 +48,12 @@ const (
 	settled
 	// expired: the deadline has passed, and its units were charged.
 	expired
-	// released: the deadline has passed, and nothing was charged.
+	// released: it was canceled, or the deadline has passed, and nothing was charged.
 	released
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
-// units and first.aux the Hi of its counter's key. admissions has its attributes.
+// units and first.aux the Hi of its counter's key. admissions has its attributes, and birth the attempt that has reserved it.
 const (
 	useBits    = 3
 	useMask    = 1<<useBits - 1
@@ -84,6 +84,11 @@ func (r *record) ending() ending {
 }
 
 func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
+
+// attempt returns what is kept of the Once of the only Reserve that has got r, 0 if there were several.
+func (r *record) attempt() uint16 {
+	return uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask)
+}
 
 // isOpen reports whether r is a grant that has not ended.
 func (r *record) isOpen() bool {
@@ -490,6 +495,7 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 	r := sh.mu.store.at(slot)
 	g := counter{
 		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
+		birth: r.attempt(),
 	}
 	o := sh.putGrantLocked(at, r.key, &g)
 	if sh.mu.journal.takes(false) {

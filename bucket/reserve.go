@@ -16,6 +16,10 @@ import (
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //
+// A Reserve of several keys that fails for one of them is canceled for the others. Request.Once names the attempt, and a Settle with it
+// cancels what that attempt has got, or may still get: others with the same ID may reserve anew. What another attempt has got too
+// stays, and is released at its deadline.
+//
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
 //
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
@@ -77,13 +81,19 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 	at, x := sh.atLocked(now), r.Reservation
 	c := sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
 	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
+	attempt := attemptOf(r.Once)
 	switch {
-	case !found && r.Verb == Reserve:
+	case r.Verb == Settle && attempt != 0:
+		return sh.cancelLocked(now, slot, found, r, d)
+	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
 	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen():
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
+		if sh.mu.store.at(slot).attempt() != attempt {
+			sh.markLocked(now, slot, r, func(g *counter) { g.birth = 0 })
+		}
 	case r.Verb == Settle:
 		return sh.settleLocked(c, at, slot, r, d)
 	default:
@@ -126,6 +136,47 @@ func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown boo
 	return grown
 }
 
+// attemptOf returns what is kept of Request.Once, 0 only for 0.
+func attemptOf(once uint64) uint16 {
+	if once == 0 {
+		return 0
+	}
+	return 1 + uint16(once%birthsMask)
+}
+
+// markLocked changes the attempt or the attributes of the open reservation in slot.
+func (sh *shard) markLocked(now int64, slot uint32, r *Request, change func(g *counter)) {
+	g := sh.lookLocked(slot)
+	change(g)
+	sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
+}
+
+// cancelLocked cancels the attempt of r, whose reservation, if found, is in slot.
+func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d *Decision) (grown bool) {
+	at, attempt := sh.atLocked(now), attemptOf(r.Once)
+	d.Allowed = true
+	switch {
+	case !found && r.Limits != nil: // so that what is still on its way gets nothing
+		key := r.Key.grantKey(r.Reservation.ID)
+		o := sh.putGrantLocked(at, key, &counter{
+			limits: r.Limits, now: addSat(at, sh.table.settleWindow), first: state{aux: int64(r.Key.Hi), last: never},
+			admissions: attributes(ForReservation, released, false), birth: attempt,
+		})
+		o.did |= changed
+		sh.followLocked(now, key, o, r.Unreplicated)
+		return true
+	case !found || !sh.mu.store.at(slot).isOpen():
+	case sh.mu.store.at(slot).attempt() == attempt:
+		units := sh.mu.store.at(slot).spent
+		sh.endLocked(at, slot, released, 0)
+		sh.mu.seq++
+		r.Reservation.Reserved.Returned = units
+	default:
+		sh.markLocked(now, slot, r, func(g *counter) { g.admissions |= releases })
+	}
+	return false
+}
+
 // standLocked describes c, nil for none, in d.
 func (sh *shard) standLocked(c *counter, at int64, d *Decision) {
 	if c == nil {
@@ -145,7 +196,7 @@ func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) 
 	var g Grant
 	grown = sh.grantLocked(now, &LeaseRequest{
 		Key: r.Key, Limits: r.Limits, Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, For: x.For,
-		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x,
+		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x, attempt: r.Once,
 	}, &g)
 	*d = g.Decision
 	d.Allowed, d.Soft, d.Delay, d.RetryAfter = g.Units > 0, false, 0, g.RetryAfter

@@ -171,3 +171,45 @@ func TestMergedReservations(t *testing.T) {
 		}
 	}
 }
+
+// attemptStep is one request of an attempt, and what is left after it.
+type attemptStep struct {
+	verb    bucket.Verb
+	attempt uint64
+	left    int64
+}
+
+// TestReserveAttempts: an attempt that has failed for another key cancels what it has got, and what it has not got yet, but nothing
+// that another attempt has got.
+func TestReserveAttempts(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		steps []attemptStep
+		atEnd int64 // left after the deadline
+	}{
+		{"canceled", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Settle, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}}, 4},
+		{"canceled before it arrives", []attemptStep{{bucket.Settle, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}, {bucket.Settle, 2, 10}}, 10},
+		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Settle, 1, 4}, {bucket.Settle, 2, 4}}, 10},
+		{"and settles it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Settle, 1, 4}, {bucket.Settle, 0, 9}, {bucket.Settle, 2, 9}, {bucket.Reserve, 3, 9}}, 9},
+	} {
+		table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
+		for i, s := range c.steps {
+			r := &bucket.Request{
+				Limits: limits, Cost: 6, Verb: s.verb, Once: s.attempt, Reservation: &bucket.Reservation{ID: 9, Least: 6, MaxOpen: 9, For: time.Minute},
+			}
+			if s.verb == bucket.Settle && s.attempt == 0 {
+				r.Cost = 1
+			}
+			table.Do(day, r)
+			if got := left(table, day, &bucket.Request{Limits: limits}); got != s.left {
+				t.Errorf("%s, step %d: %d left, want %d; %+v", c.name, i, got, s.left, r.Reservation.Reserved)
+			}
+			copied := smallTable(t)
+			hand(t, table, copied, day, day, false)
+			table = copied
+		}
+		if got := left(table, day+int64(time.Minute), &bucket.Request{Limits: limits}); got != c.atEnd {
+			t.Errorf("%s: %d left in the end, want %d", c.name, got, c.atEnd)
+		}
+	}
+}

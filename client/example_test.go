@@ -190,3 +190,22 @@ func ExampleKey_once() {
 	fmt.Println(d.Remaining, err)
 	// Output: 3 <nil>
 }
+
+// Tokens of a language model are known when it has answered. Until then, at most 800 of the user and of the team are set aside.
+func ExampleClient_Reserve() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	r, err := c.Reserve(ctx, sluice.ReserveRequest{
+		Keys:  []sluice.Key{c.Key("llm", "user", "ann"), c.Key("llm", "team", "red")},
+		Units: 800, TTL: time.Minute,
+	})
+	if err != nil || !r.Allowed {
+		return // no node has answered, or r.RetryIn() says when to come back
+	}
+	used := int64(520) // of the answer
+	// A request may have ended by now: it is settled nevertheless.
+	s, err := r.Settle(context.WithoutCancel(ctx), used)
+	fmt.Println(s.Charged, s.Returned, err)
+	// Output: 520 280 <nil>
+}

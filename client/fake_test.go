@@ -41,6 +41,7 @@ type fakeCluster struct {
 	resets int
 	// checkTimeout is what nodes tell.
 	checkTimeout time.Duration
+	ledger       ledger
 }
 
 func newCluster(t testing.TB, names ...string) *fakeCluster {

@@ -3,15 +3,9 @@ package sluice
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
-	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -89,49 +83,8 @@ func (c *Client) ReportLoad(ctx context.Context, domain, pool string, load float
 		return err
 	}
 	req := &sluicev1.ReportLoadRequest{Domain: domain, Pool: pool, Load: load, Reporter: c.reporter}
-	patience := time.Duration(c.patience.Load())
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errUnsent)
-	defer cancel()
-	var n *node
-	for wait := time.Duration(0); ; wait = max(firstWait, min(2*wait, lastWait)) {
-		if wait > firstWait {
-			pause.For(ctx, c.jitter(wait))
-		}
-		s, _, err := c.find(ctx, counterKey{}, n)
-		if err == nil {
-			n = s.node
-			err = n.reportLoad(ctx, req, patience/2) // there is time for another node when this one hangs
-		}
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, errUnsent), ctx.Err() != nil && ended(ctx) == errUnsent:
-			return c.unavailable(nil)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case c.closed.Load():
-			return ErrClosed
-		}
-		if e, ok := errors.AsType[*Error](err); ok {
-			return e
-		}
-		c.stats.retries.Add(1)
-	}
-}
-
-// reportLoad makes one call. An *Error is not to be retried.
-func (n *node) reportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest, most time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	_, err := sluicev1.NewRateLimitServiceClient(n.conn).ReportLoad(ctx, req)
-	final := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied}
-	if err == nil || !slices.Contains(final, status.Code(err)) {
+	return c.unary(ctx, counterKey{}, true, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
+		_, err := node.ReportLoad(ctx, req)
 		return err
-	}
-	for _, d := range status.Convert(err).Details() {
-		if e, ok := d.(*sluicev1.Error); ok {
-			return errorOf(e)
-		}
-	}
-	return limit.Invalid("", status.Convert(err).Message())
+	})
 }

@@ -99,6 +99,8 @@ type reserving struct {
 	ttl, maxTTL time.Duration
 	// units are reserved of each check, most may be.
 	units, most int64
+	// attempt tells this call from others with the same ID.
+	attempt uint64
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
 }
@@ -115,7 +117,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
 	}
-	x := &reserving{ReserveRequest: r}
+	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()}
 	b.reserving, b.AllOrNothing = x, true
 	for i := range b.Checks {
 		b.Checks[i].Verb, b.Checks[i].Cost = bucket.Reserve, r.Units
@@ -180,7 +182,7 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
 		}
-		q.Reservation = &x.cells[j]
+		q.Reservation, q.Once = &x.cells[j], x.attempt
 	}
 	return failed
 }
@@ -367,10 +369,10 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 	if e != nil {
 		return Settlement{}, e
 	}
-	s := Settlement{Returned: math.MaxInt64, Repeated: true}
+	s := Settlement{Repeated: true}
 	for i := range b.Requests {
 		got := &b.Requests[i].Reservation.Reserved
-		s.Charged, s.Returned = max(s.Charged, got.Units), min(s.Returned, got.Returned)
+		s.Charged, s.Returned = max(s.Charged, got.Units), max(s.Returned, got.Returned)
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
 	return s, nil

@@ -241,6 +241,8 @@ func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 		return usageError(fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message))
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN:
 		return usageError(fmt.Errorf("--domain: %s%s", d.Error.Message, why.known()))
+	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_REJECTED:
+		return &codedError{exitDenied, errors.New(d.Error.Message)}
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, errors.New(d.Error.Message)}
 	case noRule(d) && (d.Allowed || verb == bucket.Reset):
@@ -325,6 +327,11 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 	if d.Error == nil { // decisionExit prints an error
 		text = decisionText(d, why)
 	}
+	return write(out, format, text, decisionOf(d, why))
+}
+
+// decisionOf is what is printed as JSON.
+func decisionOf(d *sluicev1.Decision, why unmatched) decisionJSON {
 	j := decisionJSON{
 		Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains,
 		Verdict: strings.ToLower(strings.TrimPrefix(d.Verdict.String(), "VERDICT_")), Limit: d.Limit, Remaining: d.Remaining,
@@ -334,7 +341,7 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 	if d.RetryAfterNs != nil {
 		j.RetryAfter = new(seconds(*d.RetryAfterNs))
 	}
-	return write(out, format, text, j)
+	return j
 }
 
 // sourceName is the source of a decision, for example "forwarded".

@@ -34,10 +34,10 @@ var version string
 // Exit codes of every command.
 const (
 	exitOK        = 0
-	exitDenied    = 1 // check: denied; audit: FAIL; rules: a file is wrong or a case fails; serve: failed
+	exitDenied    = 1 // check, reserve, spend, extend: denied; audit: FAIL; rules: a file is wrong or a case fails; serve: failed
 	exitUsage     = 2 // wrong flags or arguments
 	exitNoAnswer  = 3 // no node answered, or it answered with an error
-	exitNoVerdict = 4 // check, rules explain: no rule matches; audit: INCONCLUSIVE
+	exitNoVerdict = 4 // check, reserve, rules explain: no rule matches; audit: INCONCLUSIVE
 )
 
 // codedError ends the process with code. A nil err prints nothing.
@@ -119,6 +119,7 @@ func newRoot() *cobra.Command {
 	}{
 		{"Run", []*cobra.Command{newServe(), newDemo()}},
 		{"Query", []*cobra.Command{newStatus(), newTop(), newInspect(), newCheck(), newMembers(), newHealth(), newConsole()}},
+		{"Reservations", []*cobra.Command{newReserve(), newSpend(), newExtend(), newSettle(), newHeld()}},
 		{"Rules", []*cobra.Command{newRules()}},
 		{"Test", []*cobra.Command{newBench(), newAudit()}},
 		{"Plan", []*cobra.Command{newSizing(), newMigrate()}},

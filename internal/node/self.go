@@ -150,11 +150,11 @@ func (s *sleeper) check(now int64, every time.Duration) (slept time.Duration) {
 	return slept
 }
 
-// isCheck reports whether a request to the HTTP port has checks. Only these are rejected under overload, never calls of other nodes,
+// isCheck reports whether a request to the HTTP port has checks or takes units of a reservation. Only these are rejected under overload, never calls of other nodes,
 // health, metrics and operators: an overloaded node must not look dead, and must stay operable.
 func isCheck(r *http.Request) bool {
 	switch path := r.URL.Path; path {
-	case "/v1/check", "/v1/read", "/v1/charge", "/v1/refund", "/v1/GetRateLimits":
+	case "/v1/check", "/v1/read", "/v1/charge", "/v1/refund", "/v1/reserve", "/v1/spend", "/v1/extend", "/v1/GetRateLimits":
 		return true
 	default:
 		return strings.HasPrefix(path, forwardauth.Prefix)

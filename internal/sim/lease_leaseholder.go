@@ -21,6 +21,9 @@ func (w *leaseSimCluster) demand(p *leaseNode) {
 		for range 1 + w.rng.IntN(3) {
 			w.check(p)
 		}
+		if w.rng.IntN(8) == 0 && !w.Unconfirmed {
+			w.reserve(p)
+		}
 	}
 	w.after(time.Duration(w.rng.ExpFloat64()*float64(p.rest)), func() { w.demand(p) })
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Leases of one key, without the ownership protocol: nodes lease from the owner over a network that delays, loses and
-// duplicates, while owners hand off and crash, and leaseholders crash and pause. Every spent unit is checked against an exact
+// duplicates, while owners hand off and crash, and leaseholders crash and pause. Callers reserve units and settle them, again and
+// again, or never. Every spent unit is checked against an exact
 // account of the limit at that moment (I2), and every grant against a book (I4).
 
 // LeaseOptions select a run.
@@ -34,6 +35,7 @@ type LeaseResult struct {
 	Grants                  int
 	Granted, Returned       int64
 	Handoffs, Crashes, Late int
+	Reservations            int
 }
 
 // leaseLimits are the limits to test, each with the longest lifetime of a lease.
@@ -68,6 +70,8 @@ type leaseSimCluster struct {
 	owner, replica *leaseNode
 	book           []*granted
 	lose, double   int // ‰
+	// lastReservation is the ID of the last reservation.
+	lastReservation uint64
 	// healthy: there is much demand and no loss or crash, so that almost all granted units are spent.
 	healthy bool
 }

@@ -20,10 +20,11 @@ func TestLeaseSeeds(t *testing.T) {
 		total.Handoffs += r.Handoffs
 		total.Crashes += r.Crashes
 		total.Late += r.Late
+		total.Reservations += r.Reservations
 	}
-	t.Logf("%d admitted, %d of them from leases; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
-		total.Admitted, total.Leased, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
-	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds {
+	t.Logf("%d admitted, %d of them from leases; %d reservations; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
+		total.Admitted, total.Leased, total.Reservations, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
+	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds || total.Reservations < 100**seeds {
 		t.Error("not much has happened")
 	}
 }

@@ -10,6 +10,7 @@
 //
 //	err := pass.Restrict(batch)                        // checks: errors in those that are not granted
 //	err := pass.May(access.Read, domain)               // a verb in a domain; "" is all domains
+//	err := pass.MayUse(service.ReservationDomains, id) // a reservation, by its ID
 //	err := pass.Operate(ctx, access.Admin, "")         // without an ACL for operators alone: see AsOperator
 //
 // Without a policy (no --callers) everything but Operate is open. A nil *Guard has no policy, for tests of APIs.
@@ -233,6 +234,21 @@ func (p *Pass) May(verb Verb, domain string) *limiter.Error {
 		return nil
 	}
 	return p.reject(verb, domain)
+}
+
+// MayUse returns why the caller may not use a reservation, or nil: it must have Check in all of its domains. The error may be
+// that of domains, which are Service.ReservationDomains.
+func (p *Pass) MayUse(domains func(id string) ([]string, error), id string) error {
+	list, err := domains(id)
+	if err != nil {
+		return err
+	}
+	for _, domain := range list {
+		if rejected := p.May(Check, domain); rejected != nil {
+			return rejected
+		}
+	}
+	return nil
 }
 
 // Allows is May without counting, for parts of a response.

@@ -99,10 +99,15 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 
 // label notes the API and the trace of a call.
 func (s *Server) label(ctx context.Context, b *limiter.Batch) {
-	b.API = limiter.GRPCAPI
-	if s.config.Tracing {
-		b.Traceparent = transport.Traceparent(ctx)
+	b.API, b.Traceparent = limiter.GRPCAPI, s.traceparent(ctx)
+}
+
+// traceparent returns the trace of a call, "" if traces are not read.
+func (s *Server) traceparent(ctx context.Context) string {
+	if !s.config.Tracing {
+		return ""
 	}
+	return transport.Traceparent(ctx)
 }
 
 // check decides one request, of a call or of a stream. The question is used up.

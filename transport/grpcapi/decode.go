@@ -86,10 +86,12 @@ func (q *question) DecodeWire(data []byte) error {
 		q.fault = lacks
 	}
 	if q.fault == nil && q.timeout < 0 {
-		q.fault = &limiter.Error{Code: limiter.Invalid, Field: "timeout_ns", Message: "negative; want the time that the node may take, or 0 for no bound"}
+		q.fault = errTimeout
 	}
 	return nil
 }
+
+var errTimeout = &limiter.Error{Code: limiter.Invalid, Field: "timeout_ns", Message: "negative; want the time that the node may take, or 0 for no bound"}
 
 const (
 	maxTraceparent = 128 // bytes of a traceparent that is read

@@ -42,6 +42,8 @@ func TestDocumentedCall(t *testing.T) {
 		&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{},
 		&adminv1alpha1.MembersResponse{}, &adminv1alpha1.Member{}, &adminv1alpha1.VoterSet{}, &adminv1alpha1.PartitionCounts{},
 		&adminv1alpha1.ForgetMemberRequest{}, &adminv1alpha1.ForgetMemberResponse{},
+		&sluicev1.ReserveRequest{}, &sluicev1.ReserveResponse{}, &sluicev1.SpendRequest{}, &sluicev1.SpendResponse{}, &sluicev1.ExtendRequest{},
+		&sluicev1.ExtendResponse{}, &sluicev1.SettleRequest{}, &sluicev1.SettleResponse{}, &sluicev1.HeldRequest{}, &sluicev1.HeldResponse{}, &sluicev1.Holding{},
 		&sluicev1.ReportLoadRequest{}, &sluicev1.ReportLoadResponse{},
 		&adminv1alpha1.TopRequest{}, &adminv1alpha1.TopResponse{}, &adminv1alpha1.TopKey{},
 		&adminv1alpha1.InspectRequest{}, &adminv1alpha1.InspectResponse{}, &adminv1alpha1.LimitStanding{}, &adminv1alpha1.LeaseLeft{},

@@ -45,8 +45,8 @@ type Config struct {
 	InFlight int
 	// Unread is how long a response on a CheckStream may wait for the client to read, before the stream ends. 0 means 10 s.
 	Unread time.Duration
-	// Admit is called for each request of a CheckStream, each call of Check, and of Methods with Shed before their message
-	// is read. A rejected one gets limiter.ErrBusy. nil admits all.
+	// Admit is called for each request of a CheckStream, each call of Check, Reserve, Spend and Extend, and of Methods with Shed
+	// before their message is read. A rejected one gets limiter.ErrBusy. nil admits all.
 	Admit func() bool
 	// Methods are those of other services on the same port, by full name, "/service/method". Others have only known clients.
 	Methods map[string]Method

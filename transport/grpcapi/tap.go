@@ -34,7 +34,8 @@ type Method struct {
 // methodOf returns the Method with that full name.
 func (s *Server) methodOf(name string) Method {
 	switch name {
-	case sluicev1.RateLimitService_Check_FullMethodName:
+	case sluicev1.RateLimitService_Check_FullMethodName, sluicev1.RateLimitService_Reserve_FullMethodName,
+		sluicev1.RateLimitService_Spend_FullMethodName, sluicev1.RateLimitService_Extend_FullMethodName:
 		return Method{API: limiter.GRPCAPI, Shed: true}
 	case sluicev1.RateLimitService_CheckStream_FullMethodName:
 		return Method{API: limiter.StreamAPI}

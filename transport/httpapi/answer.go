@@ -141,8 +141,14 @@ func answerOne(w http.ResponseWriter, b *limiter.Batch, deny bool) {
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, d)
 }
 
-// answerMany writes the results of b. With deny, they are a problem of status 429 unless all are allowed.
+// answerMany writes the results of b as answerAll does.
 func answerMany(w http.ResponseWriter, b *limiter.Batch, deny bool) {
+	all := decisionsOf(w, b)
+	answerAll(w, deny, all, all)
+}
+
+// decisionsOf returns the results of b, and sets the header of the time until all may be allowed, if it is known.
+func decisionsOf(w http.ResponseWriter, b *limiter.Batch) decisions {
 	all := decisions{Decisions: make([]decision, len(b.Results))}
 	room := limiter.MaxResponses
 	for i := range b.Results {
@@ -154,12 +160,17 @@ func answerMany(w http.ResponseWriter, b *limiter.Batch, deny bool) {
 		all.RetryAfter = wait.Seconds()
 		httpanswer.SetRetryAfter(w.Header(), max(httpfield.Seconds(wait), 1))
 	}
-	if deny && !allowed {
+	return all
+}
+
+// answerAll writes body, which has all. With deny, all are a problem of status 429 unless they are allowed.
+func answerAll(w http.ResponseWriter, deny bool, all decisions, body any) {
+	if deny && !all.Allowed {
 		p := httpanswer.Exceeded(http.StatusTooManyRequests, "one or more checks were not allowed; see decisions")
 		httpanswer.Write(w, p.Status, httpanswer.TypeProblem, denials{p, all})
 		return
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
 }
 
 // problemOf maps the error of a body or of a call.

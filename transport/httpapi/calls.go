@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // decide returns the handler of POST /v1/ and the name of a verb.
@@ -26,21 +27,13 @@ func (d *api) decide(verb bucket.Verb) func(http.ResponseWriter, *http.Request) 
 	return func(w http.ResponseWriter, r *http.Request) error {
 		b := limiter.NewBatch()
 		defer b.Release()
-		b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
-		pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
-		if rejected != nil {
-			return rejected
-		}
-		deny, err := readQuery(r.URL.RawQuery)
+		pass, deny, err := d.begin(r, b, verb == bucket.Charge || verb == bucket.Refund)
 		if err != nil {
-			return err
-		}
-		if err := readKey(r.Header, b, verb); err != nil {
 			return err
 		}
 		many := false
 		if err := d.withBody(w, r, func(body []byte) (err error) {
-			many, err = readCall(body, b, fields, options)
+			many, err = readCall(body, b, fields, options, atomicInto(b))
 			return err
 		}); err != nil {
 			return err
@@ -65,6 +58,20 @@ func (d *api) decide(verb bucket.Verb) func(http.ResponseWriter, *http.Request) 
 	}
 }
 
+// begin authenticates a request with checks, and reads its query and its headers into b. deny is as of readQuery, keyed as of
+// readKey.
+func (d *api) begin(r *http.Request, b *limiter.Batch, keyed bool) (pass access.Pass, deny bool, err error) {
+	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected != nil {
+		return pass, false, rejected
+	}
+	if deny, err = readQuery(r.URL.RawQuery); err != nil {
+		return pass, false, err
+	}
+	return pass, deny, readKey(r.Header, b, keyed)
+}
+
 // readQuery reads the query of a request: whether the status is to be 429 if not all is allowed.
 func readQuery(query string) (deny bool, err error) {
 	switch query {
@@ -76,12 +83,12 @@ func readQuery(query string) (deny bool, err error) {
 
 const headerKey = "Idempotency-Key"
 
-// readKey reads the idempotency key of a request of verb.
-func readKey(h http.Header, b *limiter.Batch, verb bucket.Verb) error {
+// readKey reads the idempotency key of a request. keyed: it may have one.
+func readKey(h http.Header, b *limiter.Batch, keyed bool) error {
 	switch values := h[headerKey]; {
 	case len(values) == 0:
-	case verb != bucket.Charge && verb != bucket.Refund:
-		return &limiter.Error{Code: limiter.Invalid, Field: headerKey, Message: "is for /v1/charge and /v1/refund; leave it out here"}
+	case !keyed:
+		return &limiter.Error{Code: limiter.Invalid, Field: headerKey, Message: "is for /v1/charge, /v1/refund and /v1/reserve; leave it out here"}
 	case len(values) > 1 || !limiter.ValidKey(values[0]):
 		return &limiter.Error{Code: limiter.Invalid, Field: headerKey, Message: "want one value, of 1 to 128 bytes of visible ASCII"}
 	default:
@@ -102,8 +109,8 @@ var (
 )
 
 // readCall reads the body of a call into b: the fields of one check, or (many) a list of checks in "checks". fields are
-// those of one check, options those that may stand beside the list.
-func readCall(body []byte, b *limiter.Batch, fields, options []string) (many bool, err error) {
+// those of one check, options those of the call, which option reads.
+func readCall(body []byte, b *limiter.Batch, fields, options []string, option func(r *reader, name string) error) (many bool, err error) {
 	r, err := newReader(body)
 	if err != nil {
 		return false, err
@@ -116,9 +123,8 @@ func readCall(body []byte, b *limiter.Batch, fields, options []string) (many boo
 		case name == "checks":
 			many = true
 			return readChecks(r, b, fields)
-		case name == "all_or_nothing":
-			b.AllOrNothing, err = r.boolean()
-			return err
+		case slices.Contains(options, name):
+			return option(r, name)
 		case many:
 			return r.fail("cannot stand beside checks")
 		case one == nil:
@@ -133,6 +139,14 @@ func readCall(body []byte, b *limiter.Batch, fields, options []string) (many boo
 		b.Add() // an empty object: the limiter says what is missing
 	}
 	return many, r.end()
+}
+
+// atomicInto reads callOptions into b.
+func atomicInto(b *limiter.Batch) func(r *reader, name string) error {
+	return func(r *reader, _ string) (err error) {
+		b.AllOrNothing, err = r.boolean()
+		return err
+	}
 }
 
 func readChecks(r *reader, b *limiter.Batch, fields []string) error {

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/access"
@@ -124,13 +126,41 @@ func jsonNames(v any) (names []string) {
 func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
-	fields = append(fields, forgetFields...)
-	for _, v := range []any{decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, nodesJSON{}, nodeJSON{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
+	fields = append(fields, slices.Concat(forgetFields, reserveOptions, spendFields, extendFields, settleFields, jsonNames(reserved{})[1:])...)
+	for _, v := range []any{spent{}, extended{}, settled{}, heldJSON{}, holding{}, decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, nodesJSON{}, nodeJSON{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
 		fields = append(fields, jsonNames(v)...)
 	}
 	for _, f := range fields {
 		if !strings.Contains(doc, "`"+f+"`") && !strings.Contains(doc, `"`+f+`"`) {
 			t.Errorf("%s is not in docs/use/api.md", f)
+		}
+	}
+}
+
+// The calls that docs/use/reservations.md shows are answered as it shows, under the rule that it shows.
+func TestDocumentedReservation(t *testing.T) {
+	data, err := os.ReadFile("../../docs/use/reservations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := strings.ReplaceAll(string(data), "ID", apitest.ID)
+	file := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(doc)
+	h := newAPI(t, &apitest.Reserving{Service: apitest.NewLimiter(t, apitest.NewNode(t), file[1], member.Member{Name: "n1"})})
+	calls := curl.FindAllStringSubmatch(doc, -1)
+	if len(calls) != 2 {
+		t.Fatalf("%d calls", len(calls))
+	}
+	for _, c := range calls {
+		w, m := call(t, h, http.MethodPost, c[1], c[2])
+		if w.Code != 200 {
+			t.Errorf("%s: %d %s", c[0], w.Code, w.Body)
+		}
+		if m["reservation"] == nil {
+			continue
+		}
+		begin, end, _ := strings.Cut(regexp.MustCompile("(?s)```json\n(.*?)\n```").FindStringSubmatch(doc)[1], "…")
+		if got := strings.TrimSpace(w.Body.String()); !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) {
+			t.Errorf("docs/use/reservations.md shows %s…%s\nit is %s", begin, end, got)
 		}
 	}
 }

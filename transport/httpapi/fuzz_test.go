@@ -22,7 +22,7 @@ func FuzzReadCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b := limiter.NewBatch()
 		defer b.Release()
-		many, err := readCall(body, b, checkFields, callOptions)
+		many, err := readCall(body, b, checkFields, callOptions, atomicInto(b))
 		if err != nil {
 			if e, ok := errors.AsType[*bodyError](err); ok {
 				if e.Reason == "" || e.Offset < 0 || e.Offset > int64(len(body)) {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -71,28 +70,41 @@ func New(c Config) (http.Handler, error) {
 // endpoint is one method of a path.
 type endpoint struct {
 	method, path string
-	handle       func(http.ResponseWriter, *http.Request) error
+	handle       handler
+	// example is a body, of the calls of clients that have one.
+	example string
 }
+
+// handler serves requests. Its errors are for problemOf.
+type handler func(http.ResponseWriter, *http.Request) error
+
+// oneCheck is the example of a check.
+const oneCheck = `{"domain":"auth","descriptor":["user=ann"]}`
 
 // endpoints returns all of the API. docs/openapi.yaml describes those that are not for operators.
 func (d *api) endpoints() []endpoint {
 	list := []endpoint{
-		{http.MethodGet, "/v1/nodes", d.nodes},
-		{http.MethodPut, "/v1/pools/{domain}/{pool}/load", d.load},
-		{http.MethodGet, "/admin/v1alpha1/members", d.members},
-		{http.MethodPost, "/admin/v1alpha1/members/forget", d.forget},
-		{http.MethodGet, "/admin/v1alpha1/top", d.top},
-		{http.MethodGet, "/healthz", d.healthz},
-		{http.MethodGet, "/readyz", d.readyz},
+		{http.MethodGet, "/v1/nodes", d.nodes, ""},
+		{http.MethodPut, "/v1/pools/{domain}/{pool}/load", d.load, ""},
+		{http.MethodPost, "/v1/reserve", d.reserve, `{"domain":"auth","descriptor":["user=ann"],"units":5}`},
+		{http.MethodPost, "/v1/spend", d.spend(), `{"reservation":"ID","units":1}`},
+		{http.MethodPost, "/v1/extend", d.extend(), `{"reservation":"ID","ttl":30}`},
+		{http.MethodPost, "/v1/settle", d.settle(), `{"reservation":"ID","actual":3}`},
+		{http.MethodPost, "/v1/held", d.held, oneCheck},
+		{http.MethodGet, "/admin/v1alpha1/members", d.members, ""},
+		{http.MethodPost, "/admin/v1alpha1/members/forget", d.forget, ""},
+		{http.MethodGet, "/admin/v1alpha1/top", d.top, ""},
+		{http.MethodGet, "/healthz", d.healthz, ""},
+		{http.MethodGet, "/readyz", d.readyz, ""},
 	}
 	for verb := bucket.Check; verb <= bucket.Reset; verb++ {
-		list = append(list, endpoint{http.MethodPost, "/v1/" + verb.String(), d.decide(verb)})
+		list = append(list, endpoint{http.MethodPost, "/v1/" + verb.String(), d.decide(verb), oneCheck})
 	}
 	if d.Metrics != nil {
 		list = append(list, endpoint{http.MethodGet, "/metrics", func(w http.ResponseWriter, r *http.Request) error {
 			d.Metrics.ServeHTTP(w, r)
 			return nil
-		}})
+		}, ""})
 	}
 	return list
 }
@@ -111,8 +123,8 @@ func (e endpoint) mount(mux *http.ServeMux) {
 	mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
 		want := "want " + allow
-		if e.method == http.MethodPost && strings.HasPrefix(e.path, "/v1/") {
-			want += ` with a check as JSON, for example: curl -d '{"domain":"auth","descriptor":["user=ann"]}' http://127.0.0.1:7461` + e.path
+		if e.example != "" {
+			want += " with JSON, for example: curl -d '" + e.example + "' http://127.0.0.1:7461" + e.path
 		}
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, want))
 	})

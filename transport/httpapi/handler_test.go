@@ -161,7 +161,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s %s: %s %s", c.method, c.path, w.Header().Get("Content-Type"), w.Body)
 		}
 	}
-	want := `want POST with a check as JSON, for example: curl -d '{"domain":"auth","descriptor":["user=ann"]}' http://127.0.0.1:7461/v1/check`
+	want := `want POST with JSON, for example: curl -d '{"domain":"auth","descriptor":["user=ann"]}' http://127.0.0.1:7461/v1/check`
 	if _, m := call(t, h, "GET", "/v1/check", ""); m["detail"] != want {
 		t.Errorf("GET /v1/check: %v", m["detail"])
 	}

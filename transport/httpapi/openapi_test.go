@@ -232,6 +232,9 @@ func TestOpenAPIFields(t *testing.T) {
 	entry := at(counter, "properties", "descriptor", "items")["oneOf"].([]any)[1].(object)
 	decided, nodes := at(schemas, "Decision", "properties"), at(schemas, "Nodes")
 	body := func(response object) object { return at(response, "content", "application/json", "schema") }
+	sent := func(path string) object { return body(at(doc, "paths", path, "post", "requestBody")) }
+	got := func(path string) object { return body(at(doc, "paths", path, "post", "responses", "200")) }
+	reserving := sent("/v1/reserve")["oneOf"].([]any)
 	for what, c := range map[string]struct{ got, want []string }{
 		"a check": {slices.Concat(properties(counter), properties(spend), properties(check)), checkFields},
 		"a list":  {properties(list), append([]string{"checks"}, callOptions...)},
@@ -249,6 +252,19 @@ func TestOpenAPIFields(t *testing.T) {
 		"a pool":        {properties(body(at(doc, "paths", "/v1/pools/{domain}/{pool}/load", "put", "responses", "200"))), jsonNames(poolLoad{})},
 		"the health":    {properties(body(at(doc, "paths", "/healthz", "get", "responses", "200"))), jsonNames(health{})},
 		"the readiness": {properties(body(at(doc, "components", "responses", "Readiness"))), jsonNames(readiness{})},
+
+		"a reserve":           {properties(reserving[0].(object)), slices.Concat(budgetFields, reserveOptions)},
+		"a reserve of a list": {properties(reserving[1].(object)), append([]string{"checks"}, reserveOptions...)},
+		"spend":               {properties(sent("/v1/spend")), spendFields},
+		"extend":              {properties(sent("/v1/extend")), extendFields},
+		"settle":              {properties(sent("/v1/settle")), settleFields},
+		"held":                {properties(sent("/v1/held")), heldFields},
+		"reserved":            {slices.Concat(properties(at(schemas, "Decisions")), properties(body(at(doc, "components", "responses", "Reserved")))), append(jsonNames(decisions{}), jsonNames(reserved{})[1:]...)},
+		"spent":               {properties(got("/v1/spend")), jsonNames(spent{})},
+		"extended":            {properties(got("/v1/extend")), jsonNames(extended{})},
+		"settled":             {properties(got("/v1/settle")), jsonNames(settled{})},
+		"what is held":        {properties(got("/v1/held")), jsonNames(heldJSON{})},
+		"a holding":           {properties(at(got("/v1/held"), "properties", "holdings", "items")), jsonNames(holding{})},
 	} {
 		slices.Sort(c.got)
 		if want := slices.Sorted(slices.Values(c.want)); !slices.Equal(c.got, want) {
@@ -339,7 +355,7 @@ func exampleAPI(t *testing.T, change ...func(*limiter.Config)) http.Handler {
 	self := member.Member{Name: "n1", State: member.Serving, GRPC: "127.0.0.1:7460", HTTP: "127.0.0.1:7461"}
 	l := apitest.NewLimiter(t, apitest.NewNode(t), testRules, self, change...)
 	l.SetRules(exampleRules(t))
-	return newAPI(t, l, func(c *Config) {
+	return newAPI(t, &apitest.Reserving{Service: l}, func(c *Config) {
 		c.CheckTimeout = 1500 * time.Millisecond
 		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")

@@ -26,7 +26,7 @@ func TestReadEveryField(t *testing.T) {
 			{"algorithm":"sliding_window","period":3155760000,"sub_windows":5},
 			{"algorithm":"sliding_log","log_entries":6},
 			{"unlimited":true}
-		]}`), b, checkFields, callOptions)
+		]}`), b, checkFields, callOptions, atomicInto(b))
 	if err != nil || many || len(b.Checks) != 1 {
 		t.Fatal(many, err, len(b.Checks))
 	}

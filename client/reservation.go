@@ -1,0 +1,210 @@
+package sluice
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/client/limit"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// ReserveRequest asks for units of several counters, or of none.
+type ReserveRequest struct {
+	// Keys are the counters, 1 to 16. Their FailurePolicy and name from Once do not count.
+	Keys []Key
+	// Units is how many to reserve of each, 0 for the estimate of the first key's rule.
+	Units int64
+	// Least is how few will do where not all are left, 1 to Units; 0 for Units.
+	Least int64
+	// TTL is the time until the deadline, 1 ms or more; 0 for the shortest ttl of the rules.
+	TTL time.Duration
+	// IdempotencyKey names the reservation: a repeated request with the same keys and units gets the same one. At most 128 bytes
+	// of printable ASCII; empty for a random one, so that the client can repeat the request after a lost answer.
+	IdempotencyKey string
+}
+
+// Reservation is units that are set aside until they are settled or until a deadline, when the rule charges them or gives them
+// back. It does not change, and is safe for concurrent use.
+type Reservation struct {
+	// Batch has the decisions, one per key. Allowed: the units are reserved. Otherwise the methods return an *Error.
+	Batch
+	// ID names it at any node, for Client.Settle in another process. Empty if nothing is reserved.
+	ID string
+	// Units were reserved of each key.
+	Units int64
+	// ExpiresAfter was the time until the deadline.
+	ExpiresAfter time.Duration
+
+	client *Client
+}
+
+// Spent answers Reservation.Spend.
+type Spent struct {
+	// Allowed: the units were left, and are spent.
+	Allowed bool
+	// Left is how many reserved units are not spent.
+	Left int64
+}
+
+// Extended answers Reservation.Extend.
+type Extended struct {
+	// Allowed: all keys had the units. Otherwise nothing has changed.
+	Allowed bool
+	// Units is how many reserved units are not spent.
+	Units int64
+	// ExpiresAfter is the time until the deadline.
+	ExpiresAfter time.Duration
+	// RetryAfter is the time until the units could be had; 0 when allowed, and when that time is not known or never comes.
+	RetryAfter time.Duration
+}
+
+// Settlement answers Settle.
+type Settlement struct {
+	// Charged is how many units were charged to each key, by this call or by the first one.
+	Charged int64
+	// Returned is how many units are free again; 0 if Repeated.
+	Returned int64
+	// Late: the deadline had passed, and what was not charged then was charged now, whatever the limits say.
+	Late bool
+	// Repeated: it was settled before, and this call has changed nothing.
+	Repeated bool
+}
+
+// Reserve sets units aside in the counters of all keys, or in none. No FailurePolicy decides it: the error is ErrUnavailable when
+// no node has answered in time.
+func (c *Client) Reserve(ctx context.Context, r ReserveRequest) (*Reservation, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	req := &sluicev1.ReserveRequest{TtlNs: int64(r.TTL), IdempotencyKey: r.IdempotencyKey}
+	if r.IdempotencyKey == "" {
+		req.IdempotencyKey = rand.Text()
+	}
+	if r.Units != 0 {
+		req.Units = &r.Units
+	}
+	if r.Least != 0 {
+		req.Least = &r.Least
+	}
+	checks, first, err := budgets(r.Keys)
+	if err != nil {
+		return nil, err
+	}
+	req.Checks = checks
+	out := &Reservation{client: c}
+	err = c.unary(ctx, first, true, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
+		res, err := n.Reserve(ctx, req)
+		if err != nil {
+			return err
+		}
+		decisions, err := readDecisions(res.GetDecisions())
+		out.Batch, out.ID = limit.NewBatch(decisions), res.GetReservation()
+		out.Units, out.ExpiresAfter = res.GetUnits(), time.Duration(res.GetExpiresAfterNs())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// budgets returns the checks of keys, and the key of the first one's counter.
+func budgets(keys []Key) (checks []*sluicev1.Check, first counterKey, err error) {
+	for i, key := range keys {
+		q := key.Spend(1) // as unset
+		if err := q.Validate(); err != nil {
+			return nil, first, within(err, i)
+		}
+		body, err := appendCounter(nil, &q)
+		if err != nil {
+			return nil, first, within(err, i)
+		}
+		if i == 0 {
+			first = keyOf(body)
+		}
+		check := new(sluicev1.Check)
+		if err := proto.Unmarshal(body, check); err != nil {
+			return nil, first, within(err, i)
+		}
+		checks = append(checks, check)
+	}
+	return checks, first, nil
+}
+
+// readDecisions returns the decisions, or the first error among them.
+func readDecisions(list []*sluicev1.Decision) ([]Decision, error) {
+	decisions := make([]Decision, len(list))
+	for i, m := range list {
+		if err := errorOf(m.GetError()); err != nil {
+			return nil, within(err, i)
+		}
+		body, err := proto.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		var a answer
+		if _, err := readDecision(body, &a, &names{}); err != nil {
+			return nil, err
+		}
+		decisions[i] = a.Decision
+	}
+	return decisions, nil
+}
+
+// errNothing is the error of the methods of a Reservation that was denied.
+var errNothing = limit.Invalid("reservation", "nothing is reserved; see Allowed")
+
+// Spend spends n of the reserved units before they are settled, as a stream goes on. If they are not left, it spends none. After a
+// lost answer it is not repeated: the error is ErrUnavailable, and the units may have been spent.
+func (r *Reservation) Spend(ctx context.Context, n int64) (s Spent, err error) {
+	err = r.call(ctx, false, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
+		res, err := node.Spend(ctx, &sluicev1.SpendRequest{Reservation: r.ID, Units: n})
+		s = Spent{res.GetAllowed(), res.GetLeft()}
+		return err
+	})
+	return s, err
+}
+
+// Extend adds more units, 0 or more, and moves the deadline to ttl from now if that is later; a ttl of 0 leaves it. After a lost
+// answer it is repeated only without more units.
+func (r *Reservation) Extend(ctx context.Context, more int64, ttl time.Duration) (x Extended, err error) {
+	err = r.call(ctx, more == 0, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
+		res, err := node.Extend(ctx, &sluicev1.ExtendRequest{Reservation: r.ID, More: more, TtlNs: int64(ttl)})
+		x = Extended{res.GetAllowed(), res.GetUnits(), time.Duration(res.GetExpiresAfterNs()), time.Duration(res.GetRetryAfterNs())}
+		return err
+	})
+	return x, err
+}
+
+// Settle ends the reservation, as Client.Settle. When the context of the request may have ended, pass context.WithoutCancel of it.
+func (r *Reservation) Settle(ctx context.Context, actual int64) (Settlement, error) {
+	if r.ID == "" {
+		return Settlement{}, errNothing
+	}
+	return r.client.Settle(ctx, r.ID, actual)
+}
+
+func (r *Reservation) call(ctx context.Context, repeat bool, f unaryCall) error {
+	if r.ID == "" {
+		return errNothing
+	}
+	return r.client.unary(ctx, counterKey{}, repeat, f)
+}
+
+// Settle ends the reservation id: of its units that are not spent, actual are charged, and the others are free again. More than
+// are left are charged whatever the limits say. It may be repeated, at any node; the error is ErrNotFound for a reservation that
+// was settled or expired too long ago.
+func (c *Client) Settle(ctx context.Context, id string, actual int64) (s Settlement, err error) {
+	if err := c.usable(); err != nil {
+		return s, err
+	}
+	err = c.unary(ctx, counterKey{}, true, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
+		res, err := node.Settle(ctx, &sluicev1.SettleRequest{Reservation: id, Actual: actual})
+		s = Settlement{res.GetCharged(), res.GetReturned(), res.GetLate(), res.GetRepeated()}
+		return err
+	})
+	return s, err
+}
