@@ -46,7 +46,8 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 
 // importLocked imports the counters from index *done up to to, and advances *done.
 func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int, merge bool) (grown bool, err error) {
-	for ; *done < to; *done++ {
+	settled := 0 // so many of the next are grants that settleBothLocked has seen
+	for ; *done < to; *done, settled = *done+1, settled-1 {
 		key := r.key()
 		at := sh.atLocked(now)
 		var c counter
@@ -69,9 +70,11 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		var o outcome
 		switch {
 		case there && c.has(flagGrant):
-			o = sh.importGrantLocked(at, key, &c, merge)
+			if !merge || settled <= 0 || c.ending() != open || c.now > at {
+				o = sh.importGrantLocked(at, key, &c, merge)
+			}
 		case merge && there:
-			sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
+			settled = 1 + sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
 			o = sh.joinLocked(at, key, &c)
 		case !merge && there:
 			o = sh.placeLocked(at, key, &c)
@@ -88,20 +91,27 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 }
 
 // settleBothLocked settles the open grants of key that have ended in x, and charges x the grants that are open there and have ended
-// here, so that a merge with x counts each once. x is the counter of key in an image, and r is at what follows it there: n
-// counters, of which the first ones are x's grants.
-func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) {
-	for ; n > 0 && len(r.rest) > 0; n-- {
+// here, or whose deadline has passed, so that a merge with x counts each once. x is the counter of key in an image, and r is at
+// what follows it there: at most n counters, of which the first ones are x's grants. It returns their number.
+func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) (seen int) {
+	for ; seen < n && len(r.rest) > 0; seen++ {
 		k := r.key()
 		if k.Lo != key.Lo {
-			return
+			return seen
 		}
 		var g counter
 		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi {
-			return
+			return seen
 		}
 		c := sh.getLocked(at, key)
 		slot, ok := sh.mu.store.find(k)
+		if g.ending() == open && g.now <= at && (!ok || sh.mu.store.at(slot).isOpen()) {
+			if g.admissions&releases == 0 {
+				x.settle(max(x.now, g.now-1))
+				x.settleUnits(x.now, g.first.spent, g.use())
+			}
+			continue
+		}
 		if !ok || sh.mu.store.at(slot).isOpen() == (g.ending() == open) {
 			continue
 		}
@@ -113,6 +123,7 @@ func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x
 			sh.followLocked(now, key, sh.keepLocked(c, changed), false)
 		}
 	}
+	return seen
 }
 
 // importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open the larger and longer counts, and

@@ -34,7 +34,7 @@ const (
 descriptors:
   - key: user
     replication: sync
-    limits: [{algorithm: fixed_window, align: first_hit, count: 1500, period: 240h}]
+    limits: [{algorithm: fixed_window, align: first_hit, count: 500, period: 240h}]
   - key: team
     replication: sync
     limits: [{algorithm: fixed_window, align: first_hit, count: 100000, period: 240h}]
@@ -156,7 +156,7 @@ func TestChangeReservations(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 24 {
 		callers.Go(func() {
-			for !enough.Load() || int(r.done.Load()) < *reservations {
+			for !enough.Load() || int(r.done.Load()+r.denied.Load()) < *reservations {
 				if r.one(ctx, int(ids.Add(1))); ctx.Err() != nil || t.Failed() {
 					return
 				}
