@@ -1713,7 +1713,7 @@ type NodesResponse struct {
 	// How long nodes look for the owner of a key before the rule's on_failure decides, in nanoseconds: a caller that waits for
 	// less decides by itself what a takeover would have decided.
 	CheckTimeoutNs int64 `protobuf:"varint,3,opt,name=check_timeout_ns,json=checkTimeoutNs,proto3" json:"check_timeout_ns,omitempty"`
-	// What the node that answers can do beyond the first version of this API: idempotency_key.
+	// What the node that answers can do beyond the first version of this API: idempotency_key, reservations.
 	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
