@@ -182,23 +182,20 @@ func (a *API) commit(ctx context.Context, m message) (message, error) {
 	return res, err
 }
 
-// settle settles a reservation of domains in which the caller may check. An *limiter.Error is the limiter's.
+// settle settles a reservation that the caller may use. An *limiter.Error is the limiter's, or that of MayUse.
 func (a *API) settle(ctx context.Context, req *ratelimitv3.RateLimitRequest, id string, actual int64) (limiter.Settlement, error) {
 	pass, rejected := a.config.Guard.Call(ctx, limiter.EnvoyAPI)
 	if rejected == nil {
 		rejected = fault(req)
 	}
+	if rejected == nil {
+		rejected = pass.May(access.Check, req.GetDomain())
+	}
 	if rejected != nil {
 		return limiter.Settlement{}, errorOf(rejected, rejected.Field)
 	}
-	domains, unknown := a.config.Limiter.ReservationDomains(id)
-	for _, domain := range append([]string{req.GetDomain()}, domains...) {
-		if rejected := pass.May(access.Check, domain); rejected != nil {
-			return limiter.Settlement{}, errorOf(rejected, "")
-		}
-	}
-	if unknown != nil {
-		return limiter.Settlement{}, unknown
+	if err := pass.MayUse(a.config.Limiter.ReservationDomains, id); err != nil {
+		return limiter.Settlement{}, err
 	}
 	call := limiter.Call{API: limiter.EnvoyAPI, Caller: pass.Name(), Traceparent: a.traceparent(ctx)}
 	return a.config.Limiter.Settle(ctx, call, id, actual)

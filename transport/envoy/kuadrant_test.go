@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/onenode"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
@@ -292,7 +293,7 @@ func TestKuadrant(t *testing.T) {
 		`, nil},
 		{"a commit releases what is not used", `
 			0s Reserve user=ann | team=red +amount=40 +as=a -> OK with an ID
-			0s CheckRateLimit user=ann +all=60 | team=red -> ok: ok 100/HOUR left=60 reset=1h0m0s; ok 1000/HOUR left=960 reset=29.999999999s
+			0s CheckRateLimit user=ann +all=60 | team=red -> ok: ok 100/HOUR left=60 reset=1h0m0s; ok 1000/HOUR left=960 reset=30s
 			0s Reserve user=ann +amount=61 +as=b -> OVER_LIMIT
 			1s Commit user=ann | team=red +id=a +amount=10 -> released
 			1s Commit user=ann | team=red +id=a +amount=10 -> not released
@@ -306,7 +307,7 @@ func TestKuadrant(t *testing.T) {
 		{"hits of descriptors do not count", `
 			0s Reserve user=ann +hits=0 | team=red +back +amount=40 +as=a -> OK with an ID
 			0s Commit user=bob +hits=0 | user=cid +hits=9 +back +amount=10 -> not released
-			0s CheckRateLimit user=ann | team=red | user=bob | user=cid -> ok: ok 100/HOUR left=60 reset=1h0m0s; ok 1000/HOUR left=960 reset=29.999999999s; ok 100/HOUR left=90 reset=1h0m0s; ok 100/HOUR left=90 reset=1h0m0s
+			0s CheckRateLimit user=ann | team=red | user=bob | user=cid -> ok: ok 100/HOUR left=60 reset=1h0m0s; ok 1000/HOUR left=960 reset=30s; ok 100/HOUR left=90 reset=1h0m0s; ok 100/HOUR left=90 reset=1h0m0s
 		`, nil},
 		{"a commit that is late is charged what expiry did not charge", `
 			0s  Reserve user=ann +amount=40 +ttl=10s +as=a -> OK with an ID
@@ -377,6 +378,34 @@ func TestKuadrantForgotten(t *testing.T) {
 		1h Commit user=ann | team=red +id=a +amount=5 -> not released
 		1h Commit user=ann | team=red +id=a +amount=5 -> not released
 		1h CheckRateLimit user=ann | team=red -> ok: ok 100/HOUR left=95 reset=1h0m0s; ok 1000/HOUR left=995 reset=1h0m0s
+	`)
+}
+
+// TestKuadrantUndecided: what no owner has decided is decided by the rule, and a charge that was not made is told.
+func TestKuadrantUndecided(t *testing.T) {
+	var k *kuadrant
+	lost := false // the answers about all counters, or all but the first of several
+	k = openKuadrant(t, tokens, func(c *Config) {
+		c.Limiter = newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+			k.node.Decide(ctx, b)
+			for i := range b.Answers {
+				if lost && (i > 0 || len(b.Answers) == 1) {
+					b.Answers[i] = check.Answer{Err: check.ErrNoOwner}
+				}
+			}
+		}), tokens)
+	})
+	k.tell("0s Reserve user=ann +amount=5 +as=a -> OK with an ID")
+	lost = true
+	k.tell(`
+		0s CheckRateLimit user=ann -> over: over reset=1s
+		0s CheckRateLimit open=x -> ok: ok
+		0s Report user=ann -> Unavailable descriptors[0]: no node that may decide…
+		0s Report nothing=x | user=ann -> Unavailable descriptors[1]: no node that may decide…
+		0s Report user=ann | team=red -> ok: ok 100/HOUR left=92 reset=1h0m0s; unknown
+		0s Reserve user=ann +amount=5 -> OVER_LIMIT
+		0s Reserve open=x +amount=1 -> OK
+		0s Commit user=ann +id=a +amount=5 -> Unavailable no node that may decide…
 	`)
 }
 
