@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/onenode"
@@ -437,6 +439,38 @@ func TestKuadrantErrors(t *testing.T) {
 		0s Commit user=ann | =x +amount=1 -> InvalidArgument descriptors[1].entries[0].key: empty
 		0s CheckRateLimit user=ann -> ok: ok 100/HOUR left=100 reset=0s
 	`)
+}
+
+// TestKuadrantOddText: a value that is not UTF-8 is counted, as Envoy's are, and what is no message is an error.
+func TestKuadrantOddText(t *testing.T) {
+	k := openKuadrant(t, tokens, nil)
+	data, err := proto.Marshal(parseRequest(t, "user=XX"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = append(data, 0x18, 100) // amount
+	for _, c := range []struct {
+		data []byte
+		want string
+	}{
+		{bytes.ReplaceAll(data, []byte("XX"), []byte("\xff\xfe")), "OK with an ID"},
+		{bytes.ReplaceAll(data, []byte("XX"), []byte("\xff\xfe")), "OVER_LIMIT"},
+		{bytes.ReplaceAll(data, []byte("XX"), []byte("\xff\xfd")), "OK with an ID"},
+		{[]byte{0x12, 0x01, 0x0a}, "InvalidArgument"}, // a descriptor that ends too early
+	} {
+		var raw emptypb.Empty
+		raw.ProtoReflect().SetUnknown(c.data)
+		res := dynamicpb.NewMessage(k.file.Messages().ByName("ReserveResponse"))
+		got := ""
+		if err := k.conn.Invoke(t.Context(), ReserveMethod, &raw, res); err != nil {
+			got = status.Code(err).String()
+		} else {
+			got = k.show(res, "a")
+		}
+		if got != c.want {
+			t.Errorf("%q: %s, want %s", c.data, got, c.want)
+		}
+	}
 }
 
 // TestKuadrantAccess: each call needs the permission for what it does, and a reservation that for its own domain.
