@@ -19,12 +19,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/envoy"
 )
 
 const (
@@ -168,6 +170,16 @@ func attempts() (list []attempt) {
 			_, err := ratelimitv3.NewRateLimitServiceClient(s.conn).ShouldRateLimit(s.with(a),
 				&ratelimitv3.RateLimitRequest{Domain: "a", Descriptors: []*commonv3.RateLimitDescriptor{d}})
 			return s.byCode(err)
+		})
+	}
+	for method, verb := range map[string]string{
+		envoy.CheckRateLimitMethod: "read", envoy.ReportMethod: "charge", envoy.ReserveMethod: "check", envoy.CommitMethod: "charge",
+	} {
+		add("Kuadrant "+method, verb, func(s *outsider, a []string) string {
+			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "u"}}}
+			// The fields of a ReserveRequest have the same numbers, and those of a CommitRequest but the last ones.
+			req := &ratelimitv3.RateLimitRequest{Domain: "a", Descriptors: []*commonv3.RateLimitDescriptor{d}, HitsAddend: 1}
+			return s.byCode(s.conn.Invoke(s.with(a), method, req, new(emptypb.Empty)))
 		})
 	}
 	for _, g := range []struct {

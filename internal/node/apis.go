@@ -107,7 +107,11 @@ func (n *Node) openGRPC() (err error) {
 // otherMethods are those of the gRPC port beside sluice.v1. Under overload Envoy's checks are decided by their rules' on_failure, since
 // Envoy may let rejected ones pass. Load balancers call gubernator's health methods.
 var otherMethods = map[string]grpcapi.Method{
-	envoy.Method: {API: limiter.EnvoyAPI},
+	envoy.Method:                                 {API: limiter.EnvoyAPI},
+	envoy.CheckRateLimitMethod:                   {API: limiter.EnvoyAPI},
+	envoy.ReportMethod:                           {API: limiter.EnvoyAPI},
+	envoy.ReserveMethod:                          {API: limiter.EnvoyAPI},
+	envoy.CommitMethod:                           {API: limiter.EnvoyAPI},
 	gubernatorv1.V1_GetRateLimits_FullMethodName: {API: limiter.GubernatorAPI, Shed: true},
 	gubernatorv1.V1_HealthCheck_FullMethodName:   {API: limiter.GubernatorAPI, Public: true},
 	gubernatorv1.V1_LiveCheck_FullMethodName:     {API: limiter.GubernatorAPI, Public: true},

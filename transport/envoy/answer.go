@@ -30,13 +30,13 @@ func over(r *limiter.Result) bool {
 	return limited(r) && !r.Allowed && (r.Rule == nil || !r.Rule.Shadow)
 }
 
-// exceeded reports whether the request is over: a descriptor that is not in quota mode is, or all that are in it. One that
-// failed is not over.
+// exceeded reports whether the request is over: a descriptor that is not in quota mode is, or all that are in it. In an
+// all-or-nothing batch one of any is enough. One that failed is not over.
 func exceeded(b *limiter.Batch) bool {
 	quotas, left := false, false
 	for i := range b.Results {
 		r := &b.Results[i]
-		if r.Rule != nil && r.Rule.Quota && r.Limits != nil {
+		if r.Rule != nil && r.Rule.Quota && r.Limits != nil && !b.AllOrNothing {
 			quotas, left = true, left || !over(r)
 		} else if over(r) {
 			return true

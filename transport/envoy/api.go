@@ -1,6 +1,6 @@
 // Package envoy is the API for Envoy: its rate limit service
 // envoy.service.ratelimit.v3.RateLimitService on a *grpc.Server that the caller makes and
-// serves, in Envoy's own published types.
+// serves, in Envoy's own published types, and beside it that of Kuadrant, kuadrant.service.ratelimit.v1.RateLimitService.
 //
 // It translates requests and responses and decides the overall code; the limiter.Service matches rules and decides checks.
 // docs/use/envoy.md is its reference and lists the differences from envoyproxy/ratelimit. It starts no goroutine.
@@ -75,9 +75,38 @@ func New(c Config) (*API, error) {
 // descriptor then; InvalidArgument names the field. A leaving node still responds: gRPC's GOAWAY sends Envoy to another, and
 // an error might let the request pass.
 func (a *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return a.decide(ctx, req, spends)
+}
+
+// decide decides req, and charges its hits.
+func (a *API) decide(ctx context.Context, req *ratelimitv3.RateLimitRequest, hits hitsOf) (*ratelimitv3.RateLimitResponse, error) {
+	b, err := a.enter(ctx, req, hits)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Release()
+	a.ask(b, req, hits)
+	err = a.config.Limiter.Check(ctx, b)
+	var refunds []int
+	if a.config.AllOrNothing {
+		refunds = readRefunds(b, req, hits)
+	}
+	if err := failure(b, err); err != nil {
+		return nil, err
+	}
+	settleUndecided(b, req, hits)
+	denied := exceeded(b)
+	if len(refunds) > 0 && !denied {
+		a.refund(ctx, b, req, hits, refunds)
+	}
+	return a.answer(b, req, denied), nil
+}
+
+// enter admits a call of req, and returns its empty batch, which must be released.
+func (a *API) enter(ctx context.Context, req *ratelimitv3.RateLimitRequest, hits hitsOf) (*limiter.Batch, error) {
 	pass, rejected := a.config.Guard.Call(ctx, limiter.EnvoyAPI)
 	if rejected == nil {
-		rejected = may(&pass, req)
+		rejected = may(&pass, req, hits)
 	}
 	if rejected != nil {
 		return nil, errorOf(rejected, "")
@@ -86,39 +115,27 @@ func (a *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitReq
 		return nil, errorOf(f, f.Field)
 	}
 	b := limiter.NewBatch()
-	defer b.Release()
-	b.API, b.Busy, b.Account = limiter.EnvoyAPI, !a.config.Admit(), pass.Account()
-	if a.config.Tracing {
-		b.Traceparent = transport.Traceparent(ctx)
+	b.API, b.Busy, b.Account, b.OneRequest = limiter.EnvoyAPI, !a.config.Admit(), pass.Account(), true
+	b.Traceparent = a.traceparent(ctx)
+	return b, nil
+}
+
+// traceparent is the caller's, if it is read.
+func (a *API) traceparent(ctx context.Context) string {
+	if !a.config.Tracing {
+		return ""
 	}
-	a.ask(b, req)
-	// An error of the call is in each result too.
-	if err := a.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
-	var refunds []int
-	if a.config.AllOrNothing {
-		refunds = readRefunds(b, req)
-	}
-	if err := failure(b); err != nil {
-		return nil, err
-	}
-	settleUndecided(b, req)
-	denied := exceeded(b)
-	if len(refunds) > 0 && !denied {
-		a.refund(ctx, b, req, refunds)
-	}
-	return a.answer(b, req, denied), nil
+	return transport.Traceparent(ctx)
 }
 
 // may returns why the caller may not make req, or nil. One descriptor that is not granted rejects the request, before
 // anything is charged.
-func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
+func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest, hits hitsOf) *limiter.Error {
 	if pass.Open() {
 		return nil
 	}
 	for i := range req.GetDescriptors() {
-		verb, _ := spends(req, i)
+		verb, _ := hits(req, i)
 		if rejected := pass.May(access.VerbOf(verb), req.GetDomain()); rejected != nil {
 			return rejected
 		}
@@ -127,10 +144,10 @@ func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
 }
 
 // readRefunds returns the places of the refunds in b, an all-or-nothing batch, which has only read them: they are never over.
-func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []int) {
+func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, hits hitsOf) (places []int) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if verb, _ := spends(req, i); verb == bucket.Refund && limited(r) {
+		if verb, _ := hits(req, i); verb == bucket.Refund && limited(r) {
 			r.Allowed, r.RetryAfter = true, 0
 			places = append(places, i)
 		}
@@ -139,12 +156,12 @@ func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []
 }
 
 // refund refunds the descriptors at places, once the rest of req has been admitted, and replaces their results.
-func (a *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
+func (a *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, hits hitsOf, places []int) {
 	back := limiter.NewBatch()
 	defer back.Release()
 	back.API, back.Traceparent = limiter.EnvoyAPI, b.Traceparent
 	for _, i := range places {
-		add(back, req, i)
+		add(back, req, i, hits)
 	}
 	// An error of the call is in each result too.
 	_ = a.config.Limiter.Check(ctx, back)
@@ -159,10 +176,10 @@ const undecidedRetry = time.Second
 // settleUndecided decides descriptors with an error, each by itself: an error of the call makes Envoy pass the request under
 // failure_mode_deny: false, so one bad descriptor must not cause one. Rules with on_failure: open or in shadow mode admit.
 // Other rules deny, and so do limits of descriptors and invalid descriptors. Refunds that failed stay undecided.
-func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
+func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, hits hitsOf) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if verb, _ := spends(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != limiter.Invalid {
+		if verb, _ := hits(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != limiter.Invalid {
 			continue
 		}
 		r.Err = nil
@@ -175,22 +192,29 @@ func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 }
 
 // failure returns the error of the call where no descriptor has a decision, and no limit applies to any: invalid ones go
-// before undecided ones.
-func failure(b *limiter.Batch) error {
-	var first *limiter.Error
+// before undecided ones. An err of the limiter is in each result too, unless there are none.
+func failure(b *limiter.Batch, err error) error {
+	if err != nil && len(b.Results) != len(b.Checks) {
+		return status.Error(codes.Internal, err.Error())
+	}
 	at := 0
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err == nil || r.Limits != nil {
 			return nil
 		}
-		if first == nil || r.Err.Code < first.Code {
-			first, at = r.Err, i
+		if r.Err.Code < b.Results[at].Err.Code {
+			at = i
 		}
 	}
-	path := first.Field
+	return errorAt(b.Results[at].Err, at)
+}
+
+// errorAt returns e, about descriptor i, as a gRPC status.
+func errorAt(e *limiter.Error, i int) error {
+	path := e.Field
 	if path != "domain" { // which is the request's
-		path = strings.TrimSuffix(fmt.Sprintf("descriptors[%d].%s", at, path), ".")
+		path = strings.TrimSuffix(fmt.Sprintf("descriptors[%d].%s", i, path), ".")
 	}
-	return errorOf(first, path)
+	return errorOf(e, path)
 }

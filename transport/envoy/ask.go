@@ -50,25 +50,25 @@ func textError(field, s string) *limiter.Error {
 }
 
 // ask fills b with the checks of req, one per descriptor in order. That of an invalid descriptor has an Err.
-func (a *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
-	b.OneRequest, b.AllOrNothing = true, a.config.AllOrNothing
+func (a *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, hits hitsOf) {
+	b.AllOrNothing = a.config.AllOrNothing
 	for i := range req.GetDescriptors() {
-		c := add(b, req, i)
+		c := add(b, req, i, hits)
 		if !a.config.AllOrNothing {
 			continue
 		}
 		c.Drain = false
-		switch c.Verb {
-		case bucket.Read: // a check of cost 0: its denial fails the batch
+		switch {
+		case c.Verb == bucket.Read && c.Cost == 0: // a check of cost 0: its denial fails the batch
 			c.Verb = bucket.Check
-		case bucket.Refund: // API.refund charges it afterwards
+		case c.Verb == bucket.Refund: // API.refund charges it afterwards
 			c.Verb, c.Cost = bucket.Read, 0
 		}
 	}
 }
 
 // add adds the check of descriptor i, charged by itself.
-func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int) *limiter.Check {
+func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int, hits hitsOf) *limiter.Check {
 	d := req.GetDescriptors()[i]
 	c := b.Add()
 	c.Domain = req.GetDomain()
@@ -77,7 +77,7 @@ func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int) *limiter.Ch
 		c.Descriptor = c.Descriptor[:0]
 		return c
 	}
-	c.Verb, c.Cost = spends(req, i)
+	c.Verb, c.Cost = hits(req, i)
 	c.NoDelay = true // Envoy does not hold requests back
 	// Of several hits some may still have been admitted. Envoy reports hits that have happened already in the same way, so
 	// the next request must not get what remains.
@@ -106,7 +106,10 @@ func read(d *commonv3.RateLimitDescriptor, c *limiter.Check) *limiter.Error {
 	return e
 }
 
-// spends returns the verb and the cost of descriptor i of req.
+// hitsOf returns the verb and the cost of descriptor i of req.
+type hitsOf func(req *ratelimitv3.RateLimitRequest, i int) (bucket.Verb, int64)
+
+// spends is the hitsOf of ShouldRateLimit.
 func spends(req *ratelimitv3.RateLimitRequest, i int) (bucket.Verb, int64) {
 	d := req.GetDescriptors()[i]
 	hits := uint64(cmp.Or(req.GetHitsAddend(), 1))

@@ -30,8 +30,8 @@ func FuzzShouldRateLimit(f *testing.F) {
 		f.Add(data, true)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, together bool) {
-		req, err := decode(data)
-		if err != nil {
+		req := newRequest()
+		if err := decode(data, req); err != nil {
 			if proto.Unmarshal(data, new(ratelimitv3.RateLimitRequest)) == nil {
 				t.Fatalf("what the generated type reads is not read: %v", err)
 			}

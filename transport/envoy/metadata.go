@@ -3,7 +3,7 @@ package envoy
 import (
 	"context"
 	"fmt"
-	"slices"
+	"path"
 	"unicode/utf8"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -97,52 +97,55 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// Register adds envoy.service.ratelimit.v3.RateLimitService to g, which must not serve yet.
+// Register adds the services of Envoy and Kuadrant to g, which must not serve yet.
 func (a *API) Register(g grpc.ServiceRegistrar) {
 	desc := ratelimitv3.RateLimitService_ServiceDesc
-	desc.Methods = slices.Clone(desc.Methods)
-	desc.Methods[0].Handler = handle
+	desc.Methods = []grpc.MethodDesc{method(Method, newRequest, (*API).ShouldRateLimit)}
 	g.RegisterService(&desc, a)
+	g.RegisterService(&kuadrantDesc, a)
 }
 
-// handle is the generated handler of ShouldRateLimit, except that it accepts texts that are not UTF-8: Envoy copies headers
-// into descriptors, and an error would let the request pass.
-func handle(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	var raw emptypb.Empty // keeps every field as bytes
-	if err := dec(&raw); err != nil {
-		return nil, err
+func newRequest() *ratelimitv3.RateLimitRequest { return new(ratelimitv3.RateLimitRequest) }
+
+// method returns the method with that full name. Its handler is as generated ones are, except that it accepts values of
+// descriptors that are not UTF-8: Envoy copies headers into descriptors, and an error would let the request pass.
+func method[Req, Res proto.Message](name string, empty func() Req, serve func(*API, context.Context, Req) (Res, error)) grpc.MethodDesc {
+	handler := func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		var raw emptypb.Empty // keeps every field as bytes
+		if err := dec(&raw); err != nil {
+			return nil, err
+		}
+		req := empty()
+		if err := decode(raw.ProtoReflect().GetUnknown(), req); err != nil {
+			return nil, status.Error(codes.InvalidArgument, "the request cannot be read: "+err.Error())
+		}
+		if interceptor == nil {
+			return serve(srv.(*API), ctx, req)
+		}
+		info := &grpc.UnaryServerInfo{Server: srv, FullMethod: name}
+		return interceptor(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+			return serve(srv.(*API), ctx, req.(Req))
+		})
 	}
-	req, err := decode(raw.ProtoReflect().GetUnknown())
-	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, "the request cannot be read: "+err.Error())
-	}
-	api := srv.(ratelimitv3.RateLimitServiceServer)
-	if interceptor == nil {
-		return api.ShouldRateLimit(ctx, req)
-	}
-	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: Method}
-	return interceptor(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-		return api.ShouldRateLimit(ctx, req.(*ratelimitv3.RateLimitRequest))
-	})
+	return grpc.MethodDesc{MethodName: path.Base(name), Handler: handler}
 }
 
-// Field numbers of RateLimitRequest, RateLimitDescriptor and its Entry.
+// Field numbers of all requests, RateLimitDescriptor and its Entry.
 const requestDescriptors, descriptorEntries, entryValue = 2, 1, 2
 
-// decode reads a RateLimitRequest. Values that are not UTF-8 are shortened.
-func decode(data []byte) (*ratelimitv3.RateLimitRequest, error) {
-	req := new(ratelimitv3.RateLimitRequest)
+// decode reads a request. Values that are not UTF-8 are shortened.
+func decode(data []byte, req proto.Message) error {
 	err := proto.Unmarshal(data, req)
 	if err != nil && proto.Unmarshal(mend(data, requestDescriptors, descriptorEntries, entryValue), req) == nil {
-		return req, nil
+		return nil
 	}
-	return req, err
+	return err
 }
 
 // mend returns a message with every text at the path of fields that is not UTF-8 shortened. A part that cannot be read stays
 // unchanged.
-func mend(data []byte, path ...protowire.Number) []byte {
-	if len(path) == 0 {
+func mend(data []byte, fields ...protowire.Number) []byte {
+	if len(fields) == 0 {
 		if utf8.Valid(data) {
 			return data
 		}
@@ -154,9 +157,9 @@ func mend(data []byte, path ...protowire.Number) []byte {
 		if n < 0 {
 			return append(out, data...)
 		}
-		if num == path[0] && typ == protowire.BytesType {
+		if num == fields[0] && typ == protowire.BytesType {
 			value, _ := protowire.ConsumeBytes(data[protowire.SizeTag(num):])
-			out = protowire.AppendBytes(protowire.AppendTag(out, num, typ), mend(value, path[1:]...))
+			out = protowire.AppendBytes(protowire.AppendTag(out, num, typ), mend(value, fields[1:]...))
 		} else {
 			out = append(out, data[:n]...)
 		}
