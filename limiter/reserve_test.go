@@ -143,11 +143,11 @@ func TestReserveBudgets(t *testing.T) {
 // TestReserveAllOrNone: if one budget denies or does not answer, nothing of the others is reserved.
 func TestReserveAllOrNone(t *testing.T) {
 	b := newBudgets(t)
-	x, results, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann", "user=ann")
+	x, _, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann", "user=ann")
 	if err != nil || x.Units != 50 {
 		t.Fatalf("%+v, %v", x, err) // one budget twice is one reservation
 	}
-	x, results, err = b.reserve(ReserveRequest{Units: 51}, "", "team=red", "user=ann")
+	x, results, err := b.reserve(ReserveRequest{Units: 51}, "", "team=red", "user=ann")
 	if err != nil || x != (Reservation{}) || results[0].Verdict() != DeniedByOthers || results[1].Verdict() != Denied || results[1].RetryAfter == 0 {
 		t.Errorf("%+v, %+v, %v", x, results, err)
 	}

@@ -40,6 +40,8 @@ type outsider struct {
 	t    *testing.T
 	node *running
 	conn *grpc.ClientConn
+	// reservation is one that is known and cannot be spent.
+	reservation string
 }
 
 func newOutsider(t *testing.T, n *running) *outsider {
@@ -48,7 +50,7 @@ func newOutsider(t *testing.T, n *running) *outsider {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &outsider{t, n, conn}
+	return &outsider{t: t, node: n, conn: conn}
 }
 
 // with returns the context of a call that shows these values of Authorization.
@@ -126,6 +128,26 @@ func checksOf(domain string, verb sluicev1.Verb) []*sluicev1.Check {
 
 func gubernatorOf(name string, hits int64, behavior gubernatorv1.Behavior) *gubernatorv1.RateLimitReq {
 	return &gubernatorv1.RateLimitReq{Name: name, UniqueKey: "u", Hits: hits, Limit: 100, Duration: 3_600_000, Behavior: behavior}
+}
+
+func reserve(c sluicev1.RateLimitServiceClient, ctx context.Context, _ string) error {
+	units := int64(1)
+	_, err := c.Reserve(ctx, &sluicev1.ReserveRequest{Checks: checksOf("a", 0), Units: &units})
+	return err
+}
+
+// settled returns a reservation that was settled.
+func (s *outsider) settled(authorization string) string {
+	s.t.Helper()
+	c, units := sluicev1.NewRateLimitServiceClient(s.conn), int64(1)
+	res, err := c.Reserve(s.with([]string{authorization}), &sluicev1.ReserveRequest{Checks: checksOf("a", 0), Units: &units})
+	if err == nil {
+		_, err = c.Settle(s.with([]string{authorization}), &sluicev1.SettleRequest{Reservation: res.GetReservation()})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res.GetReservation()
 }
 
 // attempts are all that the APIs let anybody do.
@@ -244,6 +266,32 @@ func attempts() (list []attempt) {
 		outcome, _ := s.http("Authorization", "POST", "/console/api/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
+	about := func(name, verb, body string, do func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error) {
+		add("gRPC "+name, verb, func(s *outsider, a []string) string {
+			return s.byCode(do(sluicev1.NewRateLimitServiceClient(s.conn), s.with(a), s.reservation))
+		})
+		add("HTTP "+name, verb, func(s *outsider, a []string) string {
+			outcome, _ := s.http("Authorization", "POST", "/v1/"+strings.ToLower(name), strings.ReplaceAll(body, "ID", s.reservation), a)
+			return outcome
+		})
+	}
+	about("Reserve", "check", `{"checks":[{"domain":"a","descriptor":[{"key":"user","value":"u"}]}],"units":1}`, reserve)
+	about("Spend", "check", `{"reservation":"ID","units":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
+		_, err := c.Spend(ctx, &sluicev1.SpendRequest{Reservation: id, Units: 1})
+		return err
+	})
+	about("Extend", "check", `{"reservation":"ID","more":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
+		_, err := c.Extend(ctx, &sluicev1.ExtendRequest{Reservation: id, More: 1})
+		return err
+	})
+	about("Settle", "check", `{"reservation":"ID","actual":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
+		_, err := c.Settle(ctx, &sluicev1.SettleRequest{Reservation: id, Actual: 1})
+		return err
+	})
+	about("Held", "read", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, _ string) error {
+		_, err := c.Held(ctx, &sluicev1.HeldRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
+		return err
+	})
 	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewRateLimitServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
 		return s.byCode(err)
@@ -326,6 +374,7 @@ func TestEveryAPIAsks(t *testing.T) {
 	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
+	s.reservation = s.settled("Bearer " + tokens["check"])
 	left := func() (out []int64) {
 		res, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with([]string{"Bearer " + tokens["read-of-all"]}),
 			&sluicev1.CheckRequest{Checks: checksOf("a", sluicev1.Verb_VERB_READ)})
