@@ -20,11 +20,12 @@ const (
 	Refund
 	// Reset forgets the counter.
 	Reset
-	// Reserve, Extend, Spend and Settle are about a Reservation; see there.
+	// Reserve, Extend, Spend, Settle and Cancel are about a Reservation; see there.
 	Reserve
 	Extend
 	Spend
 	Settle
+	Cancel
 )
 
 // Never is the RetryAfter of a cost that the limits can never admit.
@@ -54,7 +55,7 @@ type Request struct {
 	// DenyLost: if the shard's counters are lost (see SetLost), a Check, Read or Reserve treats everything as spent that may have
 	// been.
 	DenyLost bool
-	// Reservation is what Reserve, Extend, Spend and Settle are about, else nil.
+	// Reservation is what Reserve, Extend, Spend, Settle and Cancel are about, else nil.
 	Reservation *Reservation
 }
 
@@ -84,7 +85,7 @@ type Decision struct {
 func (r *Request) normal() (Verb, int64) {
 	verb, cost := r.Verb, r.Cost
 	switch {
-	case verb > Settle, verb == Check && cost <= 0:
+	case verb > Cancel, verb == Check && cost <= 0:
 		verb = Read
 	case verb == Reset || verb == Read || cost > 0:
 	default: // charge or refund of nothing
@@ -94,7 +95,7 @@ func (r *Request) normal() (Verb, int64) {
 }
 
 // status is the verb of a request that changes nothing and cannot be denied.
-const status = Settle + 1
+const status = Cancel + 1
 
 // The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
 

@@ -9,16 +9,19 @@ import (
 //
 //   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
 //     margins. It is repeatable: with the ID of an open reservation it answers what that has.
+//
 //   - Spend charges Cost of the units, if so many are left.
+//
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
+//
 //   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //
-// A Reserve of several keys that fails for one of them is canceled for the others. Request.Once names the attempt, and a Settle with it
-// cancels what that attempt has got, or may still get: others with the same ID may reserve anew. What another attempt has got too
-// stays, and is released at its deadline.
+//   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
+//     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
+//     stays, and is released at its deadline.
 //
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
 //
@@ -83,7 +86,7 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
 	attempt := attemptOf(r.Once)
 	switch {
-	case r.Verb == Settle && attempt != 0:
+	case r.Verb == Cancel:
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)

@@ -393,7 +393,7 @@ func decidable(rec *check.Record) bool {
 	case rec.Return:
 		return rec.Want >= 0
 	case r.Reservation != nil:
-		return r.Verb >= bucket.Reserve && r.Verb <= bucket.Settle && (r.Limits != nil || r.Verb != bucket.Reserve) &&
+		return r.Verb >= bucket.Reserve && r.Verb <= bucket.Cancel && (r.Limits != nil || r.Verb != bucket.Reserve) &&
 			(r.Cost >= 0 || r.Verb == bucket.Extend) && !rec.Grant && !rec.Undoable && !rec.Many()
 	case r.Verb > bucket.Reset || r.Cost < 0 || r.Limits == nil || rec.Times < 0:
 		return false

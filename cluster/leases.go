@@ -208,7 +208,7 @@ func noneInvalidates(b *check.Batch) bool {
 
 // invalidates reports whether v can make a denied check admissible.
 func invalidates(v bucket.Verb) bool {
-	return v == bucket.Refund || v == bucket.Reset || v == bucket.Settle
+	return v == bucket.Refund || v == bucket.Reset || v == bucket.Settle || v == bucket.Cancel
 }
 
 // cacheDenial caches reply to r, which was sent at sent, if it is a denial that may be cached. fresh: r's denials may not.

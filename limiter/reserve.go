@@ -131,7 +131,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	}
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
-		l.settleAll(ctx, b)
+		l.cancel(ctx, b)
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: "the names of the domains are too long in all; use shorter ones"})
 	}
 	return Reservation{id, x.units, x.ttl}, nil
@@ -196,7 +196,7 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 	return &d
 }
 
-// complete makes all reservations of b as small as the smallest, or settles them with nothing if one was denied.
+// complete makes all reservations of b as small as the smallest, or cancels them if one was denied.
 func (l *Limiter) complete(ctx context.Context, b *Batch) {
 	x := b.reserving
 	for j, i := range b.places {
@@ -208,7 +208,7 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
 			fallthrough
 		case r.Err != nil, !r.Allowed && !r.shadow():
-			l.settleAll(ctx, b)
+			l.cancel(ctx, b)
 			return
 		case got.Units > 0 && (x.units == 0 || got.Units < x.units):
 			x.units = got.Units
@@ -226,10 +226,10 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 	l.decideDetached(ctx, smaller)
 }
 
-// settleAll settles what Reserve has got, or may have got, for b with nothing.
-func (l *Limiter) settleAll(ctx context.Context, b *Batch) {
+// cancel gives back what Reserve has got, or may still get, for b.
+func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 	b.reserving.units = 0
-	l.decideDetached(ctx, l.about(b, bucket.Settle))
+	l.decideDetached(ctx, l.about(b, bucket.Cancel))
 }
 
 // about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest.
