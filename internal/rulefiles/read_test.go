@@ -158,7 +158,7 @@ func TestExamplesLoad(t *testing.T) {
 	if err != nil || len(skipped) > 0 {
 		t.Fatalf("skipped %v, error %v", skipped, err)
 	}
-	if got := strings.Join(set.Domains(), " "); got != "api auth messaging payments search social" {
+	if got := strings.Join(set.Domains(), " "); got != "api auth llm messaging payments search social" {
 		t.Errorf("domains %s", got)
 	}
 }
