@@ -172,6 +172,7 @@ type Limiter struct {
 
 	calls    atomic.Uint64
 	results  counts
+	reserved reservationCounts
 	failures [codes]atomic.Uint64
 	latency  [APIs]timing.Histogram
 }

@@ -127,8 +127,11 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, err
 	}
 	if x.units == 0 {
+		l.reserved.denied.Add(1)
 		return Reservation{}, nil
 	}
+	l.reserved.made.Add(1)
+	l.reserved.reserved.Add(uint64(x.units))
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
 		l.cancel(ctx, b)
@@ -259,7 +262,7 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 	}
 }
 
-// askCells returns the decisions of verb in all counters of a reservation.
+// askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
 func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
 	l.calls.Add(1)
 	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
@@ -274,15 +277,22 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}}
 	}
 	l.config.Decider.Decide(ctx, b)
+	known := new(check.Batch)
 	for i := range b.Answers {
 		if err := b.Answers[i].Err; err != nil {
 			return nil, l.reject(errorOf(err))
 		}
-		if b.Requests[i].Reservation.Reserved.Unknown {
-			return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counter was lost; reserve anew"})
+		if !b.Requests[i].Reservation.Reserved.Unknown {
+			known.Requests, known.Answers = append(known.Requests, b.Requests[i]), append(known.Answers, b.Answers[i])
 		}
 	}
-	return b, nil
+	if len(known.Requests) == 0 {
+		if verb == bucket.Settle {
+			l.reserved.unknown.Add(1)
+		}
+		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counters were lost; reserve anew"})
+	}
+	return known, nil
 }
 
 // Spend implements Service.
@@ -335,14 +345,13 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 		return Extended{}, e
 	}
 	x := Extended{Allowed: true, Units: math.MaxInt64, ExpiresAfter: math.MaxInt64}
-	had := new(ticket)
-	*had = *t
-	had.cells = nil
+	had := &ticket{id: t.id, most: t.most}
 	for i := range b.Answers {
 		a, got := &b.Answers[i], &b.Requests[i].Reservation.Reserved
 		units := got.Units
 		if a.Allowed {
-			had.cells = append(had.cells, t.cells[i])
+			q := &b.Requests[i]
+			had.cells = append(had.cells, cell{key: q.Key, sync: q.Sync, unreplicated: q.Unreplicated})
 			units -= more
 		}
 		x.Allowed, x.RetryAfter = x.Allowed && a.Allowed, max(x.RetryAfter, a.RetryAfter)
@@ -375,6 +384,7 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 		s.Charged, s.Returned = max(s.Charged, got.Units), max(s.Returned, got.Returned)
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
+	l.reserved.ended(&s)
 	return s, nil
 }
 

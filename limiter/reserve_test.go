@@ -293,3 +293,37 @@ func TestReserveRejects(t *testing.T) {
 	}
 	b.wants("only one", 95, 1000)
 }
+
+// TestReserveLost: what is known of a reservation is settled where a counter of it is lost, and counted.
+func TestReserveLost(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	x, _, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "team=blue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket, e := b.ticketOf(x.ID)
+	if e != nil {
+		t.Fatal(e)
+	}
+	lost := ticket.cells[1].key.Shard(3)
+	if ticket.cells[0].key.Shard(3) == lost {
+		t.Fatal("both counters are in one shard; take another secret")
+	}
+	b.table.DropShard(lost)
+	if s, err := b.Spend(ctx, Call{}, x.ID, 3); err != nil || s != (Spent{true, 7}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 4, Returned: 3}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	b.wants("one is lost", 93, 1000)
+	b.table.DropShard(ticket.cells[0].key.Shard(3))
+	if _, err := b.Settle(ctx, Call{}, x.ID, 4); codeOf(err) != NotFound {
+		t.Error(err)
+	}
+	b.reserve(ReserveRequest{Units: 60, Least: 60}, "", "user=ann", "team=blue")
+	b.reserve(ReserveRequest{Units: 60}, "", "user=ann", "team=blue")
+	if got, want := b.Stats().Reservations, (ReservationStats{Made: 2, Denied: 1, Settled: 1, Unknown: 1, Reserved: 70, Charged: 4}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

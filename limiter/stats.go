@@ -28,9 +28,45 @@ type Stats struct {
 	Descriptors []RuleStats
 	// Pools are those of the rules in force, sorted by domain and name.
 	Pools []PoolStats
+	// Reservations are counts of reservations through this node.
+	Reservations ReservationStats
 	// Latency is that of decided calls of Check, APIs the same for each API.
 	Latency timing.Snapshot
 	APIs    []APILatency
+}
+
+// ReservationStats counts reservations by what was asked of this node. Unknown are settlements of reservations that no owner knows any
+// more. Reserved and Charged are units of each check.
+type ReservationStats struct {
+	Made, Denied                     uint64
+	Settled, Late, Repeated, Unknown uint64
+	Reserved, Charged                uint64
+}
+
+// reservationCounts is a ReservationStats for concurrent use.
+type reservationCounts struct {
+	made, denied, settled, late, repeated, unknown, reserved, charged atomic.Uint64
+}
+
+// ended counts a settlement.
+func (c *reservationCounts) ended(s *Settlement) {
+	switch {
+	case s.Repeated:
+		c.repeated.Add(1)
+		return
+	case s.Late:
+		c.late.Add(1)
+	default:
+		c.settled.Add(1)
+	}
+	c.charged.Add(uint64(s.Charged))
+}
+
+func (c *reservationCounts) stats() ReservationStats {
+	return ReservationStats{
+		Made: c.made.Load(), Denied: c.denied.Load(), Settled: c.settled.Load(), Late: c.late.Load(), Repeated: c.repeated.Load(),
+		Unknown: c.unknown.Load(), Reserved: c.reserved.Load(), Charged: c.charged.Load(),
+	}
 }
 
 // RuleStats are the counts of one rule or descriptor.
@@ -109,6 +145,7 @@ func (l *Limiter) Stats() Stats {
 		Calls: l.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
 		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(active.unmatched)),
 		Rules: statsOf(active.counts.byName), Descriptors: active.descriptors.snapshot(), Pools: active.poolStats(l.config.Clock()),
+		Reservations: l.reserved.stats(),
 	}
 	st.APIs, st.Latency = l.apiLatencies()
 	for _, c := range checkCodes {

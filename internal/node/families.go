@@ -69,6 +69,13 @@ func (m *scrape) checkMetrics(s *snapshot) {
 	}
 	m.counters("sluice_checks_total", "Checks by result.", "result")
 	m.by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
+	r := &s.service.Reservations
+	m.counters("sluice_reservations_total", "Reservations by result.", "result")
+	m.by("reserved", r.Made, "denied", r.Denied)
+	m.counters("sluice_settlements_total", "Settlements of reservations by result; unknown ones changed nothing.", "result")
+	m.by("settled", r.Settled, "late", r.Late, "repeated", r.Repeated, "unknown", r.Unknown)
+	m.counters("sluice_reservation_units_total", "Units of each check that were reserved, and that were charged by settlements.", "units")
+	m.by("reserved", r.Reserved, "charged", r.Charged)
 	m.counters("sluice_check_errors_total", "Checks without a decision, by reason.", "code")
 	for code := limiter.Invalid; code.String() != limiter.Code(0).String(); code++ {
 		m.sample(float64(s.service.Errors[code]), code.String())
