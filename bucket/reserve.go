@@ -1,24 +1,18 @@
 package bucket
 
-import (
-	"time"
-)
+import "time"
 
 // Reservation is units that are set aside for a caller until a deadline. Until they are settled they count in every limit of the
 // key: a window that begins meanwhile has them too, and the units that are charged count in the window of the settlement.
 //
 //   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
 //     margins. It is repeatable: with the ID of an open reservation it answers what that has.
-//
 //   - Spend charges Cost of the units, if so many are left.
-//
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
-//
 //   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
 //     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
-//
 //   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
 //     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
 //     stays, and is released at its deadline.
