@@ -95,7 +95,7 @@ func TestRulesCommands(t *testing.T) {
 	}{
 		{"sound", []string{"rules", "check", dir}, 0, "1 rules: valid", ""},
 		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
-		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n6 files called *_test.yaml, for sluice rules test\n6 domains", ""},
+		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n7 files called *_test.yaml, for sluice rules test\n7 domains", ""},
 		{"nothing to read", []string{"rules", "check", skipped}, 1, "", "not read: " + filepath.Join(skipped, "rules.conf") + ": "},
 		{"invalid", []string{"rules", "check", bad}, 1, "", "rules.yaml:4"},
 		{"missing", []string{"rules", "check", filepath.Join(dir, "none")}, 1, "", "none"},
