@@ -326,7 +326,7 @@ func TestRequestFields(t *testing.T) {
 		code   sluicev1.ErrorCode
 		field  string
 	}{
-		"a feature that it lacks": {func(r *sluicev1.CheckRequest) { r.Requires = []string{"reservations"} }, sluicev1.ErrorCode_ERROR_CODE_UNSUPPORTED, "requires"},
+		"a feature that it lacks": {func(r *sluicev1.CheckRequest) { r.Requires = []string{"regions"} }, sluicev1.ErrorCode_ERROR_CODE_UNSUPPORTED, "requires"},
 		"a negative time":         {func(r *sluicev1.CheckRequest) { r.TimeoutNs = -1 }, sluicev1.ErrorCode_ERROR_CODE_INVALID, "timeout_ns"},
 	} {
 		if e := send(c.change).GetError(); e.GetCode() != c.code || e.GetField() != c.field {
@@ -334,7 +334,7 @@ func TestRequestFields(t *testing.T) {
 		}
 	}
 	unsupported := request(user("x"))
-	unsupported.Requires = []string{"reservations"}
+	unsupported.Requires = []string{"regions"}
 	if _, err := d.client.Check(t.Context(), unsupported); status.Code(err) != codes.Unimplemented {
 		t.Errorf("a call: %v", err)
 	}
