@@ -117,7 +117,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
 	}
-	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()}
+	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
 	for i := range b.Checks {
 		b.Checks[i].Verb, b.Checks[i].Cost = bucket.Reserve, r.Units
@@ -268,7 +268,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
-		once = max(1, rand.Uint64())
+		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
 	for i, c := range t.cells {
 		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
