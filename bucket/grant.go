@@ -38,7 +38,7 @@ const (
 type Grant struct {
 	// ID identifies the grant for Return. It is unique in its table.
 	ID uint64
-	// Units may be spent from now on, by cost, and are already charged to every limit. 0: nothing can be granted now.
+	// Units may be spent from now on, by cost, and are held by every limit. 0: nothing can be granted now.
 	Units int64
 	// For is the lifetime, at most the requested one: no unit may be spent For after the request was sent, or later.
 	For time.Duration
@@ -50,7 +50,7 @@ type Grant struct {
 	RetryAfter time.Duration
 }
 
-// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. The leaseholder may spend
+// Grant grants units of a key ahead of their use, of all limits of the key or of none. The leaseholder may spend
 // each at any time within the grant's lifetime, counted from a moment before now. In no interval is more spent than the limits
 // alone would admit there (see ledger.go), except by Charge. Units are taken from the limit without its soft margin.
 //
@@ -70,8 +70,8 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 }
 
 // Return ends grant id of key, of which unspent units will not be spent, and returns how many of them are free again. A grant
-// is returned once, before it ends. back is 0 for one that is over, already returned, unknown, or from before a Refund or a
-// merge with another counter. seq and v are as of Try, but v is never Behind.
+// is returned once, before it ends. back is 0 for one that is over, already returned or unknown. seq and v are as of Try,
+// but v is never Behind.
 func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
 	now = inRange(now)
 	sh := t.lockKey(key)

@@ -64,7 +64,7 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
-		if slot, ok := sh.mu.store.find(key); ok && there && c.has(flagGrant) != (sh.mu.store.at(slot).flags()&flagGrant != 0) {
+		if there && (c.has(flagGrant) || sh.mu.store.grants > 0) && sh.differsLocked(key, &c) {
 			continue // another key's grant has this key: there are 2^64
 		}
 		var o outcome
@@ -88,6 +88,12 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		grown = grown || o.grown > 0
 	}
 	return grown, nil
+}
+
+// differsLocked reports whether one of c and the record of key is a grant, and the other is not.
+func (sh *shard) differsLocked(key Key, c *counter) bool {
+	slot, ok := sh.mu.store.find(key)
+	return ok && c.has(flagGrant) != (sh.mu.store.at(slot).flags()&flagGrant != 0)
 }
 
 // settleBothLocked settles the open grants of key that have ended in x, and charges x the grants that are open there and have ended

@@ -98,7 +98,7 @@ func (r *record) isOpen() bool {
 // owner returns the key of the counter of r, which is a grant.
 func (r *record) owner() Key { return Key{uint64(r.aux), r.key.Lo} }
 
-// An ID is mixed into the key of its grant by a multiplication that idOf undoes.
+// An ID is mixed into the key of its grant by a multiplication that record.id undoes.
 const (
 	idMix   = 0x9e3779b97f4a7c15
 	idUnmix = 0xf1de83e19937733d
@@ -423,15 +423,7 @@ func (sh *shard) lapseLocked(c *counter, at int64) {
 				l.deadlines().down(0)
 				continue
 			}
-			ended := released
-			if !r.releases() {
-				ended = expired
-				c.settleStates(max(c.now, r.now-1))
-				if r.spent > 0 && guard.On(guard.Lapse) {
-					c.charge(c.now, r.spent)
-				}
-			}
-			sh.endLocked(at, slot, ended, r.spent)
+			sh.expireLocked(c, at, slot)
 			lapsed = true
 		}
 		l.deadlines()[0] = l.deadlines()[l.n-1]
@@ -450,12 +442,27 @@ func (sh *shard) lapseLocked(c *counter, at int64) {
 	}
 }
 
+// expireLocked ends the open grant in slot, of c, whose deadline has passed at at.
+func (sh *shard) expireLocked(c *counter, at int64, slot uint32) {
+	r := sh.mu.store.at(slot)
+	if r.releases() {
+		sh.endLocked(at, slot, released, 0)
+		return
+	}
+	c.settleStates(max(c.now, r.now-1))
+	if r.spent > 0 && guard.On(guard.Lapse) {
+		c.charge(c.now, r.spent)
+	}
+	sh.endLocked(at, slot, expired, r.spent)
+}
+
 // lapseGrantLocked ends the open grant r, whose deadline has passed at at.
 func (sh *shard) lapseGrantLocked(at int64, r *record) {
 	k, owner := r.key, r.owner()
 	c := sh.getLocked(at, owner)
-	if slot, ok := sh.mu.store.find(k); ok && c != nil && sh.mu.store.at(slot).isOpen() {
-		sh.returnLocked(c, at, owner, sh.mu.store.at(slot).id(), 0) // it was not among the deadlines
+	if slot, ok := sh.mu.store.find(k); ok && c != nil && sh.mu.store.at(slot).isOpen() { // it was not among the deadlines
+		sh.expireLocked(c, at, slot)
+		sh.followLocked(sh.clockLocked(at), owner, sh.keepLocked(c, changed), false)
 	}
 }
 
@@ -470,9 +477,6 @@ func (c *counter) settleUnits(now, units int64, u Use) {
 func (sh *shard) endLocked(at int64, slot uint32, e ending, charged int64) {
 	r := sh.mu.store.at(slot)
 	if r.use() != ForLease {
-		if e == released {
-			charged = 0
-		}
 		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow))
 		return
 	}

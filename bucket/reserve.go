@@ -174,15 +174,14 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 	return false
 }
 
-// standLocked describes c, nil for none, in d.
+// standLocked describes c, nil for none, in d. What c was changed to must be kept by then.
 func (sh *shard) standLocked(c *counter, at int64, d *Decision) {
 	if c == nil {
 		return
 	}
-	seen := c.copyTo(new(more))
 	allowed, retry := d.Allowed, d.RetryAfter
-	then := seen.settle(at)
-	seen.describeLeast(d, then)
+	then := c.settle(at)
+	c.describeLeast(d, then)
 	d.seenFrom(at, then)
 	d.Allowed, d.RetryAfter = allowed, retry
 }
@@ -240,7 +239,7 @@ func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *
 // settleLocked settles the reservation in slot.
 func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) (grown bool) {
 	g, x := sh.mu.store.at(slot), r.Reservation
-	units, ended := g.spent, g.ending()
+	units, ended, use := g.spent, g.ending(), g.use()
 	actual := max(0, r.Cost)
 	charge := actual
 	d.Allowed = true
@@ -259,7 +258,7 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 	sh.endLocked(at, slot, settled, actual)
 	c = sh.getLocked(at, r.Key)
 	c.settle(at)
-	c.settleUnits(c.now, charge, g.use())
+	c.settleUnits(c.now, charge, use)
 	o := sh.keepLocked(c, changed)
 	sh.standLocked(c, at, d)
 	sh.followLocked(sh.clockLocked(at), r.Key, o, r.Unreplicated)

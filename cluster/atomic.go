@@ -62,8 +62,11 @@ func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d b
 		d, _, v = table.Try(now, r, nil)
 		return d, 0, v
 	}
-	if r.Reservation != nil {
-		return table.Try(now, r, nil)
+	if r.Reservation != nil { // a repeated one waits for what the first has changed
+		if d, seq, v = table.Try(now, r, nil); r.Verb == bucket.Reserve && !d.Allowed {
+			seq = 0
+		}
+		return d, seq, v
 	}
 	var rc bucket.Receipt
 	d, seq, v = table.Try(now, r, &rc)

@@ -127,16 +127,18 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, err
 	}
 	if x.units == 0 {
-		l.reserved.denied.Add(1)
+		if allowed, _, _ := Overall(b.Results); !allowed {
+			l.reserved.denied.Add(1)
+		}
 		return Reservation{}, nil
 	}
-	l.reserved.made.Add(1)
-	l.reserved.reserved.Add(uint64(x.units))
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
 		l.cancel(ctx, b)
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: "the names of the domains are too long in all; use shorter ones"})
 	}
+	l.reserved.made.Add(1)
+	l.reserved.reserved.Add(uint64(x.units))
 	return Reservation{id, x.units, x.ttl}, nil
 }
 
