@@ -75,7 +75,7 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 			}
 		case merge && there:
 			settled = 1 + sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
-			o = sh.joinLocked(at, key, &c)
+			o = sh.joinLocked(at, key, &c, settled > 1)
 		case !merge && there:
 			o = sh.placeLocked(at, key, &c)
 		case !merge:

@@ -194,9 +194,17 @@ func (c *counter) retry(i int, now, units int64) int64 {
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
 	if c.held(p) > 0 && p.minInterval > 0 && !p.blocks {
-		return addSat(max(0, subSat(c.more.ledger.last-1, now)), p.minInterval)
+		return addSat(max(0, subSat(c.lastDeadline()-1, now)), p.minInterval)
 	}
 	return c.at(i).interval(p, now)
+}
+
+// lastDeadline returns the latest deadline of the open grants of c, or a later one that it had.
+func (c *counter) lastDeadline() int64 {
+	if g := c.more.grants; len(g) > 0 && len(g) == c.granted() {
+		return g[len(g)-1].end
+	}
+	return c.more.ledger.last
 }
 
 // until is state.until for limit i, including grants: the time (ns) from now until at most target ≥ 0 units count, if nothing
@@ -207,8 +215,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 	case c.held(p) == 0:
 		return s.until(p, now, target)
 	case target == 0 && len(c.more.grants) < c.granted():
-		end := c.more.ledger.last
-		return c.untilLapsed(i, now, target, []grant{{end: end, units: c.more.ledger.units()}})
+		return c.untilLapsed(i, now, target, []grant{{end: c.more.ledger.last, units: c.more.ledger.units()}})
 	case s.fits(p, len(c.more.grants)) && !slices.ContainsFunc(c.more.grants, func(g grant) bool { return g.releases }):
 		return c.untilLog(i, now, target)
 	}

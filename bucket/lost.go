@@ -95,7 +95,7 @@ func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) 
 	}
 	unknown := spentCounter(r.Limits, since)
 	unknown.settle(now)
-	return o.and(sh.joinLocked(now, r.Key, &unknown))
+	return o.and(sh.joinLocked(now, r.Key, &unknown, false))
 }
 
 // mayGrantAfterLoss reports whether l may be granted despite a loss: units that may have been spent are not granted.

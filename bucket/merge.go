@@ -14,8 +14,9 @@ import (
 //   - A counter that is ahead of the clock makes the other stand still until then; see move.
 //   - A log above its cap has its oldest entries merged.
 //
-// One case is not covered: a grant is charged to windows when it is settled. If a merge has moved these, the charge may fall into
-// an earlier window than in one of the counters, and then stops counting up to one period sooner.
+// Two cases are not covered. A grant is charged to windows when it is settled: if a merge has moved these, the charge may fall into
+// an earlier window than in one of the counters, and then stops counting up to one period sooner. And a grant of a counter that is
+// ahead of the clock may be charged earlier than there, by no more than it is ahead.
 //
 // If the limits differ, the counter continues under those of the existing one, and every other limit of either becomes a
 // shadow. A limit that only one of them has starts in the other as after a change of limits (change.go), so that a change back
@@ -23,11 +24,11 @@ import (
 //
 // A grant of only one of them is kept. Of one that both have open, the larger and longer counts.
 
-// joinLocked merges x, as of now, into the counter of key. x must not be used any more.
-func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
+// joinLocked merges x, as of now, into the counter of key. grants: grants of x will follow. x must not be used any more.
+func (sh *shard) joinLocked(now int64, key Key, x *counter, grants bool) (o outcome) {
 	c := sh.getLocked(now, key)
 	if c == nil {
-		if x.free(now) {
+		if x.free(now) && !grants {
 			return o
 		}
 		o = sh.insertLocked(key, x)
