@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within 10 s: %s", what)
 		}
-		runtime.Gosched()
+		time.Sleep(time.Millisecond) // and not at once, which would take the processor from what is waited for
 	}
 }
 
@@ -495,6 +494,11 @@ func TestWait(t *testing.T) {
 	defer cancel()
 	if err := key.Wait(ctx); !errors.Is(err, ErrWouldExceedDeadline) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a short deadline: %v", err)
+	}
+	gone, cancel := context.WithTimeout(t.Context(), -1)
+	defer cancel()
+	if err := key.OnFailure(FailOpen()).Wait(gone); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a deadline that has passed: %v", err)
 	}
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, false)

@@ -185,7 +185,7 @@ func TestPolicyByRule(t *testing.T) {
 		return d
 	})
 	logged := &bytes.Buffer{}
-	c := f.dial(WithFailurePolicy(FailByRule(FailLocal(1))), WithTimeout(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
+	c := f.dial(WithFailurePolicy(FailByRule(FailLocal(1))), WithTimeout(3*time.Second), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
 	f.known(c)
 	ask := func(key, value string) Decision {
 		t.Helper()
@@ -348,7 +348,7 @@ func TestFullConnection(t *testing.T) {
 	f := newCluster(t, "n1", "n2")
 	stuck := map[string]chan struct{}{f.nodes[0].addr: make(chan struct{}), f.nodes[1].addr: make(chan struct{})}
 	ended := make(chan struct{})
-	c := f.dial(WithTimeout(4*time.Second), WithFailurePolicy(FailClosed()), func(o *config.Options) error {
+	c := f.dial(WithTimeout(12*time.Second), WithFailurePolicy(FailClosed()), func(o *config.Options) error {
 		o.Dial = append(o.Dial, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 			return &stuckConn{conn, stuck[addr], ended}, err

@@ -120,9 +120,9 @@ func (k Key) do(ctx context.Context, verb Verb, amount int64) (Decision, error) 
 func (k Key) Wait(ctx context.Context) error { return k.WaitN(ctx, 1) }
 
 // WaitN waits until amount units are admitted, and then for the Delay of a leaky queue. It fails at once if they are
-// admitted only after the context's deadline (ErrWouldExceedDeadline) or never (ErrNever). On an error no place in a queue is
-// kept, and nothing stays spent that is known to have been: a check whose answer was lost may have been charged, and its refund may
-// be lost too.
+// admitted only after the context's deadline (ErrWouldExceedDeadline) or never (ErrNever). If ctx ends before a node answers, the
+// error is that of ctx, whatever the failure policy allows. On an error no place in a queue is kept, and nothing stays spent that
+// is known to have been: a check whose answer was lost may have been charged, and its refund may be lost too.
 func (k Key) WaitN(ctx context.Context, amount int64) error {
 	if k.err != nil {
 		return k.err
@@ -132,8 +132,12 @@ func (k Key) WaitN(ctx context.Context, amount int64) error {
 	}
 	d, err := Admit(ctx, k.limiter, math.MaxInt64, k.Spend(amount))
 	switch {
-	case err != nil || d.Allowed:
+	case err != nil:
 		return err
+	case d.Degraded != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case d.Allowed:
+		return nil
 	case d.Verdict == VerdictNever:
 		return ErrNever
 	}
