@@ -117,7 +117,7 @@ func (t *Table) noteGrant(id uint64) {
 
 // grantable reports whether l can ever be granted.
 func (l *LeaseRequest) grantable() bool {
-	if l.reservation != nil {
+	if l.reservation != nil && !l.reservation.Lease {
 		return l.reservation.valid(l.Want, l.Limits)
 	}
 	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
@@ -134,6 +134,9 @@ func (l *LeaseRequest) least() int64 {
 // name returns the ID and the attributes of the grant.
 func (l *LeaseRequest) name(clock int64, t *Table) (id uint64, kind uint32) {
 	if r := l.reservation; r != nil {
+		if r.Lease {
+			return r.ID, attributes(ForLease, open, false)
+		}
 		if l.Limits.slots {
 			return r.ID, attributes(ForSlot, open, true)
 		}
@@ -234,8 +237,11 @@ func (c *counter) lease(at, now int64, l *LeaseRequest) (units, life, wait int64
 	life, most := int64(l.For), maxGrants
 	if l.reservation != nil {
 		most = int(min(int64(most), l.reservation.MaxOpen))
-	} else if life = c.clip(at, life); life < int64(LeastLease) {
-		units, wait = 0, max(wait, life)
+	}
+	if l.reservation == nil || l.reservation.Lease {
+		if life = c.clip(at, life); life < int64(LeastLease) {
+			units, wait = 0, max(wait, life)
+		}
 	}
 	if c.granted() >= most {
 		units, wait = 0, max(wait, int64(LeastLease))

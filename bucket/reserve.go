@@ -31,6 +31,9 @@ type Reservation struct {
 	Most int64
 	// Release: at its deadline its units are free again.
 	Release bool
+	// Lease: Reserve makes a lease as Table.Grant does, of at most half of what is left. It ends with its window, its units
+	// count as spent at the deadline, and nothing is remembered of it once it has ended.
+	Lease bool
 	// Reserved is set by the request if it was decided.
 	Reserved Reserved
 }
@@ -189,11 +192,15 @@ func (sh *shard) standLocked(c *counter, at int64, d *Decision) {
 // reserveLocked makes a reservation.
 func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) {
 	x := r.Reservation
-	var g Grant
-	grown = sh.grantLocked(now, &LeaseRequest{
+	l := LeaseRequest{
 		Key: r.Key, Limits: r.Limits, Want: r.Cost, Part: 1, Whole: 1, Reserve: r.Reserve, For: x.For,
 		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x, attempt: r.Once,
-	}, &g)
+	}
+	if x.Lease {
+		l.Whole = 2
+	}
+	var g Grant
+	grown = sh.grantLocked(now, &l, &g)
 	*d = g.Decision
 	d.Allowed, d.Soft, d.Delay, d.RetryAfter = g.Units > 0, false, 0, g.RetryAfter
 	x.Reserved.Units, x.Reserved.Expires = g.Units, g.For

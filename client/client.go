@@ -33,6 +33,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sluice-project/sluice/client/internal/config"
+	"github.com/sluice-project/sluice/client/internal/lease"
 	"github.com/sluice-project/sluice/client/limit"
 )
 
@@ -46,6 +47,7 @@ type Client struct {
 	// owners caches the owners of counters.
 	owners  *lru.Cache[counterKey, owner]
 	denials *denials
+	leases  leases
 	// local is set once a FailLocal is used; then owners has limits, and locals its limiters.
 	local  atomic.Bool
 	locals *lru.Cache[counterKey, *rate.Limiter]
@@ -156,6 +158,7 @@ func (c *Client) reached() bool {
 
 // Close ends calls in flight with ErrClosed, and waits for the Client's goroutines. It may be called again.
 func (c *Client) Close() error {
+	c.endLeases()
 	c.life.Lock()
 	c.life.closed = true
 	c.life.Unlock()
@@ -193,7 +196,11 @@ func (c *Client) jitter(d time.Duration) time.Duration {
 // Key returns the Key of a domain and a descriptor, given as keys and values in turns. Making one costs little: a Key for
 // each request is fine.
 func (c *Client) Key(domain string, descriptor ...string) Key {
-	return limit.NewKey(c, domain, descriptor...)
+	k := limit.NewKey(c, domain, descriptor...)
+	if c == nil || c.opts.NoLeases || len(c.opts.Observers) > 0 {
+		return k
+	}
+	return k.WithCell(new(lease.Cell))
 }
 
 // Check decides one check; the methods of Key are shorter.
@@ -266,12 +273,17 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
+	if cell := q.Cell(); cell != nil && leasable(q) {
+		if l := cell.Line.Load(); l != nil && spend(l, q.Amount, d) {
+			return nil
+		}
+	}
 	x := calls.Get().(*call)
 	if err := c.prepare(x, q); err != nil {
 		calls.Put(x)
 		return err
 	}
-	if c.remembered(x.key, q, d) {
+	if c.leased(x.key, q, d) || c.remembered(x.key, q, d) {
 		calls.Put(x)
 		return nil
 	}
@@ -297,6 +309,11 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 		return c.retry(ctx, q, x, s.node, err, d)
 	}
 	c.take(x, q, s.node, known, d)
+	if d.Allowed {
+		c.warm(x, q, d)
+	} else {
+		c.leasedSoon(ctx, x.key, q, d)
+	}
 	x.release()
 	return nil
 }

@@ -107,6 +107,13 @@ func WithoutRouting() Option {
 	return func(o *config.Options) error { o.NoRouting = true; return nil }
 }
 
+// WithoutLeases has the nodes decide every check. By default the client leases units of keys that are asked 250 times a second or
+// more, and decides by itself with these: exactly, but for 30 ms, or four round trips, others may be denied units that it has not
+// spent. Nodes do not see what it decides; Stats does.
+func WithoutLeases() Option {
+	return func(o *config.Options) error { o.NoLeases = true; return nil }
+}
+
 // WithTLS encrypts connections; they are not encrypted by default. The client connects to nodes by IP address, so set a
 // ServerName that the certificates of all nodes have.
 func WithTLS(c *tls.Config) Option {

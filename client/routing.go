@@ -146,6 +146,7 @@ func (c *Client) refresh() {
 		if err == nil {
 			c.checkTimeout.Store(max(0, res.GetCheckTimeoutNs()))
 			c.setPatience(n)
+			c.leases.can.Store(!c.opts.NoLeases && !c.closed.Load() && slices.Contains(res.GetFeatures(), "leases"))
 			if !c.opts.NoRouting {
 				c.setNodes(res.GetNodes())
 			}

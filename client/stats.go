@@ -63,9 +63,14 @@ func (c *Client) Stats() Stats {
 		Invalid: s.invalid.Load(), Failed: s.failed.Load(), Retries: s.retries.Load(),
 		Frames: s.frames.Load(), StreamsLost: s.streamsLost.Load(), Nodes: len(c.fleet.Load().nodes),
 	}
+	for _, l := range c.leases.all() {
+		if x := l.Current(); x != nil {
+			r.Allowed[limit.SourceLease] += uint64(max(0, x.Units-x.Left()-x.Seen.Load()))
+		}
+	}
 	for i := range s.allowed {
 		if n := s.allowed[i].Load(); n > 0 {
-			r.Allowed[limit.Source(i)] = n
+			r.Allowed[limit.Source(i)] += n
 		}
 		if n := s.denied[i].Load(); n > 0 {
 			r.Denied[limit.Source(i)] = n

@@ -25,7 +25,7 @@ import (
 )
 
 // Features are what this version can do beyond the first one of sluice.v1: see NodesResponse.features.
-var Features = []string{"idempotency_key", "reservations"}
+var Features = []string{"idempotency_key", "leases", "reservations"}
 
 // Service is the interface of Limiter to the APIs. The errors of its methods are an *Error.
 type Service interface {

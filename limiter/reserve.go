@@ -21,6 +21,8 @@ type ReserveRequest struct {
 	Units, Least int64
 	// TTL is the time until the deadline, up to the rules' max_ttl. 0 means the shortest ttl of the rules.
 	TTL time.Duration
+	// Lease: the units of the only check are for many checks that the caller decides by itself. The rule's reservation does not apply.
+	Lease bool
 }
 
 // Reservation is units that are set aside for a caller until their deadline.
@@ -110,12 +112,19 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	switch {
 	case len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
+	case r.Lease && (len(b.Checks) != 1 || b.IdempotencyKey != ""):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "lease", Message: "is set; want one check and no idempotency key beside it"})
+	case r.Lease && r.Units == 0:
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: "missing; give a number above 0"})
 	case r.Units < 0:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)})
 	case r.Least < 0 || r.Units > 0 && r.Least > r.Units:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
+	}
+	if r.Lease {
+		r.Least = 1
 	}
 	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
@@ -127,7 +136,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, err
 	}
 	if x.units == 0 {
-		if allowed, _, _ := Overall(b.Results); !allowed {
+		if allowed, _, _ := Overall(b.Results); !allowed && !x.Lease {
 			l.reserved.denied.Add(1)
 		}
 		return Reservation{}, nil
@@ -137,8 +146,10 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		l.cancel(ctx, b)
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: "the names of the domains are too long in all; use shorter ones"})
 	}
-	l.reserved.made.Add(1)
-	l.reserved.reserved.Add(uint64(x.units))
+	if !x.Lease {
+		l.reserved.made.Add(1)
+		l.reserved.reserved.Add(uint64(x.units))
+	}
 	return Reservation{id, x.units, x.ttl}, nil
 }
 
@@ -156,6 +167,9 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 			x.ttl = bounds.TTL
 		}
 		which, why := r.Limits.Reservable()
+		if x.Lease && which < 0 && bounds.MaxTTL < bucket.LeastLease {
+			which, why = 0, "they are spent too soon"
+		}
 		most := bounds.Most(r.Limits)
 		if r.shadow() {
 			continue // it denies nothing
@@ -166,9 +180,9 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 			r.Err = &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("units of %s cannot be reserved: %s", r.LimitName(which), why)}
 		case x.Units == 0:
 			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has no estimate; give a number above 0"}
-		case x.Units > most && (x.Least == 0 || x.Least > most):
+		case !x.Lease && x.Units > most && (x.Least == 0 || x.Least > most):
 			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
-		case x.TTL > bounds.MaxTTL:
+		case !x.Lease && x.TTL > bounds.MaxTTL:
 			r.Err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rule allows at most %v", x.TTL, bounds.MaxTTL)}
 		}
 		failed = failed || r.Err != nil
@@ -186,14 +200,26 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 		}
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
+			Lease: x.Lease,
 		}
 		q.Reservation, q.Once = &x.cells[j], x.attempt
 	}
 	return failed
 }
 
+const (
+	// maxClientLease is the longest lease of a client.
+	maxClientLease = time.Second
+	// maxClientLeases is the number of open grants of a counter from which on clients get no lease.
+	maxClientLeases = 1000
+)
+
 // reservable returns the bounds of reservations of check i.
 func (b *Batch) reservable(i int) *rules.Reservation {
+	if b.reserving.Lease {
+		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
+		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
+	}
 	if rule := b.Results[i].Rule; rule != nil {
 		return &rule.Reservation
 	}
@@ -289,7 +315,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 	}
 	if len(known.Requests) == 0 {
-		if verb == bucket.Settle {
+		if verb == bucket.Settle && !t.cells[0].lease {
 			l.reserved.unknown.Add(1)
 		}
 		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counters were lost; reserve anew"})
@@ -386,7 +412,9 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 		s.Charged, s.Returned = max(s.Charged, got.Units), max(s.Returned, got.Returned)
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
-	l.reserved.ended(&s)
+	if !t.cells[0].lease {
+		l.reserved.ended(&s)
+	}
 	return s, nil
 }
 

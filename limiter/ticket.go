@@ -27,9 +27,9 @@ type ticket struct {
 
 // cell is one counter of a reservation.
 type cell struct {
-	key                bucket.Key
-	sync, unreplicated bool
-	domain             int
+	key                       bucket.Key
+	sync, unreplicated, lease bool
+	domain                    int
 }
 
 const (
@@ -38,6 +38,7 @@ const (
 
 	cellSync         = 1 << 0
 	cellUnreplicated = 1 << 1
+	cellLease        = 1 << 2
 )
 
 // ticketText is the form of the text. It is strict, so that there is one text of an ID.
@@ -68,7 +69,7 @@ func (l *Limiter) idOf(b *Batch) string {
 		if at < 0 {
 			at, t.domains = len(t.domains), append(t.domains, domain)
 		}
-		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, at})
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.Lease, at})
 	}
 	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
 }
@@ -85,6 +86,9 @@ func (t *ticket) append(b []byte) []byte {
 		}
 		if c.unreplicated {
 			flags |= cellUnreplicated
+		}
+		if c.lease {
+			flags |= cellLease
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
 		b = append(binary.LittleEndian.AppendUint64(b, c.key.Lo), byte(c.domain))
@@ -131,7 +135,8 @@ func readTicket(b []byte) *ticket {
 	for i := range t.cells {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
-			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, domain: int(b[17]),
+			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, lease: b[0]&cellLease != 0,
+			domain: int(b[17]),
 		}
 		b = b[18:]
 	}

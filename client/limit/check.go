@@ -7,6 +7,7 @@ package limit
 
 import (
 	"fmt"
+	"github.com/sluice-project/sluice/client/internal/lease"
 	"strconv"
 	"time"
 )
@@ -59,7 +60,12 @@ type Check struct {
 	// IdempotencyKey names a charge or a refund, which is then made once however often it is sent, and so is repeated
 	// after a lost answer. At most 128 bytes of printable ASCII; empty for none.
 	IdempotencyKey string
+
+	cell *lease.Cell
 }
+
+// Cell is for package sluice.
+func (c *Check) Cell() *lease.Cell { return c.cell }
 
 // Bounds of a check, as nodes have them.
 const (

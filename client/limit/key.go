@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-project/sluice/client/internal/lease"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
@@ -43,9 +44,15 @@ func NewKey(l Limiter, domain string, descriptor ...string) Key {
 	return k
 }
 
+// WithCell is for package sluice: k spends units of the cell's leases, and only what these do not have is asked of the Limiter.
+func (k Key) WithCell(c *lease.Cell) Key {
+	k.check.cell = c
+	return k
+}
+
 // WithLimits returns k with limits of its own, at most 16: no rule is matched, and its counters are others.
 func (k Key) WithLimits(limits ...Limit) Key {
-	k.check.Limits = limits
+	k.check.Limits, k.check.cell = limits, nil
 	return k
 }
 
@@ -61,7 +68,7 @@ func (k Key) OnFailure(p FailurePolicy) Key {
 // Once returns k for one charge or refund with that name, which is made once however often it is sent: see
 // Check.IdempotencyKey.
 func (k Key) Once(idempotencyKey string) Key {
-	k.check.IdempotencyKey = idempotencyKey
+	k.check.IdempotencyKey, k.check.cell = idempotencyKey, nil
 	return k
 }
 
@@ -73,6 +80,9 @@ func (k Key) Spend(amount int64) Check {
 
 // Allow spends 1 unit if every limit admits it, and reports whether it did.
 func (k Key) Allow(ctx context.Context) (bool, error) {
+	if k.err == nil && k.check.cell.Take(1) {
+		return true, nil
+	}
 	d, err := k.do(ctx, VerbCheck, 1)
 	return d.Allowed, err
 }

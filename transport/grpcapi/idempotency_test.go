@@ -15,7 +15,7 @@ import (
 func TestIdempotencyKey(t *testing.T) {
 	d := openNode(t)
 	nodes, err := d.client.Nodes(t.Context(), &sluicev1.NodesRequest{})
-	if err != nil || !slices.Equal(nodes.GetFeatures(), []string{"idempotency_key", "reservations"}) {
+	if err != nil || !slices.Equal(nodes.GetFeatures(), []string{"idempotency_key", "leases", "reservations"}) {
 		t.Fatalf("%v %v", nodes, err)
 	}
 	charge := func(key string) *sluicev1.CheckRequest {

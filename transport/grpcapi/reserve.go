@@ -65,7 +65,7 @@ func readReserve(req *sluicev1.ReserveRequest, b *limiter.Batch) (limiter.Reserv
 	if fault != nil {
 		return r, fault
 	}
-	b.IdempotencyKey = req.GetIdempotencyKey()
+	b.IdempotencyKey, r.Lease = req.GetIdempotencyKey(), req.GetLease()
 	for i, p := range req.GetChecks() {
 		field := ""
 		switch {

@@ -37,7 +37,7 @@ func TestNodes(t *testing.T) {
 	})
 	w, _ := call(t, newAPI(t, l, func(c *Config) { c.CheckTimeout = 1500 * time.Millisecond }), "GET", "/v1/nodes", "")
 	const want = `{"self":"n2","nodes":[{"name":"n1","grpc_address":"a:7460","http_address":"a:7461","zone":"z"}],` +
-		`"check_timeout":1.5,"features":["idempotency_key","reservations"]}`
+		`"check_timeout":1.5,"features":["idempotency_key","leases","reservations"]}`
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != want {
 		t.Errorf("%d %s", w.Code, got)
 	}

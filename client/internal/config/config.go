@@ -18,6 +18,7 @@ type Options struct {
 	DenyCache int
 	Routes    int
 	NoRouting bool
+	NoLeases  bool
 	Transport credentials.TransportCredentials
 	Dial      []grpc.DialOption
 	Observers []limit.Observer

@@ -1713,7 +1713,7 @@ type NodesResponse struct {
 	// How long nodes look for the owner of a key before the rule's on_failure decides, in nanoseconds: a caller that waits for
 	// less decides by itself what a takeover would have decided.
 	CheckTimeoutNs int64 `protobuf:"varint,3,opt,name=check_timeout_ns,json=checkTimeoutNs,proto3" json:"check_timeout_ns,omitempty"`
-	// What the node that answers can do beyond the first version of this API: idempotency_key, reservations.
+	// What the node that answers can do beyond the first version of this API: idempotency_key, leases, reservations.
 	Features      []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1865,7 +1865,12 @@ type ReserveRequest struct {
 	// checks and units is answered with the same reservation.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// As in CheckRequest.
-	TimeoutNs     int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	TimeoutNs int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	// The units are for many checks that the caller decides by itself until the deadline, and what it has not settled by then counts
+	// as spent. Of one check only; its rule's reservation does not apply. At most half of what is left is given, and the
+	// deadline is no later than 1 s from now or than the end of a window. Nothing is remembered of it once it has ended. A node without
+	// the feature leases ignores it.
+	Lease         bool `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1940,6 +1945,13 @@ func (x *ReserveRequest) GetTimeoutNs() int64 {
 		return x.TimeoutNs
 	}
 	return 0
+}
+
+func (x *ReserveRequest) GetLease() bool {
+	if x != nil {
+		return x.Lease
+	}
+	return false
 }
 
 // ReserveResponse answers a ReserveRequest.
@@ -2723,7 +2735,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xe3\x01\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf9\x01\n" +
 	"\x0eReserveRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12\x19\n" +
 	"\x05units\x18\x02 \x01(\x03H\x00R\x05units\x88\x01\x01\x12\x19\n" +
@@ -2731,7 +2743,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06ttl_ns\x18\x04 \x01(\x03R\x05ttlNs\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1d\n" +
 	"\n" +
-	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNsB\b\n" +
+	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\x12\x14\n" +
+	"\x05lease\x18\a \x01(\bR\x05leaseB\b\n" +
 	"\x06_unitsB\b\n" +
 	"\x06_least\"\xfe\x01\n" +
 	"\x0fReserveResponse\x121\n" +
