@@ -90,6 +90,7 @@ func New(target string, opts ...Option) (*Client, error) {
 		reporter: strconv.FormatUint(rand.Uint64(), 36), // #nosec G404 -- a name, no secret
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.leases.mu.lines = map[counterKey]*line{}
 	c.fleet.Store(&fleet{})
 	c.patience.Store(int64(o.Timeout))
 	if o.Timeout == 0 {

@@ -35,7 +35,8 @@ const ended = math.MinInt64
 // Open makes l, whose fields are set, one with units units.
 func (l *Lease) Open() { l.left.Store(l.Units) }
 
-// take spends n units, above 0, if they are left and the time has not come. What is taken as it comes counts as spent, and is not.
+// take spends n units, above 0, if they are left and the time has not come. The clock is read last, so that a process that was
+// stopped meanwhile spends nothing.
 func (l *Lease) take(n int64) bool {
 	for {
 		left := l.left.Load()
@@ -50,7 +51,11 @@ func (l *Lease) take(n int64) bool {
 			default:
 			}
 		}
-		return Now() < l.Until
+		if Now() < l.Until {
+			return true
+		}
+		l.left.Add(n)
+		return false
 	}
 }
 
