@@ -31,12 +31,15 @@ type Reservation struct {
 	Most int64
 	// Release: at its deadline its units are free again.
 	Release bool
-	// Lease: Reserve makes a lease as Table.Grant does, of at most half of what is left. It ends with its window, its units
+	// Lease: Reserve makes a lease as Table.Grant does, of at most an eighth of what is left. It ends with its window, its units
 	// count as spent at the deadline, and nothing is remembered of it once it has ended.
 	Lease bool
 	// Reserved is set by the request if it was decided.
 	Reserved Reserved
 }
+
+// leaseWhole: a Lease gets at most one of so many parts of what is left, so that others find some too.
+const leaseWhole = 8
 
 // MostReservation is the most that Reservation.For may be.
 const MostReservation = 24 * time.Hour
@@ -197,7 +200,7 @@ func (sh *shard) reserveLocked(now int64, r *Request, d *Decision) (grown bool) 
 		Unreplicated: r.Unreplicated, DenyLost: r.DenyLost, reservation: x, attempt: r.Once,
 	}
 	if x.Lease {
-		l.Whole = 2
+		l.Whole = leaseWhole
 	}
 	var g Grant
 	grown = sh.grantLocked(now, &l, &g)

@@ -90,7 +90,7 @@ func New(target string, opts ...Option) (*Client, error) {
 		reporter: strconv.FormatUint(rand.Uint64(), 36), // #nosec G404 -- a name, no secret
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.leases.mu.lines = map[counterKey]*line{}
+	c.leases.mu.lines, c.leases.stop = map[counterKey]*line{}, make(chan struct{})
 	c.fleet.Store(&fleet{})
 	c.patience.Store(int64(o.Timeout))
 	if o.Timeout == 0 {
@@ -159,11 +159,12 @@ func (c *Client) reached() bool {
 
 // Close ends calls in flight with ErrClosed, and waits for the Client's goroutines. It may be called again.
 func (c *Client) Close() error {
-	c.endLeases()
+	if !c.closed.Swap(true) {
+		c.endLeases()
+	}
 	c.life.Lock()
 	c.life.closed = true
 	c.life.Unlock()
-	c.closed.Store(true)
 	c.cancel()
 	c.closeNodes()
 	c.reach.note(false)

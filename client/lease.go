@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-project/sluice/client/internal/lease"
 	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -38,7 +37,10 @@ const (
 // leases are what the client may spend by itself.
 type leases struct {
 	can atomic.Bool // the nodes give leases, and the client may ask
-	mu  struct {
+	// stop is closed when all lines are to end, work are their goroutines.
+	stop chan struct{}
+	work sync.WaitGroup
+	mu   struct {
 		sync.RWMutex
 		lines map[counterKey]*line
 	}
@@ -64,6 +66,17 @@ type line struct {
 	low   chan struct{} // told when a lease is nearly spent
 	// asking is closed when the request for a lease that is under way has ended; nil for none.
 	asking atomic.Pointer[chan struct{}]
+}
+
+// both returns the leases that l has.
+func (l *line) both() (list []*lease.Lease) {
+	current, next := l.Leases()
+	for _, x := range []*lease.Lease{current, next} {
+		if x != nil {
+			list = append(list, x)
+		}
+	}
+	return list
 }
 
 func leasable(q *Check) bool {
@@ -159,12 +172,11 @@ func (c *Client) openLine(x *call, units int64) {
 	m := &c.leases.mu
 	m.Lock()
 	defer m.Unlock()
-	if m.lines[l.key] != nil || len(m.lines) >= maxLines {
+	if m.lines[l.key] != nil || len(m.lines) >= maxLines || c.closed.Load() {
 		return
 	}
-	if c.spawn(func() { c.keepLeased(l, units) }) {
-		m.lines[l.key] = l
-	}
+	m.lines[l.key] = l
+	c.leases.work.Go(func() { c.keepLeased(l, units) })
 }
 
 // keepLeased asks for leases for l until it is not hot any more.
@@ -173,61 +185,93 @@ func (c *Client) keepLeased(l *line, units int64) {
 		c.leases.mu.Lock()
 		delete(c.leases.mu.lines, l.key)
 		c.leases.mu.Unlock()
-		c.settle(c.ctx, l.Replace(nil))
+		for range 2 {
+			c.settle(l.Advance())
+		}
 	}()
-	life := leastLife
-	want := unitsIn(units, leaseWindow, life)
-	for got := lease.Now(); ; {
-		asking := make(chan struct{})
-		l.asking.Store(&asking)
-		sent := lease.Now()
-		next, wait, err := c.askLease(l, want, life)
-		took := lease.Now() - sent
-		var old *lease.Lease
-		if next != nil {
-			old, got = l.Replace(next), sent
-			life = min(max(leastLife, 4*took), mostLife)
-			wait = life / 2
+	now := lease.Now()
+	var (
+		life    = leastLife
+		want    = unitsIn(units, leaseWindow, life)
+		ended   int64 // units that were spent of former leases
+		before  int64 // what was spent when a lease was asked for last,
+		asked   = now // and when that was
+		got     = now // when there was a lease last
+		askNext = now // no earlier
+	)
+	for !c.closed.Load() && c.leases.can.Load() && now-got < maxPatience {
+		current, next := l.Leases()
+		renew, end := askNext, askNext // when to ask for the next one, and when to give back what is left, in time
+		if current != nil {
+			end = current.Until - current.Life/4
+			if current.Left() > current.Low {
+				renew = max(renew, current.Until-current.Life/2)
+			}
 		}
-		l.asking.Store(nil)
-		close(asking)
-		c.spawn(func() { c.settle(c.ctx, old) })
-		if final, ok := errors.AsType[*Error](err); ok && !errors.Is(final, ErrClosed) { // its limits are not leased
-			pause.For(c.ctx, time.Minute)
-			return
+		switch {
+		case current != nil && (now >= end || next != nil && current.Left() == 0):
+			l.Advance()
+			ended += current.Spent()
+			c.leases.work.Go(func() { c.settle(current) })
+		case next == nil && now >= renew:
+			spent := ended + current.Spent()
+			if current != nil && spent-before < worth && current.Left() > current.Low {
+				return // it is not hot any more
+			}
+			if spent > before {
+				want = min(unitsIn(spent-before, now-asked, life), 4*want)
+			}
+			before, asked = spent, now
+			x, wait, err := c.requestLease(l, want-current.Left(), life)
+			if final, ok := errors.AsType[*Error](err); ok && !errors.Is(final, ErrClosed) { // these limits are not leased
+				c.pauseLine(nil, time.Minute)
+				return
+			}
+			now = lease.Now()
+			life = min(max(leastLife, 4*(now-asked)), mostLife)
+			if askNext = now + wait; x != nil {
+				got = now
+			}
+		default:
+			wake := renew
+			if current != nil && (next != nil || end < renew) {
+				wake = end
+			}
+			c.pauseLine(l.low, wake-now)
+			if late := lease.Now() - wake; late > 0 { // the machine is slow
+				life = min(max(life, 4*late), mostLife)
+			}
 		}
-		if lease.Now()-got > maxPatience {
-			return
-		}
-		early := false
-		t := time.NewTimer(wait)
-		select {
-		case <-l.low:
-			early = true
-		case <-t.C:
-		case <-c.ctx.Done():
-		}
-		t.Stop()
-		if c.ctx.Err() != nil {
-			return
-		}
-		if next == nil {
-			continue
-		}
-		spent := next.Units - next.Left()
-		if spent < worth && !early {
-			return
-		}
-		want = unitsIn(spent, max(lease.Now()-sent, time.Microsecond), life)
-		if early {
-			want = max(want, 2*next.Units) // there may be more demand than there were units
-		}
+		now = lease.Now()
+	}
+}
+
+// pauseLine waits for a time, for a lease that is nearly spent, or for the client to be closed.
+func (c *Client) pauseLine(low <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-low:
+	case <-t.C:
+	case <-c.leases.stop:
 	}
 }
 
 // unitsIn returns how many units are spent in life, and a quarter more, if so many are spent in a time.
 func unitsIn(units int64, in, life time.Duration) int64 {
 	return 1 + int64(min(float64(units)*1.25*float64(life)/float64(in), 1<<40))
+}
+
+// requestLease is askLease for l, and tells those who wait for it.
+func (c *Client) requestLease(l *line, want int64, life time.Duration) (x *lease.Lease, wait time.Duration, err error) {
+	asking := make(chan struct{})
+	l.asking.Store(&asking)
+	if x, wait, err = c.askLease(l, max(1, want), life); x != nil {
+		l.Add(x)
+	}
+	l.asking.Store(nil)
+	close(asking)
+	return x, wait, err
 }
 
 // askLease asks for a lease, once. Without one it returns when to ask again.
@@ -256,7 +300,7 @@ func (c *Client) askLease(l *line, want int64, life time.Duration) (next *lease.
 	d.Source, d.Verdict = limit.SourceLease, limit.VerdictAllowed
 	last := time.Duration(res.GetExpiresAfterNs())
 	next = &lease.Lease{
-		ID: res.GetReservation(), Units: res.GetUnits(), Until: sent + last - last/128, // clocks of two machines
+		ID: res.GetReservation(), Units: res.GetUnits(), Until: sent + last - last/128, Life: last, // less, for clocks of two machines
 		Low: res.GetUnits() / 4, Wake: l.low, About: d,
 	}
 	next.Open()
@@ -264,7 +308,7 @@ func (c *Client) askLease(l *line, want int64, life time.Duration) (next *lease.
 }
 
 // settle ends x, which may be nil, and gives back what is left of it.
-func (c *Client) settle(ctx context.Context, x *lease.Lease) {
+func (c *Client) settle(x *lease.Lease) {
 	if x == nil {
 		return
 	}
@@ -273,22 +317,19 @@ func (c *Client) settle(ctx context.Context, x *lease.Lease) {
 	if lease.Now() >= x.Until {
 		return // the node has charged it
 	}
-	_ = c.unary(ctx, counterKey{}, false, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
+	_ = c.unary(c.ctx, counterKey{}, false, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
 		_, err := n.Settle(ctx, &sluicev1.SettleRequest{Reservation: x.ID, Actual: spent})
 		return err
 	})
+
 }
 
-// endLeases gives back all leases, before the client is closed.
+// endLeases gives back all leases, of a client that is being closed.
 func (c *Client) endLeases() {
-	if !c.leases.can.Swap(false) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, l := range c.leases.all() {
-		all.Go(func() { c.settle(ctx, l.Replace(nil)) })
-	}
-	all.Wait()
+	c.leases.mu.Lock() // no line is opened any more
+	close(c.leases.stop)
+	c.leases.mu.Unlock()
+	t := time.AfterFunc(closeTime, c.cancel)
+	defer t.Stop()
+	c.leases.work.Wait()
 }

@@ -64,8 +64,8 @@ func (c *Client) Stats() Stats {
 		Frames: s.frames.Load(), StreamsLost: s.streamsLost.Load(), Nodes: len(c.fleet.Load().nodes),
 	}
 	for _, l := range c.leases.all() {
-		if x := l.Current(); x != nil {
-			r.Allowed[limit.SourceLease] += uint64(max(0, x.Units-x.Left()-x.Seen.Load()))
+		for _, x := range l.both() {
+			r.Allowed[limit.SourceLease] += uint64(max(0, x.Spent()-x.Seen.Load()))
 		}
 	}
 	for i := range s.allowed {

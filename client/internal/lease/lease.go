@@ -12,8 +12,8 @@ type Lease struct {
 	// ID names it at the nodes, Units is how many it began with.
 	ID    string
 	Units int64
-	// Until is when nothing may be spent any more, as Now.
-	Until time.Duration
+	// Until is when nothing may be spent any more, as Now, and Life how long before it began.
+	Until, Life time.Duration
 	// Low is how many units are left when Wake is told, once.
 	Low  int64
 	Wake chan<- struct{}
@@ -59,30 +59,64 @@ func (l *Lease) take(n int64) bool {
 	}
 }
 
-// Left returns how many units are left.
-func (l *Lease) Left() int64 { return max(0, l.left.Load()) }
+// Left returns how many units are left, of l or of no lease.
+func (l *Lease) Left() int64 {
+	if l == nil {
+		return 0
+	}
+	return max(0, l.left.Load())
+}
+
+// Spent returns how many units were spent, of l or of no lease.
+func (l *Lease) Spent() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.Units - l.Left()
+}
 
 // End ends l, and returns how many units were spent.
 func (l *Lease) End() int64 { return l.Units - max(0, l.left.Swap(ended)) }
 
-// Line is the leases of one counter, one after the other. The zero Line has none.
-type Line struct{ current atomic.Pointer[Lease] }
+// Line is the leases of one counter: one that is spent, and a next one that is spent where the first has too little. The zero Line has
+// none. One goroutine changes it.
+type Line struct{ current, next atomic.Pointer[Lease] }
 
-// Current returns the lease that is spent now, or nil.
-func (l *Line) Current() *Lease { return l.current.Load() }
+// Leases returns the leases, nil for none.
+func (l *Line) Leases() (current, next *Lease) { return l.current.Load(), l.next.Load() }
 
-// Replace makes next, or nil, the current lease, and returns the one before.
-func (l *Line) Replace(next *Lease) *Lease { return l.current.Swap(next) }
+// Add makes x the next lease, or the current one if there is none.
+func (l *Line) Add(x *Lease) {
+	if l.current.Load() == nil {
+		l.current.Store(x)
+	} else {
+		l.next.Store(x)
+	}
+}
 
-// TakeSeen spends n units, above 0, for a check that is counted apart from the units, and returns the lease; nil if they are not
+// Advance makes the next lease the current one, and returns the one before.
+func (l *Line) Advance() *Lease { return l.current.Swap(l.next.Swap(nil)) }
+
+// take spends n units, above 0, and returns their lease; nil if they are not left.
+func (l *Line) take(n int64) *Lease {
+	x := l.current.Load()
+	if x == nil || x.take(n) {
+		return x
+	}
+	if x = l.next.Load(); x != nil && x.take(n) {
+		return x
+	}
+	return nil
+}
+
+// TakeSeen spends n units, above 0, for a check that is counted apart from the units, and returns their lease; nil if they are not
 // left.
 func (l *Line) TakeSeen(n int64) *Lease {
-	now := l.current.Load()
-	if now == nil || !now.take(n) {
-		return nil
+	x := l.take(n)
+	if x != nil {
+		x.Seen.Add(n)
 	}
-	now.Seen.Add(n)
-	return now
+	return x
 }
 
 // Cell is where a key finds its line. The zero Cell has none.
@@ -93,10 +127,6 @@ func (c *Cell) Take(n int64) bool {
 	if c == nil {
 		return false
 	}
-	line := c.Line.Load()
-	if line == nil {
-		return false
-	}
-	now := line.current.Load()
-	return now != nil && now.take(n)
+	l := c.Line.Load()
+	return l != nil && l.take(n) != nil
 }

@@ -13,7 +13,7 @@ func opened(units int64, until time.Duration) (*Line, *Lease, chan struct{}) {
 	x := &Lease{Units: units, Until: until, Low: units / 4, Wake: wake}
 	x.Open()
 	l := new(Line)
-	l.Replace(x)
+	l.Add(x)
 	return l, x, wake
 }
 

@@ -1867,7 +1867,7 @@ type ReserveRequest struct {
 	// As in CheckRequest.
 	TimeoutNs int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
 	// The units are for many checks that the caller decides by itself until the deadline, and what it has not settled by then counts
-	// as spent. Of one check only; its rule's reservation does not apply. At most half of what is left is given, and the
+	// as spent. Of one check only; its rule's reservation does not apply. At most an eighth of what is left is given, and the
 	// deadline is no later than 1 s from now or than the end of a window. Nothing is remembered of it once it has ended. A node without
 	// the feature leases ignores it.
 	Lease         bool `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
