@@ -33,8 +33,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sluice-project/sluice/client/internal/config"
-	"github.com/sluice-project/sluice/client/internal/lease"
 	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/lease"
 )
 
 // Client asks one cluster. Make it with New and close it with Close. It is safe for concurrent use, and owns its goroutines.

@@ -11,8 +11,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/client/internal/lease"
 	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/lease"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 

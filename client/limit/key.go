@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/client/internal/lease"
+	"github.com/sluice-project/sluice/internal/leaf/lease"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
