@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// leaseAfter checks of a key that were admitted within leaseWindow make it worth a lease: asking for one, and settling it, costs
-	// about four checks.
+	// leaseAfter checks of a key that were admitted within leaseWindow make it worth leases, as long as so many units are spent. A caller
+	// that waits for each of its checks makes no more of them, however many it would make with a lease.
 	leaseAfter  = 25
 	leaseWindow = 100 * time.Millisecond
 	// A lease lasts leastLife, or four round trips if that is longer, and mostLife at most.
@@ -28,8 +28,6 @@ const (
 	// maxPatience is how long a line asks in vain before its checks go to the nodes again.
 	maxPatience = time.Second
 	heats       = 256
-	// worth is how many units of half a lease make the next one worth its cost.
-	worth = 4
 	// closeTime bounds how long Close gives back leases.
 	closeTime = 250 * time.Millisecond
 )
@@ -196,6 +194,8 @@ func (c *Client) keepLeased(l *line, units int64) {
 		ended   int64 // units that were spent of former leases
 		before  int64 // what was spent when a lease was asked for last,
 		asked   = now // and when that was
+		counted int64 // what was spent by since,
+		since   = now // which is at most a leaseWindow ago
 		got     = now // when there was a lease last
 		askNext = now // no earlier
 	)
@@ -203,9 +203,9 @@ func (c *Client) keepLeased(l *line, units int64) {
 		current, next := l.Leases()
 		renew, end := askNext, askNext // when to ask for the next one, and when to give back what is left, in time
 		if current != nil {
-			end = current.Until - current.Life/4
+			end = current.Until - current.Life/6
 			if current.Left() > current.Low {
-				renew = max(renew, current.Until-current.Life/2)
+				renew = max(renew, current.Until-current.Life/3)
 			}
 		}
 		switch {
@@ -215,8 +215,11 @@ func (c *Client) keepLeased(l *line, units int64) {
 			c.leases.work.Go(func() { c.settle(current) })
 		case next == nil && now >= renew:
 			spent := ended + current.Spent()
-			if current != nil && spent-before < worth && current.Left() > current.Low {
-				return // it is not hot any more
+			if now-since >= leaseWindow {
+				if current != nil && spent-counted < leaseAfter {
+					return // it is not hot any more
+				}
+				counted, since = spent, now
 			}
 			if spent > before {
 				want = min(unitsIn(spent-before, now-asked, life), 4*want)
