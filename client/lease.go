@@ -189,6 +189,7 @@ func (c *Client) keepLeased(l *line, units int64) {
 	}()
 	now := lease.Now()
 	var (
+		slow    time.Duration // how long a response, or this goroutine, took at most of late
 		life    = leastLife
 		want    = unitsIn(units, leaseWindow, life)
 		ended   int64 // units that were spent of former leases
@@ -231,7 +232,7 @@ func (c *Client) keepLeased(l *line, units int64) {
 				return
 			}
 			now = lease.Now()
-			life = min(max(leastLife, 4*(now-asked)), mostLife)
+			slow = max(slow*7/8, now-asked)
 			if askNext = now + wait; x != nil {
 				got = now
 			}
@@ -241,10 +242,9 @@ func (c *Client) keepLeased(l *line, units int64) {
 				wake = end
 			}
 			c.pauseLine(l.low, wake-now)
-			if late := lease.Now() - wake; late > 0 { // the machine is slow
-				life = min(max(life, 4*late), mostLife)
-			}
+			slow = max(slow, lease.Now()-wake)
 		}
+		life = min(max(leastLife, 4*slow), mostLife)
 		now = lease.Now()
 	}
 }
@@ -320,7 +320,8 @@ func (c *Client) settle(x *lease.Lease) {
 	if lease.Now() >= x.Until {
 		return // the node has charged it
 	}
-	_ = c.unary(c.ctx, counterKey{}, false, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
+	// It may be repeated: a lease that has ended is not known any more.
+	_ = c.unary(c.ctx, counterKey{}, true, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
 		_, err := n.Settle(ctx, &sluicev1.SettleRequest{Reservation: x.ID, Actual: spent})
 		return err
 	})
