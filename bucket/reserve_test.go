@@ -83,7 +83,12 @@ func TestReservationStories(t *testing.T) {
 		}},
 		{"forgotten", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
-			{"10:11", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", reset, 0, 0, none, 10}, {"10:12", settle, 1, 2, unknown, 10},
+			{"10:11.999999999", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", settle, 1, 2, unknown, 10},
+			{"10:12", reset, 0, 0, none, 10}, {"10:12", settle, 1, 2, unknown, 10}, {"10:13", reserve, 1, 6, has(6), 4},
+		}},
+		{"forgotten, and reserved anew", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8}, {"10:12", reserve, 1, 5, has(5), 5},
+			{"10:13", settle, 1, 4, settled(4, 1), 6},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -289,10 +289,12 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 	}
 	if len(known.Requests) == 0 {
+		message := "it was settled or has expired, or its counters were lost; reserve anew"
 		if verb == bucket.Settle {
 			l.reserved.unknown.Add(1)
+			message = "it ended longer ago than --settle-window, or its counters were lost; nothing was charged"
 		}
-		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counters were lost; reserve anew"})
+		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: message})
 	}
 	return known, nil
 }
