@@ -130,16 +130,16 @@ func NewTable(c Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		shards:       make([]shard, c.Shards),
-		changed:      make([]atomic.Uint64, (c.Shards+63)/64),
-		activated:    make(chan struct{}, 1),
-		maxEntries:   cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
-		maxBytes:     cmp.Or(c.MaxBytes, math.MaxInt64),
-		maxSets:      cmp.Or(int64(c.MaxSets), DefaultMaxSets),
-		whenFull:     c.WhenFull,
-		arena:        offheap.New(pageBytes, true),
-		slabs:        newSlabs(),
-		seed:         maphash.MakeSeed(),
+		shards:     make([]shard, c.Shards),
+		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
+		activated:  make(chan struct{}, 1),
+		maxEntries: cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
+		maxBytes:   cmp.Or(c.MaxBytes, math.MaxInt64),
+		maxSets:    cmp.Or(int64(c.MaxSets), DefaultMaxSets),
+		whenFull:   c.WhenFull,
+		arena:      offheap.New(pageBytes, true),
+		slabs:      newSlabs(),
+		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {
 		t.others[i].name, t.others[i].shared = OtherDomains, true

@@ -260,7 +260,7 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	b.start(len(b.Checks))
 	span := l.startSpan(b)
 	failed := l.prepare(active.set, b)
-	failed = b.reserving != nil && b.reserving.fill(b, failed) || failed
+	failed = b.reserving != nil && b.reserving.fill(b, active.counts, failed) || failed
 	l.decide(ctx, b)
 	if b.reserving != nil {
 		l.complete(ctx, b)

@@ -16,8 +16,8 @@ import (
 
 // ReserveRequest asks for units of all checks of a Batch, of which Verb and Cost do not count, or of none.
 type ReserveRequest struct {
-	// Units are how many, above 0; Least is how few will do, 1 to Units. 0 means the estimate of the first check's rule, and
-	// Units.
+	// Units are how many, above 0; Least is how few will do, 1 to Units. 0 means the estimate of the first check's rule, given or
+	// learned, and Units.
 	Units, Least int64
 	// TTL is the time until the deadline, up to the rules' max_ttl. 0 means the shortest ttl of the rules.
 	TTL time.Duration
@@ -143,14 +143,14 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 }
 
 // fill sets the units and the times of the queued requests by their rules, and reports whether the call fails by them.
-func (x *reserving) fill(b *Batch, failed bool) bool {
+func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
+	if x.Units == 0 && len(b.places) > 0 {
+		x.Units = b.estimate(c)
+	}
 	for j, i := range b.places {
 		r, bounds := &b.Results[i], b.reservable(i)
-		if j == 0 && x.Units == 0 {
-			x.Units = bounds.Estimate
-		}
 		x.maxTTL = min(x.maxTTL, bounds.MaxTTL)
 		if x.TTL == 0 && (j == 0 || bounds.TTL < x.ttl) {
 			x.ttl = bounds.TTL
@@ -165,7 +165,7 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 		case which >= 0:
 			r.Err = &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("units of %s cannot be reserved: %s", r.LimitName(which), why)}
 		case x.Units == 0:
-			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has no estimate; give a number above 0"}
+			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has neither estimate nor max_units; give a number above 0"}
 		case x.Units > most && (x.Least == 0 || x.Least > most):
 			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
 		case x.TTL > bounds.MaxTTL:
@@ -389,6 +389,7 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
 	l.reserved.ended(&s)
+	l.learn(t, actual, &s)
 	return s, nil
 }
 

@@ -21,6 +21,8 @@ descriptors:
   - key: team
     rate_limit: {name: per-team, unit: hour, requests_per_unit: 1000}
     reservation: {max_units: 60, on_expiry: release}
+  - key: bare
+    rate_limit: {unit: hour, requests_per_unit: 9}
   - key: watched
     shadow_mode: true
     rate_limit: {name: watched, unit: hour, requests_per_unit: 1}
@@ -250,7 +252,7 @@ func TestReserveRejects(t *testing.T) {
 		list  []string
 	}{
 		{ReserveRequest{Units: 61}, "units", []string{"user=ann", "team=red"}},
-		{ReserveRequest{}, "units", []string{"team=red"}},
+		{ReserveRequest{}, "units", []string{"bare=x"}},
 		{ReserveRequest{Units: 5, TTL: 61 * time.Second}, "ttl", []string{"team=red", "user=ann"}},
 		{ReserveRequest{Units: 5}, "descriptor", []string{"user=ann", "queue=q"}},
 	} {
@@ -326,4 +328,67 @@ func TestReserveLost(t *testing.T) {
 	if got, want := b.Stats().Reservations, (ReservationStats{Made: 2, Denied: 1, Settled: 1, Unknown: 1, Reserved: 70, Charged: 4}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+}
+
+// TestTrap06: a reservation without units takes what most of those before it used under its rule, at most max_units, and all of
+// that until enough is known.
+func TestTrap06(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	b.SetRules(parse(t, `
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: hour, requests_per_unit: 1000000}
+    reservation: {max_units: 500}
+  - key: team
+    rate_limit: {name: per-team, unit: hour, requests_per_unit: 300}
+`))
+	estimate := func(what string, want int64, descriptors ...string) Reservation {
+		t.Helper()
+		x, _, err := b.reserve(ReserveRequest{}, "", descriptors...)
+		if err != nil || x.Units != want {
+			t.Fatalf("%s: %+v, %v, want %d units", what, x, err, want)
+		}
+		return x
+	}
+	settle := func(x Reservation, actual int64) {
+		t.Helper()
+		if _, err := b.Settle(ctx, Call{}, x.ID, actual); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(estimate("of two rules", 300, "user=ann", "team=red"), 1)
+	for range learnEvery - 1 {
+		settle(estimate("nothing is known", 500, "user=ann"), 1)
+	}
+	x := estimate("little was used", 1, "user=bob")
+	settle(x, 900)
+	settle(x, 900) // a repeated settlement is not learned
+	for i := range int64(learnFrom) {
+		x, _, err := b.reserve(ReserveRequest{Units: 400}, "", "user=ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := i % 100
+		if _, err := b.Spend(ctx, Call{}, x.ID, 1+used/2); err != nil {
+			t.Fatal(err)
+		}
+		settle(x, used-used/2)
+	}
+	x = estimate("1 to 100 of each, in two parts", 95, "user=new") // and 900 once
+	b.SetRules(b.Rules())
+	settle(x, 1)
+	estimate("the rules were read again", 95, "user=new")
+	for range learnFrom {
+		x, _, _ := b.reserve(ReserveRequest{Units: 400}, "", "user=new")
+		settle(x, 2000)
+	}
+	estimate("more was used than a reservation may have", 500, "user=new2")
+	b.now += int64(time.Hour)
+	for range learnFrom {
+		x, _, _ := b.reserve(ReserveRequest{Units: 400}, "", "user=late")
+		b.now += int64(time.Minute)
+		settle(x, 7)
+	}
+	estimate("late settlements say what was used", 7, "user=new")
 }
