@@ -88,7 +88,7 @@ type Holding struct {
 	Use string
 	// Units are reserved and not spent.
 	Units int64
-	// Since is how long ago it was made, ExpiresAfter the time until its deadline.
+	// Since is how long ago it was made, 0 if it has an idempotency key. ExpiresAfter is the time until its deadline.
 	Since, ExpiresAfter time.Duration
 }
 

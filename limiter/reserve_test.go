@@ -21,6 +21,9 @@ descriptors:
   - key: team
     rate_limit: {name: per-team, unit: hour, requests_per_unit: 1000}
     reservation: {max_units: 60, on_expiry: release}
+  - key: agent
+    rate_limit: {unit: hour, requests_per_unit: 100}
+    reservation: {max_units: 60, max_open: 2}
   - key: bare
     rate_limit: {unit: hour, requests_per_unit: 9}
   - key: watched
@@ -142,8 +145,8 @@ func TestReserveBudgets(t *testing.T) {
 	b.wants("settled", 80, 980)
 }
 
-// TestReserveAllOrNone: if one budget denies or does not answer, nothing of the others is reserved.
-func TestReserveAllOrNone(t *testing.T) {
+// TestTrap01: if one budget denies or does not answer, nothing of the others is reserved.
+func TestTrap01(t *testing.T) {
 	b := newBudgets(t)
 	x, _, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann", "user=ann")
 	if err != nil || x.Units != 50 {
@@ -201,8 +204,8 @@ func TestReserveAgain(t *testing.T) {
 	}
 }
 
-// TestReserveExpires: rules say what happens to units that nobody settles.
-func TestReserveExpires(t *testing.T) {
+// TestTrap04: rules say what happens to units that nobody settles.
+func TestTrap04(t *testing.T) {
 	b, ctx := newBudgets(t), context.Background()
 	x, _, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "team=red")
 	if err != nil {
@@ -391,4 +394,58 @@ descriptors:
 		settle(x, 7)
 	}
 	estimate("late settlements say what was used", 7, "user=new")
+}
+
+// TestTrap05: a caller cannot reserve more than max_units or oftener than max_open, and what it needs beyond its estimate is a debt.
+func TestTrap05(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	if x, results, err := b.reserve(ReserveRequest{Units: 61}, "", "agent=a"); err != nil || x.Units != 0 || codeOf(results[0].Err) != Invalid {
+		t.Errorf("too large: %+v, %+v, %v", x, results, err)
+	}
+	var open []Reservation
+	for range 2 {
+		x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a")
+		if err != nil || x.Units != 1 {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		open = append(open, x)
+	}
+	if x, results, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a"); err != nil || x.Units != 0 || results[0].Verdict() != Denied {
+		t.Errorf("too many: %+v, %+v, %v", x, results, err)
+	}
+	if x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=b"); err != nil || x.Units != 1 {
+		t.Errorf("another caller's: %+v, %v", x, err)
+	}
+	for i, left := range []int64{29, 0} { // of 100, beside the other one
+		if s, err := b.Settle(ctx, Call{}, open[i].ID, 70); err != nil || s != (Settlement{Charged: 70}) {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if got := b.left("agent=a"); got != left {
+			t.Errorf("%d left after %d settlements", got, i+1)
+		}
+	}
+	if x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a"); err != nil || x.Units != 0 {
+		t.Errorf("beside a debt of 40: %+v, %v", x, err)
+	}
+}
+
+// TestTrap14: a stream keeps its units for as long as it extends their deadline, and no longer.
+func TestTrap14(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	x, _, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(100) { // into the second hour
+		if e, err := b.Extend(ctx, Call{}, x.ID, 0, time.Minute); err != nil || !e.Allowed || e.ExpiresAfter != time.Minute {
+			t.Fatalf("extended %d times: %+v, %v", i, e, err)
+		}
+		b.now += int64(time.Minute - 1)
+		b.wants("extended", 50, 950)
+	}
+	b.now++
+	if e, err := b.Extend(ctx, Call{}, x.ID, 0, time.Minute); codeOf(err) != NotFound {
+		t.Errorf("extended too late: %+v, %v", e, err)
+	}
+	b.wants("one charges, one releases", 50, 1000)
 }

@@ -2,7 +2,11 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +15,27 @@ import (
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/rules"
 )
+
+// The tests of the seventeen traps of reservations, which have burnt other systems, are TestTrapNN, here and in the package that
+// each one concerns (go test -run TestTrap07 ./...):
+//
+//	 1  a denial leaves nothing charged                         limiter
+//	 2  a deadline is the grant's own                           bucket
+//	 3  callers that are gone                                   here
+//	 4  charged or released at the deadline, by rule            limiter
+//	 5  bounds of units and of open ones; overruns are debts    limiter
+//	 6  learned estimates                                       limiter
+//	 7  several budgets of several owners, all or none          here
+//	 8  windows that end meanwhile                              bucket
+//	 9  late settlements                                        bucket, limiter (with 4)
+//	10  settled again, elsewhere, after a handoff and a crash   cluster; lost answers: client
+//	11  callers that reserve beside callers that check          bucket; exactly: TestReservedExactly
+//	12  a limit below what is held                              bucket
+//	13  settlements are not held up; reservations never wait    transport/grpcapi
+//	14  streams that outlive a TTL                              limiter
+//	15  network partitions                                      cluster
+//	16  who holds what                                          here
+//	17  no call gives back what was not reserved                bucket
 
 // tokenRules are rules of reservations. Their windows do not end while a test runs.
 const tokenRules = `domain: llm
@@ -119,4 +144,111 @@ func TestSettleWindowOfRules(t *testing.T) {
 	if got := longestTTL(nil); got != 10*time.Minute {
 		t.Errorf("without rules %v, want 10m", got)
 	}
+}
+
+// TestTrap03: what callers have reserved that have gone meanwhile, and never settle it, is free again at its deadline.
+func TestTrap03(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	for i := range 60 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(time.Millisecond))))
+		_, err := b.by[i%3].Reserve(ctx, sluice.ReserveRequest{Keys: b.keys("job=a", "job=b"), Units: 1, TTL: 300 * time.Millisecond})
+		if cancel(); err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+	}
+	for _, job := range []string{"a", "b"} {
+		await(t, "free again", func() bool {
+			d, err := b.by[0].Key("llm", "job", job).Read(t.Context(), 1)
+			return err == nil && d.Remaining == 100
+		})
+	}
+}
+
+// TestTrap07: units of three budgets are reserved in all or in none, whichever nodes own them and whichever is asked.
+func TestTrap07(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	owners := make(map[string]bool)
+	for i := range 30 {
+		user, team, model := fmt.Sprint("user=", i), fmt.Sprint("team=", i), fmt.Sprint("model=", i)
+		var before int64
+		if i%2 > 0 {
+			before = 91
+			b.reserve(i%3, sluice.ReserveRequest{Units: before}, user)
+		}
+		x := b.reserve(i%3, sluice.ReserveRequest{Units: 10}, model, user, team)
+		for _, d := range x.Decisions {
+			owners[d.Owner] = true
+		}
+		got := int64(10)
+		if before > 0 {
+			got = 0
+		}
+		if x.Allowed != (got > 0) || x.Units != got {
+			t.Errorf("%d: %+v", i, x)
+		}
+		b.wants("reserved", user, 100-before-got)
+		b.wants("reserved", team, 1000-got)
+		b.wants("reserved", model, 100_000-got)
+		if x.Allowed {
+			b.settle((i+1)%3, x, 3, sluice.Settlement{Charged: 3, Returned: 7})
+			b.wants("settled", user, 97)
+			b.wants("settled", team, 997)
+		}
+	}
+	if len(owners) != 3 {
+		t.Errorf("the budgets were of the owners %v", owners)
+	}
+}
+
+// TestTrap16: every node lists what is held of a counter, since when and until when, also after a handoff.
+func TestTrap16(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	post := func(n *running, call, body string, answer any) {
+		t.Helper()
+		res, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/"+call, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var x struct{ Decisions []struct{ Owner string } }
+	post(b.nodes[0], "reserve", `{"domain":"llm","descriptor":["user=ann"],"units":40,"ttl":300}`, &x)
+	wants := func(what string) {
+		t.Helper()
+		for _, n := range b.nodes {
+			var held struct {
+				Holdings []struct {
+					Use           string
+					Units         int64
+					Since         float64
+					Expires_after float64
+				}
+				Count, Units int64
+			}
+			post(n, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held)
+			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
+				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
+			}
+			if h := held.Holdings[0]; h.Use != "reservation" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.Expires_after <= 0 || h.Expires_after > 300 {
+				t.Errorf("%s, by %s: %+v", what, n.config.Name, h)
+			}
+		}
+	}
+	wants("reserved")
+	for i, n := range b.nodes {
+		if n.config.Name == x.Decisions[0].Owner {
+			if err := n.stop(); err != nil {
+				t.Fatal(err)
+			}
+			b.nodes = append(b.nodes[:i:i], b.nodes[i+1:]...)
+			break
+		}
+	}
+	wants("handed off")
 }

@@ -231,8 +231,8 @@ anonymous:
 	}
 }
 
-// TestReservationOverload: an overloaded node takes settlements, which give units back.
-func TestReservationOverload(t *testing.T) {
+// TestTrap13Settlements: an overloaded node takes settlements, which give units back.
+func TestTrap13Settlements(t *testing.T) {
 	d := open(t, Config{Limiter: &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}, Admit: func() bool { return false }})
 	ctx, id := t.Context(), apitest.ID
 	_, reserve := d.client.Reserve(ctx, &sluicev1.ReserveRequest{Checks: users(1)})
