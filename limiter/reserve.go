@@ -50,9 +50,9 @@ type Call struct {
 // Spent is the response to Spend.
 type Spent struct {
 	// Allowed: the units were left, and are spent. Otherwise nothing is.
-	Allowed bool
+	Allowed bool `json:"allowed"`
 	// Left are the reserved units that are not spent.
-	Left int64
+	Left int64 `json:"left"`
 }
 
 // Extended is the response to Extend.
@@ -70,11 +70,12 @@ type Extended struct {
 type Settlement struct {
 	// Charged are the units that were charged to each check by this settlement or, if Repeated, by the first one.
 	// Returned are those that were reserved and not charged, 0 if Repeated.
-	Charged, Returned int64
+	Charged  int64 `json:"charged"`
+	Returned int64 `json:"returned"`
 	// Late: the deadline had passed. What was not charged then was charged now, whatever the limits say.
-	Late bool
+	Late bool `json:"late,omitempty"`
 	// Repeated: it was settled before, and this call changed nothing.
-	Repeated bool
+	Repeated bool `json:"repeated,omitempty"`
 }
 
 // MaxHeld is the most holdings that Held lists.
@@ -108,14 +109,14 @@ type reserving struct {
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
-	case len(b.Checks) > MaxBudgets:
+	case len(b.Checks) < 1 || len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Units < 0:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more, or leave it out for the rule's estimate", r.Units)})
 	case r.Least < 0 || r.Units > 0 && r.Least > r.Units:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units", r.Least)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units, or leave it out for units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms or more, or leave it out", r.TTL)})
 	}
 	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
@@ -327,8 +328,8 @@ func (l *Limiter) Extend(ctx context.Context, _ Call, id string, more int64, ttl
 	case err != nil:
 	case more < 0:
 		err = &Error{Code: Invalid, Field: "more", Message: fmt.Sprintf("%d; want 0 or more", more)}
-	case ttl < 0 || ttl > t.maxTTL:
-		err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rules allow at most %v, and 0 leaves the deadline", ttl, t.maxTTL)}
+	case ttl != 0 && ttl < bucket.LeastLease || ttl > t.maxTTL:
+		err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms to %v, which the rules allow, or 0 to leave the deadline", ttl, t.maxTTL)}
 	}
 	if err != nil {
 		return Extended{}, l.reject(err)

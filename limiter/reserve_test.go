@@ -242,7 +242,10 @@ func TestReserveRejects(t *testing.T) {
 		{ReserveRequest{Units: -1}, "units", []string{"user=ann"}},
 		{ReserveRequest{Units: 5, Least: 6}, "least", []string{"user=ann"}},
 		{ReserveRequest{Units: 5, TTL: time.Microsecond}, "ttl", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, Least: -1}, "least", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, TTL: -1}, "ttl", []string{"user=ann"}},
 		{ReserveRequest{Units: 5}, "checks", make([]string, MaxBudgets+1)},
+		{ReserveRequest{Units: 5}, "checks", nil},
 	} {
 		var e *Error
 		if _, _, err := b.reserve(c.r, "", c.list...); !errors.As(err, &e) || e.Code != Invalid || e.Field != c.field {
@@ -293,8 +296,10 @@ func TestReserveRejects(t *testing.T) {
 	if _, err := b.Extend(ctx, call, x.ID, -1, 0); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Extend(ctx, call, x.ID, 0, 61*time.Second); codeOf(err) != Invalid {
-		t.Error(err)
+	for _, ttl := range []time.Duration{-1, 1, time.Millisecond - 1, 61 * time.Second} {
+		if _, err := b.Extend(ctx, call, x.ID, 0, ttl); codeOf(err) != Invalid {
+			t.Errorf("%v: %v", ttl, err)
+		}
 	}
 	b.wants("only one", 95, 1000)
 }

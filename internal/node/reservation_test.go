@@ -202,23 +202,44 @@ func TestTrap07(t *testing.T) {
 	}
 }
 
+// post makes an HTTP call about reservations, and returns the status.
+func (r *running) post(t *testing.T, call, body string, answer any) int {
+	t.Helper()
+	res, err := http.Post("http://"+r.listen.http.Addr().String()+"/v1/"+call, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode
+}
+
+// TestReservationRanges: a number out of its range is rejected with the name of its field, and changes nothing.
+func TestReservationRanges(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 1, func(*Config) {})
+	x := b.reserve(0, sluice.ReserveRequest{Units: 40}, "user=ann")
+	for _, c := range []struct{ call, fields, field string }{
+		{"spend", `"units":0`, "units"}, {"spend", `"units":-1`, "units"}, {"extend", `"more":-1`, "more"}, {"extend", `"ttl":-1`, "ttl"},
+		{"extend", `"ttl":0.0009`, "ttl"}, {"extend", `"ttl":86401`, "ttl"}, {"settle", `"actual":-1`, "actual"},
+	} {
+		var problem struct{ Code, Field string }
+		status := b.nodes[0].post(t, c.call, fmt.Sprintf(`{"reservation":%q,%s}`, x.ID, c.fields), &problem)
+		if status != http.StatusBadRequest || problem.Code != "invalid" || problem.Field != c.field {
+			t.Errorf("%s with %s: %d %+v", c.call, c.fields, status, problem)
+		}
+	}
+	b.wants("reserved", "user=ann", 60)
+}
+
 // TestTrap16: every node lists what is held of a counter, since when and until when, also after a handoff.
 func TestTrap16(t *testing.T) {
 	t.Parallel()
 	b := startBudgets(t, 3, func(*Config) {})
-	post := func(n *running, call, body string, answer any) {
-		t.Helper()
-		res, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/"+call, "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var x struct{ Decisions []struct{ Owner string } }
-	post(b.nodes[0], "reserve", `{"domain":"llm","descriptor":["user=ann"],"units":40,"ttl":300}`, &x)
+	b.nodes[0].post(t, "reserve", `{"domain":"llm","descriptor":["user=ann"],"units":40,"ttl":300}`, &x)
 	wants := func(what string) {
 		t.Helper()
 		for _, n := range b.nodes {
@@ -231,7 +252,7 @@ func TestTrap16(t *testing.T) {
 				}
 				Count, Units int64
 			}
-			post(n, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held)
+			n.post(t, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held)
 			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
 				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
 			}
