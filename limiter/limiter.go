@@ -36,13 +36,13 @@ type Service interface {
 	// Invalid.
 	Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error)
 	// Spend spends units of a reservation before it is settled.
-	Spend(ctx context.Context, c Call, id string, units int64) (Spent, error)
+	Spend(ctx context.Context, id string, units int64) (Spent, error)
 	// Extend adds more units, 0 or more, to a reservation, and sets its deadline to ttl from now, up to the rules' max_ttl, if
 	// that is later. A ttl of 0 leaves it.
-	Extend(ctx context.Context, c Call, id string, more int64, ttl time.Duration) (Extended, error)
+	Extend(ctx context.Context, id string, more int64, ttl time.Duration) (Extended, error)
 	// Settle ends a reservation. Of its units that are not spent, actual are charged, and the others are free again; more are charged
 	// whatever the limits say. Repeated calls change nothing.
-	Settle(ctx context.Context, c Call, id string, actual int64) (Settlement, error)
+	Settle(ctx context.Context, id string, actual int64) (Settlement, error)
 	// Held returns the open reservations and leases of a descriptor's counter, at most MaxHeld by deadline, and the number and
 	// the units of all. Of q only Domain and Descriptor count.
 	Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error)

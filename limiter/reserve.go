@@ -40,13 +40,6 @@ const MaxReservationID = 1024
 // MaxBudgets is the most checks of one reservation.
 const MaxBudgets = 16
 
-// Call is who makes a call about a reservation, and how.
-type Call struct {
-	// API, Caller and Traceparent are as in Batch.
-	API                 API
-	Caller, Traceparent string
-}
-
 // Spent is the response to Spend.
 type Spent struct {
 	// Allowed: the units were left, and are spent. Otherwise nothing is.
@@ -301,7 +294,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 }
 
 // Spend implements Service.
-func (l *Limiter) Spend(ctx context.Context, _ Call, id string, units int64) (Spent, error) {
+func (l *Limiter) Spend(ctx context.Context, id string, units int64) (Spent, error) {
 	t, err := l.ticketOf(id)
 	if err == nil && units < 1 {
 		err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", units)}
@@ -322,7 +315,7 @@ func (l *Limiter) Spend(ctx context.Context, _ Call, id string, units int64) (Sp
 }
 
 // Extend implements Service.
-func (l *Limiter) Extend(ctx context.Context, _ Call, id string, more int64, ttl time.Duration) (Extended, error) {
+func (l *Limiter) Extend(ctx context.Context, id string, more int64, ttl time.Duration) (Extended, error) {
 	t, err := l.ticketOf(id)
 	switch {
 	case err != nil:
@@ -371,7 +364,7 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 }
 
 // Settle implements Service.
-func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (Settlement, error) {
+func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settlement, error) {
 	t, err := l.ticketOf(id)
 	if err == nil && actual < 0 {
 		err = &Error{Code: Invalid, Field: "actual", Message: fmt.Sprintf("%d; want 0 or more", actual)}

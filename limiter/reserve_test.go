@@ -109,7 +109,7 @@ func codeOf(err error) Code {
 
 // TestReserveBudgets: units of several budgets are reserved together, spent, extended and settled by one ID.
 func TestReserveBudgets(t *testing.T) {
-	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	b, ctx := newBudgets(t), context.Background()
 	x, results, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann", "team=red")
 	if err != nil || x.Units != 40 || x.ExpiresAfter != 30*time.Second || len(results) != 2 || !results[0].Allowed || results[0].Remaining != 60 {
 		t.Fatalf("%+v, %+v, %v", x, results, err)
@@ -118,28 +118,28 @@ func TestReserveBudgets(t *testing.T) {
 	if domains, err := b.ReservationDomains(x.ID); err != nil || len(domains) != 1 || domains[0] != "llm" {
 		t.Errorf("domains %q, %v", domains, err)
 	}
-	if s, err := b.Spend(ctx, call, x.ID, 15); err != nil || s != (Spent{true, 25}) {
+	if s, err := b.Spend(ctx, x.ID, 15); err != nil || s != (Spent{true, 25}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := b.Spend(ctx, call, x.ID, 26); err != nil || s != (Spent{false, 25}) {
+	if s, err := b.Spend(ctx, x.ID, 26); err != nil || s != (Spent{false, 25}) {
 		t.Errorf("more than is left: %+v, %v", s, err)
 	}
 	b.now += int64(10 * time.Second)
-	if e, err := b.Extend(ctx, call, x.ID, 10, time.Minute); err != nil || e != (Extended{Allowed: true, Units: 35, ExpiresAfter: time.Minute}) {
+	if e, err := b.Extend(ctx, x.ID, 10, time.Minute); err != nil || e != (Extended{Allowed: true, Units: 35, ExpiresAfter: time.Minute}) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	b.wants("extended", 50, 950)
-	if e, err := b.Extend(ctx, call, x.ID, 26, 0); err != nil || e.Allowed || e.Units != 35 || e.RetryAfter != bucket.Never {
+	if e, err := b.Extend(ctx, x.ID, 26, 0); err != nil || e.Allowed || e.Units != 35 || e.RetryAfter != bucket.Never {
 		t.Errorf("above max_units: %+v, %v", e, err)
 	}
-	if s, err := b.Settle(ctx, call, x.ID, 5); err != nil || s != (Settlement{Charged: 5, Returned: 30}) {
+	if s, err := b.Settle(ctx, x.ID, 5); err != nil || s != (Settlement{Charged: 5, Returned: 30}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("settled", 80, 980)
-	if s, err := b.Settle(ctx, call, x.ID, 9); err != nil || s != (Settlement{Charged: 5, Repeated: true}) {
+	if s, err := b.Settle(ctx, x.ID, 9); err != nil || s != (Settlement{Charged: 5, Repeated: true}) {
 		t.Errorf("again: %+v, %v", s, err)
 	}
-	if _, err := b.Spend(ctx, call, x.ID, 1); codeOf(err) != NotFound {
+	if _, err := b.Spend(ctx, x.ID, 1); codeOf(err) != NotFound {
 		t.Errorf("spent after it: %v", err)
 	}
 	b.wants("settled", 80, 980)
@@ -196,7 +196,7 @@ func TestReserveAgain(t *testing.T) {
 			t.Errorf("other units: %+v, %v", y, err)
 		}
 	}
-	if _, err := b.Settle(context.Background(), Call{}, x.ID, 1); err != nil {
+	if _, err := b.Settle(context.Background(), x.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, results, err := b.reserve(ReserveRequest{Units: 9}, "one", "user=ann", "team=red"); err != nil || results[0].Err == nil || results[0].Err.Code != Rejected {
@@ -213,7 +213,7 @@ func TestTrap04(t *testing.T) {
 	}
 	b.now += int64(30 * time.Second)
 	b.wants("one charges, one releases", 90, 1000)
-	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 10, Late: true}) {
+	if s, err := b.Settle(ctx, x.ID, 4); err != nil || s != (Settlement{Charged: 10, Late: true}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("late", 90, 996)
@@ -233,7 +233,7 @@ func TestReserveShadow(t *testing.T) {
 
 // TestReserveRejects: what cannot be is rejected with the field, and reserves nothing.
 func TestReserveRejects(t *testing.T) {
-	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	b, ctx := newBudgets(t), context.Background()
 	for _, c := range []struct {
 		r     ReserveRequest
 		field string
@@ -278,26 +278,26 @@ func TestReserveRejects(t *testing.T) {
 	for i := range x.ID {
 		other := []byte(x.ID)
 		other[i] ^= 1
-		if _, err := b.Settle(ctx, call, string(other), 0); codeOf(err) != Invalid {
+		if _, err := b.Settle(ctx, string(other), 0); codeOf(err) != Invalid {
 			t.Errorf("with another byte %d: %v", i, err)
 		}
 	}
 	for _, id := range []string{"", "x", strings.Repeat("A", 40), strings.Repeat("A", MaxReservationID+1)} {
-		if _, err := b.Settle(ctx, call, id, 0); codeOf(err) != Invalid {
+		if _, err := b.Settle(ctx, id, 0); codeOf(err) != Invalid {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
-	if _, err := b.Settle(ctx, call, x.ID, -1); codeOf(err) != Invalid {
+	if _, err := b.Settle(ctx, x.ID, -1); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Spend(ctx, call, x.ID, 0); codeOf(err) != Invalid {
+	if _, err := b.Spend(ctx, x.ID, 0); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Extend(ctx, call, x.ID, -1, 0); codeOf(err) != Invalid {
+	if _, err := b.Extend(ctx, x.ID, -1, 0); codeOf(err) != Invalid {
 		t.Error(err)
 	}
 	for _, ttl := range []time.Duration{-1, 1, time.Millisecond - 1, 61 * time.Second} {
-		if _, err := b.Extend(ctx, call, x.ID, 0, ttl); codeOf(err) != Invalid {
+		if _, err := b.Extend(ctx, x.ID, 0, ttl); codeOf(err) != Invalid {
 			t.Errorf("%v: %v", ttl, err)
 		}
 	}
@@ -320,15 +320,15 @@ func TestReserveLost(t *testing.T) {
 		t.Fatal("both counters are in one shard; take another secret")
 	}
 	b.table.DropShard(lost)
-	if s, err := b.Spend(ctx, Call{}, x.ID, 3); err != nil || s != (Spent{true, 7}) {
+	if s, err := b.Spend(ctx, x.ID, 3); err != nil || s != (Spent{true, 7}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 4, Returned: 3}) {
+	if s, err := b.Settle(ctx, x.ID, 4); err != nil || s != (Settlement{Charged: 4, Returned: 3}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("one is lost", 93, 1000)
 	b.table.DropShard(ticket.cells[0].key.Shard(3))
-	if _, err := b.Settle(ctx, Call{}, x.ID, 4); codeOf(err) != NotFound {
+	if _, err := b.Settle(ctx, x.ID, 4); codeOf(err) != NotFound {
 		t.Error(err)
 	}
 	b.reserve(ReserveRequest{Units: 60, Least: 60}, "", "user=ann", "team=blue")
@@ -361,7 +361,7 @@ descriptors:
 	}
 	settle := func(x Reservation, actual int64) {
 		t.Helper()
-		if _, err := b.Settle(ctx, Call{}, x.ID, actual); err != nil {
+		if _, err := b.Settle(ctx, x.ID, actual); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -378,7 +378,7 @@ descriptors:
 			t.Fatal(err)
 		}
 		used := i % 100
-		if _, err := b.Spend(ctx, Call{}, x.ID, 1+used/2); err != nil {
+		if _, err := b.Spend(ctx, x.ID, 1+used/2); err != nil {
 			t.Fatal(err)
 		}
 		settle(x, used-used/2)
@@ -422,7 +422,7 @@ func TestTrap05(t *testing.T) {
 		t.Errorf("another caller's: %+v, %v", x, err)
 	}
 	for i, left := range []int64{29, 0} { // of 100, beside the other one
-		if s, err := b.Settle(ctx, Call{}, open[i].ID, 70); err != nil || s != (Settlement{Charged: 70}) {
+		if s, err := b.Settle(ctx, open[i].ID, 70); err != nil || s != (Settlement{Charged: 70}) {
 			t.Errorf("%+v, %v", s, err)
 		}
 		if got := b.left("agent=a"); got != left {
@@ -442,14 +442,14 @@ func TestTrap14(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range int64(100) { // into the second hour
-		if e, err := b.Extend(ctx, Call{}, x.ID, 0, time.Minute); err != nil || !e.Allowed || e.ExpiresAfter != time.Minute {
+		if e, err := b.Extend(ctx, x.ID, 0, time.Minute); err != nil || !e.Allowed || e.ExpiresAfter != time.Minute {
 			t.Fatalf("extended %d times: %+v, %v", i, e, err)
 		}
 		b.now += int64(time.Minute - 1)
 		b.wants("extended", 50, 950)
 	}
 	b.now++
-	if e, err := b.Extend(ctx, Call{}, x.ID, 0, time.Minute); codeOf(err) != NotFound {
+	if e, err := b.Extend(ctx, x.ID, 0, time.Minute); codeOf(err) != NotFound {
 		t.Errorf("extended too late: %+v, %v", e, err)
 	}
 	b.wants("one charges, one releases", 50, 1000)

@@ -98,24 +98,23 @@ func decisionToProto(r *limiter.Result, i int, room *int) *sluicev1.Decision {
 }
 
 // use admits a call about a reservation.
-func (s *Server) use(ctx context.Context, id string) (limiter.Call, error) {
+func (s *Server) use(ctx context.Context, id string) error {
 	pass, err := s.enter(ctx)
 	if err != nil {
-		return limiter.Call{}, err
+		return err
 	}
 	if err := pass.MayUse(s.config.Limiter.ReservationDomains, id); err != nil {
-		return limiter.Call{}, statusOf(err)
+		return statusOf(err)
 	}
-	return limiter.Call{API: limiter.GRPCAPI, Caller: pass.Name(), Traceparent: s.traceparent(ctx)}, nil
+	return nil
 }
 
 // Spend implements sluicev1.RateLimitServiceServer.
 func (s *Server) Spend(ctx context.Context, req *sluicev1.SpendRequest) (*sluicev1.SpendResponse, error) {
-	c, err := s.use(ctx, req.GetReservation())
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Spend(ctx, c, req.GetReservation(), req.GetUnits())
+	x, err := s.config.Limiter.Spend(ctx, req.GetReservation(), req.GetUnits())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -124,11 +123,10 @@ func (s *Server) Spend(ctx context.Context, req *sluicev1.SpendRequest) (*sluice
 
 // Extend implements sluicev1.RateLimitServiceServer.
 func (s *Server) Extend(ctx context.Context, req *sluicev1.ExtendRequest) (*sluicev1.ExtendResponse, error) {
-	c, err := s.use(ctx, req.GetReservation())
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Extend(ctx, c, req.GetReservation(), req.GetMore(), time.Duration(req.GetTtlNs()))
+	x, err := s.config.Limiter.Extend(ctx, req.GetReservation(), req.GetMore(), time.Duration(req.GetTtlNs()))
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -141,11 +139,10 @@ func (s *Server) Extend(ctx context.Context, req *sluicev1.ExtendRequest) (*slui
 
 // Settle implements sluicev1.RateLimitServiceServer.
 func (s *Server) Settle(ctx context.Context, req *sluicev1.SettleRequest) (*sluicev1.SettleResponse, error) {
-	c, err := s.use(ctx, req.GetReservation())
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Settle(ctx, c, req.GetReservation(), req.GetActual())
+	x, err := s.config.Limiter.Settle(ctx, req.GetReservation(), req.GetActual())
 	if err != nil {
 		return nil, statusOf(err)
 	}

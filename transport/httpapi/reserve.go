@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -81,7 +80,7 @@ type reservationCall struct {
 
 // onReservation returns the handler of a call about a reservation. Its body has these fields, of which the second is a number; call
 // returns the response.
-func (d *api) onReservation(fields []string, call func(context.Context, limiter.Call, reservationCall) (any, error)) handler {
+func (d *api) onReservation(fields []string, call func(context.Context, reservationCall) (any, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 		if rejected != nil {
@@ -107,7 +106,7 @@ func (d *api) onReservation(fields []string, call func(context.Context, limiter.
 		if err := pass.MayUse(d.Limiter.ReservationDomains, q.id); err != nil {
 			return err
 		}
-		res, err := call(r.Context(), limiter.Call{API: limiter.HTTPAPI, Caller: pass.Name(), Traceparent: r.Header.Get(transport.HeaderTraceparent)}, q)
+		res, err := call(r.Context(), q)
 		if err != nil {
 			return err
 		}
@@ -117,8 +116,8 @@ func (d *api) onReservation(fields []string, call func(context.Context, limiter.
 }
 
 func (d *api) spend() handler {
-	return d.onReservation(spendFields, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		return d.Limiter.Spend(ctx, c, q.id, q.number)
+	return d.onReservation(spendFields, func(ctx context.Context, q reservationCall) (any, error) {
+		return d.Limiter.Spend(ctx, q.id, q.number)
 	})
 }
 
@@ -131,8 +130,8 @@ type extended struct {
 }
 
 func (d *api) extend() handler {
-	return d.onReservation(extendFields, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		x, err := d.Limiter.Extend(ctx, c, q.id, q.number, q.ttl)
+	return d.onReservation(extendFields, func(ctx context.Context, q reservationCall) (any, error) {
+		x, err := d.Limiter.Extend(ctx, q.id, q.number, q.ttl)
 		if x.Allowed || x.RetryAfter == bucket.Never {
 			x.RetryAfter = 0
 		}
@@ -141,8 +140,8 @@ func (d *api) extend() handler {
 }
 
 func (d *api) settle() handler {
-	return d.onReservation(settleFields, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		return d.Limiter.Settle(ctx, c, q.id, q.number)
+	return d.onReservation(settleFields, func(ctx context.Context, q reservationCall) (any, error) {
+		return d.Limiter.Settle(ctx, q.id, q.number)
 	})
 }
 
