@@ -43,7 +43,7 @@ type Service interface {
 	// Settle ends a reservation. Of its units that are not spent, actual are charged, and the others are free again; more are charged
 	// whatever the limits say. Repeated calls change nothing.
 	Settle(ctx context.Context, id string, actual int64) (Settlement, error)
-	// Held returns the open reservations and leases of a descriptor's counter, at most MaxHeld by deadline, and the number and
+	// Held returns the open reservations and leases of a descriptor's counter, at most facts.MaxHeld by deadline, and the number and
 	// the units of all. Of q only Domain and Descriptor count.
 	Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error)
 	// ReservationDomains returns the domains of a reservation, which the APIs authorize. The errors of the calls with an ID are Invalid

@@ -71,14 +71,11 @@ type Settlement struct {
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// MaxHeld is the most holdings that Held lists.
-const MaxHeld = 100
-
 // Holding is an open reservation or lease of a counter.
 type Holding struct {
 	// ID is that of the grant in the counter.
 	ID uint64
-	// Use is what it is for.
+	// Use is reservation, slot or lease.
 	Use string
 	// Units are reserved and not spent.
 	Units int64
@@ -395,10 +392,10 @@ func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, 
 	}
 	now := time.Now()
 	for _, h := range x.Held {
-		one := Holding{ID: h.ID, Use: "lease", Units: h.Units, ExpiresAfter: h.Expires}
+		one := Holding{ID: h.ID, Use: h.Use, Units: h.Units, ExpiresAfter: h.Expires}
 		made := time.Unix(0, int64(h.ID^1<<63))
-		if h.Reservation {
-			one.Use, made = "reservation", time.UnixMilli(int64(h.ID>>idRandomBits))
+		if h.Use != bucket.ForLease.String() {
+			made = time.UnixMilli(int64(h.ID >> idRandomBits))
 		}
 		if since := now.Sub(made); since >= 0 && since < 2*bucket.MostReservation {
 			one.Since = since

@@ -46,6 +46,8 @@ descriptors:
     limits: [{algorithm: fixed_window, align: first_hit, count: 1000, period: 240h}]
   - key: model
     limits: [{algorithm: fixed_window, align: first_hit, count: 100000, period: 240h}]
+  - key: tool
+    limits: [{algorithm: concurrency, count: 3}]
   - key: job
     limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 240h}]
     reservation: {on_expiry: release, max_ttl: 1h}
@@ -262,6 +264,17 @@ func TestTrap16(t *testing.T) {
 		}
 	}
 	wants("reserved")
+	b.reserve(1, sluice.ReserveRequest{Units: 2}, "tool=x")
+	var slots struct {
+		Holdings []struct {
+			Use   string
+			Units int64
+		}
+	}
+	b.nodes[2].post(t, "held", `{"domain":"llm","descriptor":["tool=x"]}`, &slots)
+	if len(slots.Holdings) != 1 || slots.Holdings[0].Use != "slot" || slots.Holdings[0].Units != 2 {
+		t.Errorf("slots: %+v", slots)
+	}
 	for i, n := range b.nodes {
 		if n.config.Name == x.Decisions[0].Owner {
 			if err := n.stop(); err != nil {
