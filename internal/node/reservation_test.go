@@ -247,10 +247,10 @@ func TestTrap16(t *testing.T) {
 		for _, n := range b.nodes {
 			var held struct {
 				Holdings []struct {
-					Use           string
-					Units         int64
-					Since         float64
-					Expires_after float64
+					Use          string
+					Units        int64
+					Since        float64
+					ExpiresAfter float64 `json:"expires_after"`
 				}
 				Count, Units int64
 			}
@@ -258,7 +258,7 @@ func TestTrap16(t *testing.T) {
 			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
 				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
 			}
-			if h := held.Holdings[0]; h.Use != "reservation" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.Expires_after <= 0 || h.Expires_after > 300 {
+			if h := held.Holdings[0]; h.Use != "reservation" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.ExpiresAfter <= 0 || h.ExpiresAfter > 300 {
 				t.Errorf("%s, by %s: %+v", what, n.config.Name, h)
 			}
 		}
