@@ -19,8 +19,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	sluice "github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -58,7 +56,7 @@ func openBook(path string) ([]byte, error) {
 	if err := file.Truncate(8 * (leaseKeys + 2)); err != nil {
 		return nil, err
 	}
-	return unix.Mmap(int(file.Fd()), 0, 8*(leaseKeys+2), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return syscall.Mmap(int(file.Fd()), 0, 8*(leaseKeys+2), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 }
 
 func entry(book []byte, i int) *int64 { return (*int64)(unsafe.Pointer(&book[8*i])) }
@@ -116,7 +114,7 @@ func TestChangeClientLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(book)
+	defer syscall.Munmap(book)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	started := 0

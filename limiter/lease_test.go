@@ -1,0 +1,72 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestClientLease: a lease has an eighth of what is left, ends with its window, is settled once, and counts as spent at its deadline. It
+// is no reservation of the rule's.
+func TestClientLease(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	lease := func(units int64, descriptor string) Reservation {
+		t.Helper()
+		x, _, err := b.reserve(ReserveRequest{Units: units, TTL: 100 * time.Millisecond, Lease: true}, "", descriptor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	x := lease(1000, "user=ann")
+	if x.Units != 12 || x.ExpiresAfter != 100*time.Millisecond {
+		t.Errorf("%+v, want 12 of 100 for 100 ms", x)
+	}
+	b.wants("leased", 88)
+	if s, err := b.Settle(ctx, x.ID, 5); err != nil || s.Charged != 5 || s.Returned != 7 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	b.wants("settled", 95)
+	if _, err := b.Settle(ctx, x.ID, 5); codeOf(err) != NotFound {
+		t.Errorf("settled again: %v", err)
+	}
+	lease(3, "user=ann")
+	b.now += int64(100 * time.Millisecond)
+	b.wants("after the deadline", 92)
+	if x := lease(9, "bare=1"); x.Units != 1 {
+		t.Errorf("%+v of 9", x)
+	}
+	if s := b.Stats().Reservations; s != (ReservationStats{}) {
+		t.Errorf("leases count as reservations: %+v", s)
+	}
+	b.now += int64(time.Hour) - b.now%int64(time.Hour) - int64(50*time.Millisecond)
+	if x := lease(9, "user=bob"); x.Units != 9 || x.ExpiresAfter != 50*time.Millisecond {
+		t.Errorf("50 ms before the end of the window: %+v", x)
+	}
+	if x := lease(9, "watched=1"); x.Units != 1 {
+		t.Errorf("in shadow mode: %+v", x)
+	}
+	for _, c := range []struct {
+		name, field string
+		r           ReserveRequest
+		key         string
+		descriptors []string
+	}{
+		{"two checks", "lease", ReserveRequest{Units: 1, Lease: true}, "", []string{"user=ann", "team=red"}},
+		{"an idempotency key", "lease", ReserveRequest{Units: 1, Lease: true}, "k", []string{"user=ann"}},
+		{"no units", "units", ReserveRequest{Lease: true}, "", []string{"user=ann"}},
+		{"a queue", "checks[0].descriptor", ReserveRequest{Units: 1, Lease: true}, "", []string{"queue=1"}},
+	} {
+		x, results, err := b.reserve(c.r, c.key, c.descriptors...)
+		var e *Error
+		if !errors.As(err, &e) && len(results) > 0 {
+			if e = results[0].Err; e != nil && e.Field == "descriptor" {
+				e = &Error{Code: e.Code, Field: "checks[0].descriptor"}
+			}
+		}
+		if e == nil || e.Code != Invalid || e.Field != c.field || x.ID != "" {
+			t.Errorf("%s: %+v, %v, %+v", c.name, x, err, e)
+		}
+	}
+}
