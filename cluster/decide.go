@@ -164,6 +164,7 @@ func (t *localRun) block(k bucket.Key, v bucket.Verdict) error {
 func (t *localRun) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
 	if invalidates(v) {
 		t.node.invalidate(t.now, k)
+		t.node.freed(&k)
 		return false
 	}
 	return denied && t.node.demands.Live(t.now, k)
