@@ -342,7 +342,7 @@ func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) 
 		return x, nil
 	}
 	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
-	x.session, x.number = s, m.GetNumber()
+	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
 	s.held[x.number] = x
 	since := q.sent
 	if sent, ok := s.sentLocked(m.GetHeartbeat()); ok && sent.After(since) {

@@ -189,7 +189,7 @@ func (x *session) acquire(pass *access.Pass, r *sluicev1.SlotRequest) {
 // take answers the request h with that number.
 func (x *session) take(number uint64, h *heldSlot, b *limiter.Batch, a limiter.SlotAnswer) {
 	res := &sluicev1.SlotResponse{
-		Number: number, Reservation: a.ID, Fence: a.Fence, Moved: a.Moved, Owner: a.Owner, Waited: a.Waited, Heartbeat: x.heard.Load(),
+		Number: number, Reservation: a.ID, Fence: a.Fence, Moved: a.Moved, Owner: a.Owner, Waited: a.Waited,
 	}
 	switch {
 	case a.Err != nil:
@@ -198,14 +198,16 @@ func (x *session) take(number uint64, h *heldSlot, b *limiter.Batch, a limiter.S
 		room := limiter.MaxResponses
 		res.Decision = decisionToProto(&b.Results[0], 0, &room)
 	}
-	if a.ID != "" {
-		res.ExpiresAfterNs = int64(time.Until(a.Until)) // after heard was read
-	}
 	b.Release()
 	x.mu.Lock()
 	over := h.released
 	if h.slot, h.granted = a.Slot, a.ID != ""; !over && !h.granted {
 		delete(x.held, number)
+	}
+	// Heartbeats up to this one have perhaps not renewed it, and were sent before now.
+	res.Heartbeat = x.heard.Load()
+	if h.granted {
+		res.ExpiresAfterNs = int64(time.Until(a.Until))
 	}
 	if over && h.granted && x.ctx.Err() == nil {
 		x.releaseLocked(a.Slot)
