@@ -88,6 +88,7 @@ type session struct {
 type asked struct {
 	ctx    context.Context
 	key    counterKey
+	began  time.Time // when it began to wait in the queue of another node, if it did
 	sent   time.Time
 	answer chan slotAnswer // gets one, unless the request is removed before
 }
@@ -126,10 +127,11 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 		var a slotAnswer
 		s, _, err := c.find(wait, key, avoid)
 		if err == nil {
+			q := &asked{ctx: ctx, key: key, answer: make(chan slotAnswer, 1)}
 			if queued {
-				req.WaitedNs = int64(time.Since(began))
+				q.began = began
 			}
-			a = c.ask(ctx, wait, s.node, req, key)
+			a = c.ask(wait, s.node, req, q)
 			if err = a.err; err == nil && a.SlotResponse == nil { // the time is up
 				queued = true
 				break
@@ -164,6 +166,25 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	return nil, c.unavailable(nil)
 }
 
+// InFlight implements limit.Slots.
+func (c *Client) InFlight(ctx context.Context, q Check, most time.Duration) (d Decision, held context.Context, release func(), err error) {
+	var descriptor []string
+	for _, e := range q.Descriptor {
+		descriptor = append(descriptor, e.Key, e.Value)
+	}
+	if most <= 0 {
+		most = -1
+	}
+	x, err := c.Acquire(ctx, AcquireRequest{Key: c.Key(q.Domain, descriptor...), Units: q.Amount, MaxWait: most})
+	if err != nil || !x.Allowed {
+		if x != nil {
+			d = x.Decision
+		}
+		return d, nil, nil, err
+	}
+	return x.Decision, x.Context(), x.Release, nil
+}
+
 // routeTo makes owner that of key, and reports whether there is a stream to it.
 func (c *Client) routeTo(key counterKey, name string) bool {
 	n := c.fleet.Load().byName[name]
@@ -180,8 +201,7 @@ func (c *Client) routeTo(key counterKey, name string) bool {
 }
 
 // ask asks n for a slot. The answer is zero when wait has ended before.
-func (c *Client) ask(ctx, wait context.Context, n *node, req *sluicev1.SlotRequest, key counterKey) slotAnswer {
-	q := &asked{ctx, key, time.Now(), make(chan slotAnswer, 1)}
+func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q *asked) slotAnswer {
 	c.slots.Lock()
 	s := c.sessionLocked(n)
 	if s == nil {
@@ -276,15 +296,22 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 			return
 		}
 		mu.Lock()
-		out := s.out
+		out, now := s.out, time.Now()
 		s.out = new(sluicev1.SessionRequest)
+		for _, m := range out.GetAcquire() {
+			if q := s.asked[m.GetNumber()]; q != nil {
+				if q.sent = now; !q.began.IsZero() {
+					m.WaitedNs = int64(now.Sub(q.began))
+				}
+			}
+		}
 		if beat {
 			if s.beat > s.answered+1 {
 				mu.Unlock()
 				return
 			}
 			s.beat++
-			s.sent[s.beat%uint64(len(s.sent))] = time.Now()
+			s.sent[s.beat%uint64(len(s.sent))] = now
 			out.Heartbeat = s.beat
 		}
 		mu.Unlock()

@@ -401,7 +401,10 @@ func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, 
 		one := Holding{ID: h.ID, Use: "lease", Units: h.Units, ExpiresAfter: h.Expires}
 		made := time.Unix(0, int64(h.ID^1<<63))
 		if h.Reservation {
-			one.Use, made = "reservation", time.UnixMilli(int64(h.ID>>idRandomBits))
+			if one.Use = "reservation"; x.Rule.Limits.Slots() {
+				one.Use = "slot"
+			}
+			made = time.UnixMilli(int64(h.ID >> idRandomBits))
 		}
 		if since := now.Sub(made); since >= 0 && since < 2*bucket.MostReservation {
 			one.Since = since

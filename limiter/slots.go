@@ -35,8 +35,8 @@ type SlotRequest struct {
 	// Requests of one Tenant wait in order of arrival. Tenants share the units by Weight, 0 to MaxWeight, where 0 means 1.
 	Tenant string
 	Weight int64
-	// Waited is how long ago it began to wait in a line of another node, or 0.
-	Waited time.Duration
+	// Arrival is when it began to wait in a line of another node, zero if it did not.
+	Arrival time.Time
 }
 
 // SlotAnswer answers a SlotRequest. With neither Moved nor Err, the batch has the decision.
@@ -187,7 +187,10 @@ func (w *Waiter) removeLocked(units int64) {
 
 // Acquire implements Service.
 func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)) *Waiter {
-	w := &Waiter{limiter: l, batch: b, request: r, done: done, arrival: time.Now().Add(-r.Waited), waited: r.Waited > 0}
+	w := &Waiter{limiter: l, batch: b, request: r, done: done, arrival: r.Arrival, waited: !r.Arrival.IsZero()}
+	if !w.waited {
+		w.arrival = time.Now()
+	}
 	key, err := l.slotKey(b, &r)
 	if err != nil {
 		w.over = true
@@ -200,7 +203,7 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 	switch {
 	case k == nil:
 		k = &line{key: key, tenants: map[string]*tenant{}}
-		if r.Waited > 0 {
+		if w.waited {
 			k.gather = time.Now().Add(gatherFor)
 		}
 		q.byKey[key] = k
@@ -240,8 +243,6 @@ func (l *Limiter) slotKey(b *Batch, r *SlotRequest) (key bucket.Key, _ *Error) {
 		return key, &Error{Code: Invalid, Field: "weight", Message: fmt.Sprintf("%d; want 1 to %d", r.Weight, MaxWeight)}
 	case len(r.Tenant) > MaxTenant:
 		return key, &Error{Code: Invalid, Field: "tenant", Message: fmt.Sprintf("%d bytes; want at most %d", len(r.Tenant), MaxTenant)}
-	case r.Waited < 0:
-		return key, &Error{Code: Invalid, Field: "waited_ns", Message: "negative"}
 	}
 	return l.counterKey(b, c, x.Rule), nil
 }

@@ -114,8 +114,9 @@ func (x *session) read(pass access.Pass) error {
 		for _, h := range req.GetResume() {
 			x.resume(&pass, h)
 		}
+		now := time.Now() // of all, so that they stay in order
 		for _, r := range req.GetAcquire() {
-			x.acquire(&pass, r)
+			x.acquire(&pass, now, r)
 		}
 		for _, number := range req.GetRelease() {
 			x.end(number)
@@ -157,7 +158,7 @@ func (x *session) add(number uint64, h *heldSlot) *limiter.Error {
 }
 
 // acquire asks for a slot.
-func (x *session) acquire(pass *access.Pass, r *sluicev1.SlotRequest) {
+func (x *session) acquire(pass *access.Pass, now time.Time, r *sluicev1.SlotRequest) {
 	h, number, b := new(heldSlot), r.GetNumber(), limiter.NewBatch()
 	c := b.Add()
 	c.Domain, c.Descriptor = r.GetCheck().GetDomain(), appendEntries(c.Descriptor, r.GetCheck().GetDescriptor_())
@@ -174,9 +175,11 @@ func (x *session) acquire(pass *access.Pass, r *sluicev1.SlotRequest) {
 		c.Err = &limiter.Error{Code: limiter.Invalid, Field: "check", Message: "want a domain and a descriptor alone"}
 	}
 	_ = pass.Restrict(b) // the check has the error
-	w := x.server.config.Limiter.Acquire(b, limiter.SlotRequest{
-		Units: cmp.Or(r.GetUnits(), 1), Wait: r.GetWait(), Tenant: r.GetTenant(), Weight: r.GetWeight(), Waited: time.Duration(r.GetWaitedNs()),
-	}, func(b *limiter.Batch, a limiter.SlotAnswer) { x.take(number, h, b, a) })
+	ask := limiter.SlotRequest{Units: cmp.Or(r.GetUnits(), 1), Wait: r.GetWait(), Tenant: r.GetTenant(), Weight: r.GetWeight()}
+	if waited := time.Duration(r.GetWaitedNs()); waited > 0 {
+		ask.Arrival = now.Add(-waited)
+	}
+	w := x.server.config.Limiter.Acquire(b, ask, func(b *limiter.Batch, a limiter.SlotAnswer) { x.take(number, h, b, a) })
 	x.mu.Lock()
 	h.waiter = w
 	canceled := h.released
