@@ -58,7 +58,8 @@ const (
 	beatEvery = 400 * time.Millisecond
 	// slotMargin is the part of its time that a slot is not used, for clocks and schedulers.
 	slotMargin = 8
-	askAgain   = 20 * time.Millisecond
+	// askAgain is the first pause before another attempt, doubling up to askLate.
+	askAgain, askLate = 20 * time.Millisecond, 160 * time.Millisecond
 )
 
 // sessions are those of a Client, by node.
@@ -123,7 +124,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	}
 	began, queued := time.Now(), false
 	var avoid *node
-	for wait.Err() == nil {
+	for pauses := askAgain; wait.Err() == nil; pauses = min(2*pauses, askLate) {
 		var a slotAnswer
 		s, _, err := c.find(wait, key, avoid)
 		if err == nil {
@@ -155,7 +156,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 		case s != nil:
 			queued, avoid = queued || !errors.Is(err, errBusy), s.node
 		}
-		pause.For(wait, c.jitter(askAgain))
+		pause.For(wait, c.jitter(pauses))
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -24,6 +24,8 @@ const (
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
+	// renewWithin is how long a renewal waits for owners.
+	renewWithin = 300 * time.Millisecond
 )
 
 // SlotRequest asks for a slot.
@@ -409,12 +411,14 @@ func (l *Limiter) Slot(id string) (Slot, error) {
 
 // RenewSlots implements Service.
 func (l *Limiter) RenewSlots(ctx context.Context, slots []Slot) []bool {
+	ctx, cancel := context.WithTimeout(ctx, renewWithin) // the others must not wait for an owner that does not respond
+	defer cancel()
 	return l.askSlots(ctx, slots, bucket.Extend)
 }
 
 // ReleaseSlots implements Service.
 func (l *Limiter) ReleaseSlots(ctx context.Context, slots []Slot) {
-	for _, ended := range l.askSlots(ctx, slots, bucket.Settle) {
+	for _, ended := range l.askSlots(context.WithoutCancel(ctx), slots, bucket.Settle) {
 		if ended {
 			l.reserved.settled.Add(1)
 		}
@@ -432,7 +436,10 @@ func (l *Limiter) askSlots(ctx context.Context, slots []Slot, verb bucket.Verb) 
 			}})
 		}
 	}
-	l.decideDetached(ctx, b)
+	if len(b.Requests) > 0 {
+		b.Answers = make([]check.Answer, len(b.Requests))
+		l.config.Decider.Decide(ctx, b)
+	}
 	at := 0
 	for i, s := range slots {
 		for range s.cells {

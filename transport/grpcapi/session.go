@@ -277,7 +277,7 @@ func (x *session) release() error {
 		list := x.toRelease
 		x.toRelease = nil
 		x.mu.Unlock()
-		x.server.config.Limiter.ReleaseSlots(context.WithoutCancel(x.ctx), list)
+		x.server.config.Limiter.ReleaseSlots(x.ctx, list)
 	}
 	return nil
 }
