@@ -55,7 +55,7 @@ func slotClient(t *testing.T, nodes []*node) *sluice.Client {
 	return c
 }
 
-// slotReferee books which slots are in use: from the moment Acquire returns until just before the holder's context has ended, or Release.
+// slotReferee books which slots are in use: from the moment Acquire returns until just before its context has ended, or Release.
 type slotReferee struct {
 	mu         sync.Mutex
 	inUse      map[string]int
@@ -196,6 +196,12 @@ func (s *slotSession) send(m *sluicev1.SessionRequest) bool {
 	return s.stream.Send(m) == nil
 }
 
+func (s *slotSession) closeSend() {
+	s.sends.Lock()
+	defer s.sends.Unlock()
+	_ = s.stream.CloseSend() // never fails
+}
+
 func (s *slotSession) ask(key, value string, more ...func(*sluicev1.SlotRequest)) (going bool) {
 	s.last++
 	r := &sluicev1.SlotRequest{
@@ -233,7 +239,7 @@ func ownerOf(t *testing.T, nodes []*node, key, value string) *node {
 		s.ask(key, value, func(r *sluicev1.SlotRequest) { r.Wait = false })
 		moved := s.next(&pending).GetMoved()
 		s.send(&sluicev1.SessionRequest{Release: []uint64{s.last}})
-		_ = s.stream.CloseSend()
+		s.closeSend()
 		if !moved {
 			return n
 		}
@@ -320,7 +326,7 @@ func TestSlotWeights(t *testing.T) {
 func TestTrap03_StreamsThatEnd(t *testing.T) {
 	nodes := cluster(t, 1, rulesOf(t, slotRules))
 	for name, end := range map[string]func(*slotSession){
-		"half-closed": func(s *slotSession) { _ = s.stream.CloseSend() },
+		"half-closed": func(s *slotSession) { s.closeSend() },
 		"canceled":    func(s *slotSession) { s.close() },
 		"silent":      func(s *slotSession) { s.silent.Store(true) },
 	} {

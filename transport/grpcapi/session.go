@@ -20,12 +20,14 @@ import (
 const (
 	// maxSlots is the most slots of a session, with the requests that wait and the responses that are not sent.
 	maxSlots = 1 << 14
+	// maxSilence is how long a session lasts without a message: less than its slots, which its own requests must not get then.
+	maxSilence = limiter.SlotTTL * 3 / 4
 	// slotsPerMessage is the most slots of one SessionResponse.
 	slotsPerMessage = 256
 )
 
 var (
-	errSilent    = status.Error(codes.DeadlineExceeded, "nothing came on this session for 2 s; send heartbeats")
+	errSilent    = status.Error(codes.DeadlineExceeded, "nothing came on this session for 1.5 s; send heartbeats")
 	errManySlots = &limiter.Error{Code: limiter.Overloaded, Message: "this session has 16,384 slots and requests; open another"}
 )
 
@@ -99,14 +101,14 @@ func (s *Server) Session(stream sluicev1.RateLimitService_SessionServer) error {
 
 // read takes the messages of the caller of pass.
 func (x *session) read(pass access.Pass) error {
-	silent := time.AfterFunc(limiter.SlotTTL, func() { x.cancel(errSilent) })
+	silent := time.AfterFunc(maxSilence, func() { x.cancel(errSilent) })
 	defer silent.Stop()
 	for {
 		req, err := x.stream.Recv()
 		if err != nil {
 			return err
 		}
-		silent.Reset(limiter.SlotTTL)
+		silent.Reset(maxSilence)
 		var rejected *limiter.Error
 		if pass, rejected = x.server.config.Guard.Again(pass, &x.identity); rejected != nil {
 			return statusOf(rejected)
