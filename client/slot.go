@@ -82,7 +82,6 @@ type session struct {
 	answered uint64
 	sent     [16]time.Time // when the last heartbeats were sent
 	ended    bool
-	err      error // why
 }
 
 // asked is a request for a slot.

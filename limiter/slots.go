@@ -117,11 +117,19 @@ func (w *Waiter) before(o *Waiter) bool {
 }
 func (w *Waiter) moveTo(i int) { w.place = i }
 
-// heapOf is a heap.Interface of items that know their place.
-type heapOf[T interface {
+// ordered is an item of a heapOf, which knows its place there.
+type ordered[T any] interface {
 	before(T) bool
 	moveTo(int)
-}] []T
+}
+
+var (
+	_ ordered[*tenant] = (*tenant)(nil)
+	_ ordered[*Waiter] = (*Waiter)(nil)
+)
+
+// heapOf is a heap.Interface.
+type heapOf[T ordered[T]] []T
 
 func (h heapOf[T]) Len() int           { return len(h) }
 func (h heapOf[T]) Less(i, j int) bool { return h[i].before(h[j]) }

@@ -231,8 +231,8 @@ func (s *slotSession) next(pending *[]*sluicev1.SlotResponse) *sluicev1.SlotResp
 	return first
 }
 
-// ownerOf returns the node that owns the counter.
-func ownerOf(t *testing.T, nodes []*node, key, value string) *node {
+// slotOwner returns the node that owns the counter.
+func slotOwner(t *testing.T, nodes []*node, key, value string) *node {
 	t.Helper()
 	for _, n := range nodes {
 		s, pending := openSession(t, n), []*sluicev1.SlotResponse(nil)
@@ -409,7 +409,7 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 		})
 		pause.For(t.Context(), time.Millisecond) // so that their arrivals are apart
 	}
-	ownerOf(t, nodes, "lock", "moving").stop(syscall.SIGTERM)
+	slotOwner(t, nodes, "lock", "moving").stop(syscall.SIGTERM)
 	if err := first.Context().Err(); err != nil {
 		t.Errorf("the slot ended with its node: %v", context.Cause(first.Context()))
 	}
