@@ -33,7 +33,7 @@ type Use uint8
 const (
 	// ForLease: of a node or a client that decides by itself with its units. When it ends nothing of it is kept.
 	ForLease Use = iota
-	// ForReservation: a Reservation. Its outcome is kept for Config.SettleWindow.
+	// ForReservation: a Reservation. Its outcome is kept for the settle window.
 	ForReservation
 	// ForSlot: a Reservation of limits with a Concurrency. At its deadline its units are free again.
 	ForSlot
@@ -477,7 +477,7 @@ func (c *counter) settleUnits(now, units int64, u Use) {
 func (sh *shard) endLocked(at int64, slot uint32, e ending, charged int64) {
 	r := sh.mu.store.at(slot)
 	if r.use() != ForLease {
-		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow))
+		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow.Load()))
 		return
 	}
 	k := r.keyAt(0)

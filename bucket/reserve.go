@@ -11,7 +11,7 @@ import "time"
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
 //   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
-//     with what the first one has charged, for Config.SettleWindow. At the deadline a reservation ends by itself: its units count as spent
+//     with what the first one has charged, for the settle window. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
 //     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
@@ -79,6 +79,9 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 	c := sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
 	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
 	attempt := attemptOf(r.Once)
+	if found { // the sweep may not have removed it yet
+		found = sh.mu.store.at(slot).isOpen() || sh.mu.store.at(slot).now > at
+	}
 	switch {
 	case r.Verb == Cancel:
 		return sh.cancelLocked(now, slot, found, r, d)
@@ -156,7 +159,7 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 	case !found && r.Limits != nil: // so that what is still on its way gets nothing
 		key := r.Key.grantKey(r.Reservation.ID)
 		o := sh.putGrantLocked(at, key, &counter{
-			limits: r.Limits, now: addSat(at, sh.table.settleWindow), first: state{aux: int64(r.Key.Hi), last: never},
+			limits: r.Limits, now: addSat(at, sh.table.settleWindow.Load()), first: state{aux: int64(r.Key.Hi), last: never},
 			admissions: attributes(ForReservation, released, false), birth: attempt,
 		})
 		o.did |= changed

@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -18,10 +19,29 @@ type reservationStep struct {
 }
 
 // TestReservationStories: what is reserved counts until it is settled, and then what was needed does. Reservations are for 10 s.
-func TestReservationStories(t *testing.T) {
+func TestReservationStories(t *testing.T) { reservationStories(t, "") }
+
+// TestTrap02: a reservation that is not settled ends at its own deadline, though others of the counter are extended and checks come.
+func TestTrap02(t *testing.T) { reservationStories(t, "trap 2") }
+
+// TestTrap08: units that are reserved count in every window until they are settled, and what was needed in the window of the
+// settlement.
+func TestTrap08(t *testing.T) { reservationStories(t, "trap 8") }
+
+// TestTrap09: a settlement after the deadline is late, and charges as a debt what was not charged then.
+func TestTrap09(t *testing.T) { reservationStories(t, "trap 9") }
+
+// TestTrap11: callers that reserve and callers that only check spend one counter.
+func TestTrap11(t *testing.T) { reservationStories(t, "trap 11") }
+
+// TestTrap17: no call gives back more than was reserved, or what was not.
+func TestTrap17(t *testing.T) { reservationStories(t, "trap 17") }
+
+// reservationStories tells the stories of a trap, or those of none.
+func reservationStories(t *testing.T, trap string) {
 	const (
 		check, reserve, extend, spend, settle = bucket.Check, bucket.Reserve, bucket.Extend, bucket.Spend, bucket.Settle
-		read, reset                           = bucket.Read, bucket.Reset
+		read, reset, refund                   = bucket.Read, bucket.Reset, bucket.Refund
 	)
 	has := func(units int64) bucket.Reserved { return bucket.Reserved{Units: units} }
 	settled := func(charged, returned int64) bucket.Reserved {
@@ -36,13 +56,13 @@ func TestReservationStories(t *testing.T) {
 		release bool
 		steps   []reservationStep
 	}{
-		{"less than was reserved", window, false, []reservationStep{
+		{"trap 11: less than was reserved", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", settle, 1, 2, settled(2, 4), 5}, {"1:00", read, 0, 0, none, 10},
 		}},
 		{"more than was reserved is a debt", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 12, settled(12, 0), 0}, {"0:59", read, 0, 0, none, 0}, {"1:00", read, 0, 0, none, 10},
 		}},
-		{"nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
+		{"trap 17: nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 0, settled(0, 6), 10},
 		}},
 		{"settled twice", window, false, []reservationStep{
@@ -61,31 +81,54 @@ func TestReservationStories(t *testing.T) {
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:15", extend, 1, 3, has(9), 1}, {"0:16", extend, 1, 2, has(9), 1},
 			{"0:24.999999999", read, 0, 0, none, 1}, {"0:24.999999999", extend, 1, -4, has(5), 5}, {"0:34", settle, 1, 5, settled(5, 0), 5},
 		}},
-		{"not settled, and charged", window, false, []reservationStep{
+		{"trap 9: not settled, and charged", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", read, 0, 0, none, 4}, {"0:21", settle, 1, 2, bucket.Reserved{Units: 6, Late: true}, 4},
 			{"0:22", settle, 1, 2, bucket.Reserved{Units: 6, Repeated: true}, 4},
 		}},
-		{"late, and more", window, false, []reservationStep{
+		{"trap 9: late, and more", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", settle, 1, 9, bucket.Reserved{Units: 9, Late: true}, 1},
 		}},
-		{"not settled, and released", window, true, []reservationStep{
+		{"trap 9: not settled, and released", window, true, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:19.999999999", read, 0, 0, none, 4}, {"0:20", read, 0, 0, none, 10},
 			{"0:21", settle, 1, 8, bucket.Reserved{Units: 8, Late: true}, 2}, {"0:22", settle, 1, 1, bucket.Reserved{Units: 8, Repeated: true}, 2},
 		}},
-		{"in the window after it", window, false, []reservationStep{
+		{"trap 8: in the window after it", window, false, []reservationStep{
 			{"0:55", reserve, 1, 6, has(6), 4}, {"0:56", check, 0, 4, none, 0}, {"1:01", read, 0, 0, none, 4}, {"1:04", settle, 1, 3, settled(3, 3), 7},
+		}},
+		{"trap 2: others are extended", window, true, []reservationStep{
+			{"0:10", reserve, 1, 4, has(4), 6}, {"0:11", reserve, 2, 3, has(3), 3}, {"0:19", extend, 2, 0, has(3), 3}, {"0:19", check, 0, 1, none, 2},
+			{"0:20", read, 0, 0, none, 6}, {"0:28", extend, 2, 0, has(3), 6}, {"0:37", settle, 2, 3, settled(3, 0), 6},
+		}},
+		{"trap 8: of a sliding window", per(bucket.SlidingCounter, 10, time.Minute), false, []reservationStep{
+			{"0:55", reserve, 1, 6, has(6), 4}, {"1:04", read, 0, 0, none, 4}, {"1:04", settle, 1, 3, settled(3, 3), 7},
+		}},
+		{"trap 11: both ask for the last units", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:10", check, 0, 5, none, 4}, {"0:10", check, 0, 4, none, 0}, {"0:11", reserve, 2, 1, none, 0},
+			{"0:12", settle, 1, 1, settled(1, 5), 5}, {"0:12", reserve, 3, 5, has(5), 0}, {"0:12", check, 0, 1, none, 0},
+		}},
+		{"trap 17: less than nothing", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", extend, 1, -9, has(0), 10}, {"0:12", extend, 1, -9, has(0), 10}, {"0:13", spend, 1, -5, has(0), 10},
+			{"0:14", settle, 1, -5, settled(0, 0), 10}, {"0:15", refund, 0, 9, none, 10}, {"0:16", check, 0, 10, none, 0},
 		}},
 		{"a reset keeps it", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", reset, 0, 0, none, 4}, {"0:13", settle, 1, 1, settled(1, 5), 9},
 		}},
-		{"unknown", window, false, []reservationStep{
+		{"trap 17: unknown", window, false, []reservationStep{
 			{"0:10", settle, 1, 6, unknown, 10}, {"0:10", check, 0, 1, none, 9}, {"0:11", spend, 1, 6, unknown, 9}, {"0:11", extend, 7, 1, unknown, 9},
 		}},
 		{"forgotten", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
-			{"10:11", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", reset, 0, 0, none, 10}, {"10:12", settle, 1, 2, unknown, 10},
+			{"10:11.999999999", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", settle, 1, 2, unknown, 10},
+			{"10:12", reset, 0, 0, none, 10}, {"10:12", settle, 1, 2, unknown, 10}, {"10:13", reserve, 1, 6, has(6), 4},
+		}},
+		{"forgotten, and reserved anew", window, false, []reservationStep{
+			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8}, {"10:12", reserve, 1, 5, has(5), 5},
+			{"10:13", settle, 1, 4, settled(4, 1), 6},
 		}},
 	} {
+		if before, _, _ := strings.Cut(c.name, ":"); before != trap && (trap != "" || strings.HasPrefix(c.name, "trap")) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			// A second table gets all changes, as a replica does, and has to decide alike at every step.
 			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
@@ -106,7 +149,7 @@ func TestReservationStories(t *testing.T) {
 				}
 				if r.Reservation != nil {
 					got := r.Reservation.Reserved
-					if open := !got.Late && !got.Unknown && s.verb != settle && got.Units > 0; open != (got.Expires > 0) && s.verb != spend {
+					if open := !got.Late && !got.Unknown && s.verb != settle && got.Units > 0; open != (got.Expires > 0) && (open || s.verb != spend && s.verb != extend) {
 						t.Errorf("step %d: it expires after %v", i, got.Expires)
 					}
 					if got.Expires = 0; got != s.want {
@@ -210,6 +253,32 @@ func TestReserveAttempts(t *testing.T) {
 		}
 		if got := left(table, day+int64(time.Minute), &bucket.Request{Limits: limits}); got != c.atEnd {
 			t.Errorf("%s: %d left in the end, want %d", c.name, got, c.atEnd)
+		}
+	}
+}
+
+// TestTrap12: what is held under a limit that is lowered stays held. Nothing is admitted until enough is settled, and no unit is lost.
+func TestTrap12(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.SlidingLog, bucket.SlidingCounter, bucket.TokenBucket} {
+		table := smallTable(t)
+		high, low := mustLimits(t, per(algorithm, 20, 10000*time.Hour)), mustLimits(t, per(algorithm, 5, 10000*time.Hour))
+		ask := func(limits *bucket.Limits, verb bucket.Verb, id uint64, units int64) bool {
+			return table.Do(day, &bucket.Request{
+				Limits: limits, Cost: units, Verb: verb, Reservation: &bucket.Reservation{ID: id, Least: max(1, units), MaxOpen: 9, For: time.Minute},
+			}).Allowed
+		}
+		check := func(cost int64) bool { return table.Do(day, &bucket.Request{Limits: low, Cost: cost}).Allowed }
+		if !ask(high, bucket.Reserve, 1, 12) || !ask(high, bucket.Reserve, 2, 3) {
+			t.Fatalf("%s: not reserved", algorithm)
+		}
+		if check(1) || ask(low, bucket.Reserve, 3, 1) || ask(low, bucket.Extend, 2, 1) {
+			t.Errorf("%s: admitted beside 15 units that are held of 5", algorithm)
+		}
+		if !ask(low, bucket.Settle, 1, 1) || !check(1) || check(1) {
+			t.Errorf("%s: 3 are held and 1 is spent of 5: want one more", algorithm)
+		}
+		if !ask(low, bucket.Settle, 2, 0) || !check(3) || check(1) {
+			t.Errorf("%s: 2 are spent of 5: want three more", algorithm)
 		}
 	}
 }

@@ -43,8 +43,6 @@ type Config struct {
 	MaxSets int
 	// WhenFull decides about a new key at a cap.
 	WhenFull WhenFull
-	// SettleWindow is how long the outcome of a reservation is remembered. 0 means DefaultSettleWindow.
-	SettleWindow time.Duration
 }
 
 // WhenFull is the policy for a key without a counter when there is no room for another.
@@ -61,7 +59,7 @@ const (
 const (
 	MaxShards         = 1 << 20
 	DefaultMaxEntries = 10_000_000
-	// DefaultSettleWindow and MaxSettleWindow are those of Config.SettleWindow.
+	// DefaultSettleWindow is that of a new Table, and MaxSettleWindow the longest; see SetSettleWindow.
 	DefaultSettleWindow = 10 * time.Minute
 	MaxSettleWindow     = 24 * time.Hour
 )
@@ -76,8 +74,6 @@ func (c *Config) validate() error {
 		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
 	case c.MaxSets < 0 || c.MaxSets > MaxSets:
 		return fmt.Errorf("max_sets: is out of range; use 0 for the default, or 1 to %d", MaxSets)
-	case c.SettleWindow < 0 || c.SettleWindow > MaxSettleWindow:
-		return errors.New("settle_window: is out of range; use 0 for the default, or at most 24h")
 	case c.WhenFull > DenyNew:
 		return errors.New("when_full: is unknown; use EvictOld or DenyNew")
 	}
@@ -94,8 +90,8 @@ type Table struct {
 	maxBytes   int64
 	maxSets    int64
 	whenFull   WhenFull
-	// settleWindow is in ns.
-	settleWindow int64
+	// settleWindow is in ns; see SetSettleWindow.
+	settleWindow atomic.Int64
 	// entries and bytes are sums over the shards; bytes includes setBytes, those of the sets of limits.
 	entries, bytes, sets, setBytes atomic.Int64
 	// accounts is locked under a shard's lock, never the other way round.
@@ -134,21 +130,21 @@ func NewTable(c Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		shards:       make([]shard, c.Shards),
-		changed:      make([]atomic.Uint64, (c.Shards+63)/64),
-		activated:    make(chan struct{}, 1),
-		maxEntries:   cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
-		maxBytes:     cmp.Or(c.MaxBytes, math.MaxInt64),
-		maxSets:      cmp.Or(int64(c.MaxSets), DefaultMaxSets),
-		whenFull:     c.WhenFull,
-		settleWindow: int64(cmp.Or(c.SettleWindow, DefaultSettleWindow)),
-		arena:        offheap.New(pageBytes, true),
-		slabs:        newSlabs(),
-		seed:         maphash.MakeSeed(),
+		shards:     make([]shard, c.Shards),
+		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
+		activated:  make(chan struct{}, 1),
+		maxEntries: cmp.Or(int64(c.MaxEntries), DefaultMaxEntries),
+		maxBytes:   cmp.Or(c.MaxBytes, math.MaxInt64),
+		maxSets:    cmp.Or(int64(c.MaxSets), DefaultMaxSets),
+		whenFull:   c.WhenFull,
+		arena:      offheap.New(pageBytes, true),
+		slabs:      newSlabs(),
+		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {
 		t.others[i].name, t.others[i].shared = OtherDomains, true
 	}
+	t.SetSettleWindow(DefaultSettleWindow)
 	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)
 	t.listDomainsLocked()
 	t.numbers.Store(new([]*account))
@@ -158,6 +154,11 @@ func NewTable(c Config) (*Table, error) {
 		sh.mu.store.arena, sh.mu.store.slabs = t.arena, t.slabs
 	}
 	return t, nil
+}
+
+// SetSettleWindow sets how long the outcomes of reservations that end from now on are remembered, up to MaxSettleWindow.
+func (t *Table) SetSettleWindow(d time.Duration) {
+	t.settleWindow.Store(int64(min(max(0, d), MaxSettleWindow)))
 }
 
 // Do decides r at now (Unix time in ns; see Correct) on r.Key's counter, atomically over all its limits.

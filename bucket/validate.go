@@ -174,6 +174,7 @@ func wrong(field, format string, args ...any) *FieldError {
 // The names of values in rule files, JSON, logs and metrics, indexed by value. Empty names are unused.
 var (
 	verbNames      = []string{Check: "check", Read: "read", Charge: "charge", Refund: "refund", Reset: "reset"}
+	useNames       = []string{ForLease: "lease", ForReservation: "reservation", ForSlot: "slot"}
 	algorithmNames = []string{
 		TokenBucket: "token_bucket", LeakyBucket: "leaky_bucket", LeakyQueue: "leaky_queue", FixedWindow: "fixed_window",
 		SlidingLog: "sliding_log", SlidingCounter: "sliding_counter", SlidingWindow: "sliding_window",
@@ -187,6 +188,7 @@ var (
 // The methods of the types convert values to these names, and names to values.
 
 func (v Verb) String() string                        { return nameOf(verbNames, v) }
+func (u Use) String() string                         { return nameOf(useNames, u) }
 func (v *Verb) UnmarshalText(text []byte) error      { return fromName(verbNames, text, v) }
 func (a Algorithm) String() string                   { return nameOf(algorithmNames, a) }
 func (a Algorithm) MarshalText() ([]byte, error)     { return []byte(a.String()), nil }

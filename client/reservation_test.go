@@ -201,9 +201,9 @@ func TestReservation(t *testing.T) {
 	}
 }
 
-// TestReservationRetries: after a lost answer, another node is asked to reserve and to settle, which counts once; units are not
+// TestTrap10LostAnswers: after a lost answer, another node is asked to reserve and to settle, which counts once; units are not
 // spent or added again.
-func TestReservationRetries(t *testing.T) {
+func TestTrap10LostAnswers(t *testing.T) {
 	f := newCluster(t, "n1", "n2")
 	c, ctx := f.dial(), t.Context()
 	lose := func(after bool, err error) (calls func() int) {

@@ -36,7 +36,7 @@ type Inspection struct {
 	// that nodes have left.
 	Grants  int
 	Granted int64
-	// Held are the first of the grants, at most MaxHeld.
+	// Held are the first of the grants, at most facts.MaxHeld.
 	Held   []facts.Holding
 	Leases []Lease
 	// Denying nodes have the key in their denial cache now. Missing ones did not respond in time.

@@ -36,13 +36,13 @@ type Service interface {
 	// Invalid.
 	Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error)
 	// Spend spends units of a reservation before it is settled.
-	Spend(ctx context.Context, c Call, id string, units int64) (Spent, error)
+	Spend(ctx context.Context, id string, units int64) (Spent, error)
 	// Extend adds more units, 0 or more, to a reservation, and sets its deadline to ttl from now, up to the rules' max_ttl, if
 	// that is later. A ttl of 0 leaves it.
-	Extend(ctx context.Context, c Call, id string, more int64, ttl time.Duration) (Extended, error)
+	Extend(ctx context.Context, id string, more int64, ttl time.Duration) (Extended, error)
 	// Settle ends a reservation. Of its units that are not spent, actual are charged, and the others are free again; more are charged
 	// whatever the limits say. Repeated calls change nothing.
-	Settle(ctx context.Context, c Call, id string, actual int64) (Settlement, error)
+	Settle(ctx context.Context, id string, actual int64) (Settlement, error)
 	// Acquire asks for a slot of the only check of b, under a limit with algorithm concurrency. It does not block: done is called once
 	// with the answer, unless Waiter.Cancel is called before, and gets b, which it must release.
 	Acquire(b *Batch, r SlotRequest, done func(b *Batch, a SlotAnswer)) *Waiter
@@ -52,7 +52,7 @@ type Service interface {
 	RenewSlots(ctx context.Context, slots []Slot) (renewed []bool)
 	// ReleaseSlots ends slots. Those of owners that do not respond in time end at their deadline.
 	ReleaseSlots(ctx context.Context, slots []Slot)
-	// Held returns the open reservations and leases of a descriptor's counter, at most MaxHeld by deadline, and the number and
+	// Held returns the open reservations and leases of a descriptor's counter, at most facts.MaxHeld by deadline, and the number and
 	// the units of all. Of q only Domain and Descriptor count.
 	Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error)
 	// ReservationDomains returns the domains of a reservation, which the APIs authorize. The errors of the calls with an ID are Invalid
@@ -273,7 +273,7 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 	b.start(len(b.Checks))
 	span := l.startSpan(b)
 	failed := l.prepare(active.set, b)
-	failed = b.reserving != nil && b.reserving.fill(b, failed) || failed
+	failed = b.reserving != nil && b.reserving.fill(b, active.counts, failed) || failed
 	l.decide(ctx, b)
 	if b.reserving != nil {
 		l.complete(ctx, b)

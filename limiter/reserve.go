@@ -16,8 +16,8 @@ import (
 
 // ReserveRequest asks for units of all checks of a Batch, of which Verb and Cost do not count, or of none.
 type ReserveRequest struct {
-	// Units are how many, above 0; Least is how few will do, 1 to Units. 0 means the estimate of the first check's rule, and
-	// Units.
+	// Units are how many, above 0; Least is how few will do, 1 to Units. 0 means the estimate of the first check's rule, given or
+	// learned, and Units.
 	Units, Least int64
 	// TTL is the time until the deadline, up to the rules' max_ttl. 0 means the shortest ttl of the rules.
 	TTL time.Duration
@@ -40,19 +40,12 @@ const MaxReservationID = 1024
 // MaxBudgets is the most checks of one reservation.
 const MaxBudgets = 16
 
-// Call is who makes a call about a reservation, and how.
-type Call struct {
-	// API, Caller and Traceparent are as in Batch.
-	API                 API
-	Caller, Traceparent string
-}
-
 // Spent is the response to Spend.
 type Spent struct {
 	// Allowed: the units were left, and are spent. Otherwise nothing is.
-	Allowed bool
+	Allowed bool `json:"allowed"`
 	// Left are the reserved units that are not spent.
-	Left int64
+	Left int64 `json:"left"`
 }
 
 // Extended is the response to Extend.
@@ -70,25 +63,23 @@ type Extended struct {
 type Settlement struct {
 	// Charged are the units that were charged to each check by this settlement or, if Repeated, by the first one.
 	// Returned are those that were reserved and not charged, 0 if Repeated.
-	Charged, Returned int64
+	Charged  int64 `json:"charged"`
+	Returned int64 `json:"returned"`
 	// Late: the deadline had passed. What was not charged then was charged now, whatever the limits say.
-	Late bool
+	Late bool `json:"late,omitempty"`
 	// Repeated: it was settled before, and this call changed nothing.
-	Repeated bool
+	Repeated bool `json:"repeated,omitempty"`
 }
-
-// MaxHeld is the most holdings that Held lists.
-const MaxHeld = 100
 
 // Holding is an open reservation or lease of a counter.
 type Holding struct {
 	// ID is that of the grant in the counter.
 	ID uint64
-	// Use is what it is for.
+	// Use is reservation, slot or lease.
 	Use string
 	// Units are reserved and not spent.
 	Units int64
-	// Since is how long ago it was made, ExpiresAfter the time until its deadline.
+	// Since is how long ago it was made, 0 if it has an idempotency key. ExpiresAfter is the time until its deadline.
 	Since, ExpiresAfter time.Duration
 }
 
@@ -108,14 +99,14 @@ type reserving struct {
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
-	case len(b.Checks) > MaxBudgets:
+	case len(b.Checks) < 1 || len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Units < 0:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more, or leave it out for the rule's estimate", r.Units)})
 	case r.Least < 0 || r.Units > 0 && r.Least > r.Units:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units", r.Least)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units, or leave it out for units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
-		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want at least %v", r.TTL, bucket.LeastLease)})
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms or more, or leave it out", r.TTL)})
 	}
 	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
@@ -143,14 +134,14 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 }
 
 // fill sets the units and the times of the queued requests by their rules, and reports whether the call fails by them.
-func (x *reserving) fill(b *Batch, failed bool) bool {
+func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
+	if x.Units == 0 && len(b.places) > 0 {
+		x.Units = b.estimate(c)
+	}
 	for j, i := range b.places {
 		r, bounds := &b.Results[i], b.reservable(i)
-		if j == 0 && x.Units == 0 {
-			x.Units = bounds.Estimate
-		}
 		x.maxTTL = min(x.maxTTL, bounds.MaxTTL)
 		if x.TTL == 0 && (j == 0 || bounds.TTL < x.ttl) {
 			x.ttl = bounds.TTL
@@ -165,7 +156,7 @@ func (x *reserving) fill(b *Batch, failed bool) bool {
 		case which >= 0:
 			r.Err = &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("units of %s cannot be reserved: %s", r.LimitName(which), why)}
 		case x.Units == 0:
-			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has no estimate; give a number above 0"}
+			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has neither estimate nor max_units; give a number above 0"}
 		case x.Units > most && (x.Least == 0 || x.Least > most):
 			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
 		case x.TTL > bounds.MaxTTL:
@@ -289,16 +280,18 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 	}
 	if len(known.Requests) == 0 {
+		message := "it was settled or has expired, or its counters were lost; reserve anew"
 		if verb == bucket.Settle {
 			l.reserved.unknown.Add(1)
+			message = "it ended longer ago than --settle-window, or its counters were lost; nothing was charged"
 		}
-		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: "it was settled or has expired, or its counters were lost; reserve anew"})
+		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: message})
 	}
 	return known, nil
 }
 
 // Spend implements Service.
-func (l *Limiter) Spend(ctx context.Context, _ Call, id string, units int64) (Spent, error) {
+func (l *Limiter) Spend(ctx context.Context, id string, units int64) (Spent, error) {
 	t, err := l.ticketOf(id)
 	if err == nil && units < 1 {
 		err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", units)}
@@ -319,14 +312,14 @@ func (l *Limiter) Spend(ctx context.Context, _ Call, id string, units int64) (Sp
 }
 
 // Extend implements Service.
-func (l *Limiter) Extend(ctx context.Context, _ Call, id string, more int64, ttl time.Duration) (Extended, error) {
+func (l *Limiter) Extend(ctx context.Context, id string, more int64, ttl time.Duration) (Extended, error) {
 	t, err := l.ticketOf(id)
 	switch {
 	case err != nil:
 	case more < 0:
 		err = &Error{Code: Invalid, Field: "more", Message: fmt.Sprintf("%d; want 0 or more", more)}
-	case ttl < 0 || ttl > t.maxTTL:
-		err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rules allow at most %v, and 0 leaves the deadline", ttl, t.maxTTL)}
+	case ttl != 0 && ttl < bucket.LeastLease || ttl > t.maxTTL:
+		err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms to %v, which the rules allow, or 0 to leave the deadline", ttl, t.maxTTL)}
 	}
 	if err != nil {
 		return Extended{}, l.reject(err)
@@ -368,7 +361,7 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 }
 
 // Settle implements Service.
-func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (Settlement, error) {
+func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settlement, error) {
 	t, err := l.ticketOf(id)
 	if err == nil && actual < 0 {
 		err = &Error{Code: Invalid, Field: "actual", Message: fmt.Sprintf("%d; want 0 or more", actual)}
@@ -387,6 +380,7 @@ func (l *Limiter) Settle(ctx context.Context, _ Call, id string, actual int64) (
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
 	l.reserved.ended(&s)
+	l.learn(t, actual, &s)
 	return s, nil
 }
 
@@ -398,12 +392,9 @@ func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, 
 	}
 	now := time.Now()
 	for _, h := range x.Held {
-		one := Holding{ID: h.ID, Use: "lease", Units: h.Units, ExpiresAfter: h.Expires}
+		one := Holding{ID: h.ID, Use: h.Use, Units: h.Units, ExpiresAfter: h.Expires}
 		made := time.Unix(0, int64(h.ID^1<<63))
-		if h.Reservation {
-			if one.Use = "reservation"; x.Rule.Limits.Slots() {
-				one.Use = "slot"
-			}
+		if h.Use != bucket.ForLease.String() {
 			made = time.UnixMilli(int64(h.ID >> idRandomBits))
 		}
 		if since := now.Sub(made); since >= 0 && since < 2*bucket.MostReservation {

@@ -21,6 +21,11 @@ descriptors:
   - key: team
     rate_limit: {name: per-team, unit: hour, requests_per_unit: 1000}
     reservation: {max_units: 60, on_expiry: release}
+  - key: agent
+    rate_limit: {unit: hour, requests_per_unit: 100}
+    reservation: {max_units: 60, max_open: 2}
+  - key: bare
+    rate_limit: {unit: hour, requests_per_unit: 9}
   - key: watched
     shadow_mode: true
     rate_limit: {name: watched, unit: hour, requests_per_unit: 1}
@@ -104,7 +109,7 @@ func codeOf(err error) Code {
 
 // TestReserveBudgets: units of several budgets are reserved together, spent, extended and settled by one ID.
 func TestReserveBudgets(t *testing.T) {
-	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	b, ctx := newBudgets(t), context.Background()
 	x, results, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann", "team=red")
 	if err != nil || x.Units != 40 || x.ExpiresAfter != 30*time.Second || len(results) != 2 || !results[0].Allowed || results[0].Remaining != 60 {
 		t.Fatalf("%+v, %+v, %v", x, results, err)
@@ -113,35 +118,35 @@ func TestReserveBudgets(t *testing.T) {
 	if domains, err := b.ReservationDomains(x.ID); err != nil || len(domains) != 1 || domains[0] != "llm" {
 		t.Errorf("domains %q, %v", domains, err)
 	}
-	if s, err := b.Spend(ctx, call, x.ID, 15); err != nil || s != (Spent{true, 25}) {
+	if s, err := b.Spend(ctx, x.ID, 15); err != nil || s != (Spent{true, 25}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := b.Spend(ctx, call, x.ID, 26); err != nil || s != (Spent{false, 25}) {
+	if s, err := b.Spend(ctx, x.ID, 26); err != nil || s != (Spent{false, 25}) {
 		t.Errorf("more than is left: %+v, %v", s, err)
 	}
 	b.now += int64(10 * time.Second)
-	if e, err := b.Extend(ctx, call, x.ID, 10, time.Minute); err != nil || e != (Extended{Allowed: true, Units: 35, ExpiresAfter: time.Minute}) {
+	if e, err := b.Extend(ctx, x.ID, 10, time.Minute); err != nil || e != (Extended{Allowed: true, Units: 35, ExpiresAfter: time.Minute}) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	b.wants("extended", 50, 950)
-	if e, err := b.Extend(ctx, call, x.ID, 26, 0); err != nil || e.Allowed || e.Units != 35 || e.RetryAfter != bucket.Never {
+	if e, err := b.Extend(ctx, x.ID, 26, 0); err != nil || e.Allowed || e.Units != 35 || e.RetryAfter != bucket.Never {
 		t.Errorf("above max_units: %+v, %v", e, err)
 	}
-	if s, err := b.Settle(ctx, call, x.ID, 5); err != nil || s != (Settlement{Charged: 5, Returned: 30}) {
+	if s, err := b.Settle(ctx, x.ID, 5); err != nil || s != (Settlement{Charged: 5, Returned: 30}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("settled", 80, 980)
-	if s, err := b.Settle(ctx, call, x.ID, 9); err != nil || s != (Settlement{Charged: 5, Repeated: true}) {
+	if s, err := b.Settle(ctx, x.ID, 9); err != nil || s != (Settlement{Charged: 5, Repeated: true}) {
 		t.Errorf("again: %+v, %v", s, err)
 	}
-	if _, err := b.Spend(ctx, call, x.ID, 1); codeOf(err) != NotFound {
+	if _, err := b.Spend(ctx, x.ID, 1); codeOf(err) != NotFound {
 		t.Errorf("spent after it: %v", err)
 	}
 	b.wants("settled", 80, 980)
 }
 
-// TestReserveAllOrNone: if one budget denies or does not answer, nothing of the others is reserved.
-func TestReserveAllOrNone(t *testing.T) {
+// TestTrap01: if one budget denies or does not answer, nothing of the others is reserved.
+func TestTrap01(t *testing.T) {
 	b := newBudgets(t)
 	x, _, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann", "user=ann")
 	if err != nil || x.Units != 50 {
@@ -191,7 +196,7 @@ func TestReserveAgain(t *testing.T) {
 			t.Errorf("other units: %+v, %v", y, err)
 		}
 	}
-	if _, err := b.Settle(context.Background(), Call{}, x.ID, 1); err != nil {
+	if _, err := b.Settle(context.Background(), x.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, results, err := b.reserve(ReserveRequest{Units: 9}, "one", "user=ann", "team=red"); err != nil || results[0].Err == nil || results[0].Err.Code != Rejected {
@@ -199,8 +204,8 @@ func TestReserveAgain(t *testing.T) {
 	}
 }
 
-// TestReserveExpires: rules say what happens to units that nobody settles.
-func TestReserveExpires(t *testing.T) {
+// TestTrap04: rules say what happens to units that nobody settles.
+func TestTrap04(t *testing.T) {
 	b, ctx := newBudgets(t), context.Background()
 	x, _, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "team=red")
 	if err != nil {
@@ -208,7 +213,7 @@ func TestReserveExpires(t *testing.T) {
 	}
 	b.now += int64(30 * time.Second)
 	b.wants("one charges, one releases", 90, 1000)
-	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 10, Late: true}) {
+	if s, err := b.Settle(ctx, x.ID, 4); err != nil || s != (Settlement{Charged: 10, Late: true}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("late", 90, 996)
@@ -228,7 +233,7 @@ func TestReserveShadow(t *testing.T) {
 
 // TestReserveRejects: what cannot be is rejected with the field, and reserves nothing.
 func TestReserveRejects(t *testing.T) {
-	b, ctx, call := newBudgets(t), context.Background(), Call{}
+	b, ctx := newBudgets(t), context.Background()
 	for _, c := range []struct {
 		r     ReserveRequest
 		field string
@@ -237,7 +242,10 @@ func TestReserveRejects(t *testing.T) {
 		{ReserveRequest{Units: -1}, "units", []string{"user=ann"}},
 		{ReserveRequest{Units: 5, Least: 6}, "least", []string{"user=ann"}},
 		{ReserveRequest{Units: 5, TTL: time.Microsecond}, "ttl", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, Least: -1}, "least", []string{"user=ann"}},
+		{ReserveRequest{Units: 5, TTL: -1}, "ttl", []string{"user=ann"}},
 		{ReserveRequest{Units: 5}, "checks", make([]string, MaxBudgets+1)},
+		{ReserveRequest{Units: 5}, "checks", nil},
 	} {
 		var e *Error
 		if _, _, err := b.reserve(c.r, "", c.list...); !errors.As(err, &e) || e.Code != Invalid || e.Field != c.field {
@@ -250,7 +258,7 @@ func TestReserveRejects(t *testing.T) {
 		list  []string
 	}{
 		{ReserveRequest{Units: 61}, "units", []string{"user=ann", "team=red"}},
-		{ReserveRequest{}, "units", []string{"team=red"}},
+		{ReserveRequest{}, "units", []string{"bare=x"}},
 		{ReserveRequest{Units: 5, TTL: 61 * time.Second}, "ttl", []string{"team=red", "user=ann"}},
 		{ReserveRequest{Units: 5}, "descriptor", []string{"user=ann", "queue=q"}},
 	} {
@@ -270,26 +278,28 @@ func TestReserveRejects(t *testing.T) {
 	for i := range x.ID {
 		other := []byte(x.ID)
 		other[i] ^= 1
-		if _, err := b.Settle(ctx, call, string(other), 0); codeOf(err) != Invalid {
+		if _, err := b.Settle(ctx, string(other), 0); codeOf(err) != Invalid {
 			t.Errorf("with another byte %d: %v", i, err)
 		}
 	}
 	for _, id := range []string{"", "x", strings.Repeat("A", 40), strings.Repeat("A", MaxReservationID+1)} {
-		if _, err := b.Settle(ctx, call, id, 0); codeOf(err) != Invalid {
+		if _, err := b.Settle(ctx, id, 0); codeOf(err) != Invalid {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
-	if _, err := b.Settle(ctx, call, x.ID, -1); codeOf(err) != Invalid {
+	if _, err := b.Settle(ctx, x.ID, -1); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Spend(ctx, call, x.ID, 0); codeOf(err) != Invalid {
+	if _, err := b.Spend(ctx, x.ID, 0); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Extend(ctx, call, x.ID, -1, 0); codeOf(err) != Invalid {
+	if _, err := b.Extend(ctx, x.ID, -1, 0); codeOf(err) != Invalid {
 		t.Error(err)
 	}
-	if _, err := b.Extend(ctx, call, x.ID, 0, 61*time.Second); codeOf(err) != Invalid {
-		t.Error(err)
+	for _, ttl := range []time.Duration{-1, 1, time.Millisecond - 1, 61 * time.Second} {
+		if _, err := b.Extend(ctx, x.ID, 0, ttl); codeOf(err) != Invalid {
+			t.Errorf("%v: %v", ttl, err)
+		}
 	}
 	b.wants("only one", 95, 1000)
 }
@@ -310,15 +320,15 @@ func TestReserveLost(t *testing.T) {
 		t.Fatal("both counters are in one shard; take another secret")
 	}
 	b.table.DropShard(lost)
-	if s, err := b.Spend(ctx, Call{}, x.ID, 3); err != nil || s != (Spent{true, 7}) {
+	if s, err := b.Spend(ctx, x.ID, 3); err != nil || s != (Spent{true, 7}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := b.Settle(ctx, Call{}, x.ID, 4); err != nil || s != (Settlement{Charged: 4, Returned: 3}) {
+	if s, err := b.Settle(ctx, x.ID, 4); err != nil || s != (Settlement{Charged: 4, Returned: 3}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b.wants("one is lost", 93, 1000)
 	b.table.DropShard(ticket.cells[0].key.Shard(3))
-	if _, err := b.Settle(ctx, Call{}, x.ID, 4); codeOf(err) != NotFound {
+	if _, err := b.Settle(ctx, x.ID, 4); codeOf(err) != NotFound {
 		t.Error(err)
 	}
 	b.reserve(ReserveRequest{Units: 60, Least: 60}, "", "user=ann", "team=blue")
@@ -326,4 +336,121 @@ func TestReserveLost(t *testing.T) {
 	if got, want := b.Stats().Reservations, (ReservationStats{Made: 2, Denied: 1, Settled: 1, Unknown: 1, Reserved: 70, Charged: 4}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+}
+
+// TestTrap06: a reservation without units takes what most of those before it used under its rule, at most max_units, and all of
+// that until enough is known.
+func TestTrap06(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	b.SetRules(parse(t, `
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: hour, requests_per_unit: 1000000}
+    reservation: {max_units: 500}
+  - key: team
+    rate_limit: {name: per-team, unit: hour, requests_per_unit: 300}
+`))
+	estimate := func(what string, want int64, descriptors ...string) Reservation {
+		t.Helper()
+		x, _, err := b.reserve(ReserveRequest{}, "", descriptors...)
+		if err != nil || x.Units != want {
+			t.Fatalf("%s: %+v, %v, want %d units", what, x, err, want)
+		}
+		return x
+	}
+	settle := func(x Reservation, actual int64) {
+		t.Helper()
+		if _, err := b.Settle(ctx, x.ID, actual); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(estimate("of two rules", 300, "user=ann", "team=red"), 1)
+	for range learnEvery - 1 {
+		settle(estimate("nothing is known", 500, "user=ann"), 1)
+	}
+	x := estimate("little was used", 1, "user=bob")
+	settle(x, 900)
+	settle(x, 900) // a repeated settlement is not learned
+	for i := range int64(learnFrom) {
+		x, _, err := b.reserve(ReserveRequest{Units: 400}, "", "user=ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := i % 100
+		if _, err := b.Spend(ctx, x.ID, 1+used/2); err != nil {
+			t.Fatal(err)
+		}
+		settle(x, used-used/2)
+	}
+	x = estimate("1 to 100 of each, in two parts", 95, "user=new") // and 900 once
+	b.SetRules(b.Rules())
+	settle(x, 1)
+	estimate("the rules were read again", 95, "user=new")
+	for range learnFrom {
+		x, _, _ := b.reserve(ReserveRequest{Units: 400}, "", "user=new")
+		settle(x, 2000)
+	}
+	estimate("more was used than a reservation may have", 500, "user=new2")
+	b.now += int64(time.Hour)
+	for range learnFrom {
+		x, _, _ := b.reserve(ReserveRequest{Units: 400}, "", "user=late")
+		b.now += int64(time.Minute)
+		settle(x, 7)
+	}
+	estimate("late settlements say what was used", 7, "user=new")
+}
+
+// TestTrap05: a caller cannot reserve more than max_units or oftener than max_open, and what it needs beyond its estimate is a debt.
+func TestTrap05(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	if x, results, err := b.reserve(ReserveRequest{Units: 61}, "", "agent=a"); err != nil || x.Units != 0 || codeOf(results[0].Err) != Invalid {
+		t.Errorf("too large: %+v, %+v, %v", x, results, err)
+	}
+	var open []Reservation
+	for range 2 {
+		x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a")
+		if err != nil || x.Units != 1 {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		open = append(open, x)
+	}
+	if x, results, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a"); err != nil || x.Units != 0 || results[0].Verdict() != Denied {
+		t.Errorf("too many: %+v, %+v, %v", x, results, err)
+	}
+	if x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=b"); err != nil || x.Units != 1 {
+		t.Errorf("another caller's: %+v, %v", x, err)
+	}
+	for i, left := range []int64{29, 0} { // of 100, beside the other one
+		if s, err := b.Settle(ctx, open[i].ID, 70); err != nil || s != (Settlement{Charged: 70}) {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if got := b.left("agent=a"); got != left {
+			t.Errorf("%d left after %d settlements", got, i+1)
+		}
+	}
+	if x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "agent=a"); err != nil || x.Units != 0 {
+		t.Errorf("beside a debt of 40: %+v, %v", x, err)
+	}
+}
+
+// TestTrap14: a stream keeps its units for as long as it extends their deadline, and no longer.
+func TestTrap14(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	x, _, err := b.reserve(ReserveRequest{Units: 50}, "", "team=red", "user=ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(100) { // into the second hour
+		if e, err := b.Extend(ctx, x.ID, 0, time.Minute); err != nil || !e.Allowed || e.ExpiresAfter != time.Minute {
+			t.Fatalf("extended %d times: %+v, %v", i, e, err)
+		}
+		b.now += int64(time.Minute - 1)
+		b.wants("extended", 50, 950)
+	}
+	b.now++
+	if e, err := b.Extend(ctx, x.ID, 0, time.Minute); codeOf(err) != NotFound {
+		t.Errorf("extended too late: %+v, %v", e, err)
+	}
+	b.wants("one charges, one releases", 50, 1000)
 }

@@ -92,7 +92,11 @@ func (t *sums) add(r *Result) {
 }
 
 // counts is a sums for concurrent use.
-type counts struct{ allowed, denied, shadowed, errors atomic.Uint64 }
+type counts struct {
+	allowed, denied, shadowed, errors atomic.Uint64
+	// usage is nil for descriptors, and until a reservation of the rule is settled.
+	usage atomic.Pointer[usage]
+}
 
 func (c *counts) add(t sums) {
 	addIf(&c.allowed, t.allowed)
@@ -119,11 +123,12 @@ func (n ruleName) compare(m ruleName) int {
 type ruleCounts struct {
 	byRule map[*rules.Rule]*counts
 	byName map[ruleName]*counts
+	byHash map[uint64]*counts
 }
 
 // newRuleCounts returns counts for set, which may be nil, that continue those before.
 func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
-	c := ruleCounts{byRule: make(map[*rules.Rule]*counts), byName: make(map[ruleName]*counts)}
+	c := ruleCounts{make(map[*rules.Rule]*counts), make(map[ruleName]*counts), make(map[uint64]*counts)}
 	if set == nil {
 		return c
 	}
@@ -133,7 +138,7 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 		if n == nil {
 			n = new(counts)
 		}
-		c.byName[name], c.byRule[r] = n, n
+		c.byName[name], c.byRule[r], c.byHash[name.hash()] = n, n, n
 	}
 	return c
 }

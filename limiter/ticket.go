@@ -12,12 +12,15 @@ import (
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
 //
-//	version, id, maxTTL, most, number of cells; each cell's flags, key and place of its domain;
+//	version, id, rule, units, maxTTL, most, number of cells; each cell's flags, key and place of its domain;
 //	number of domains; each domain's length and name; a keyed hash of all that
 type ticket struct {
 	// id is that of the reservation in all its counters: the time in milliseconds and random bits, or a hash of the idempotency
 	// key.
 	id uint64
+	// rule is the hash of the first check's, whose estimate learns from what of the units is used.
+	rule  uint64
+	units int64
 	// maxTTL and most bound Extend.
 	maxTTL  time.Duration
 	most    int64
@@ -33,7 +36,7 @@ type cell struct {
 }
 
 const (
-	ticketVersion = 1
+	ticketVersion = 2
 	idRandomBits  = 22
 
 	cellSync         = 1 << 0
@@ -58,7 +61,10 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 // idOf returns the ID of what b has reserved.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	t := ticket{id: x.id, maxTTL: x.maxTTL, most: x.most}
+	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
+	if r := b.Results[b.places[0]].Rule; r != nil {
+		t.rule = ruleName{r.Domain, r.Name}.hash()
+	}
 	for j, i := range b.places {
 		if x.cells[j].Reserved.Units == 0 {
 			continue // in shadow mode
@@ -75,6 +81,7 @@ func (l *Limiter) idOf(b *Batch) string {
 
 func (t *ticket) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(append(b, ticketVersion), t.id)
+	b = binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, t.rule), uint64(t.units))
 	b = binary.AppendUvarint(b, uint64(t.maxTTL))
 	b = binary.AppendUvarint(b, uint64(t.most))
 	b = append(b, byte(len(t.cells)))
@@ -123,9 +130,9 @@ func readTicket(b []byte) *ticket {
 		b = b[n:]
 		return v
 	}
-	t := &ticket{id: binary.LittleEndian.Uint64(b)}
-	b = b[8:]
-	t.maxTTL, t.most = time.Duration(uint()), int64(uint())
+	t := &ticket{id: binary.LittleEndian.Uint64(b), rule: binary.LittleEndian.Uint64(b[8:])}
+	b = b[16:]
+	t.units, t.maxTTL, t.most = int64(uint()), time.Duration(uint()), int64(uint())
 	t.cells = make([]cell, b[0])
 	b = b[1:]
 	for i := range t.cells {

@@ -131,6 +131,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--max-entries":      {"--max-entries", "-1"},
 		"--memory-limit":     {"--memory-limit", "much"},
 		"--when-full":        {"--when-full", "panic"},
+		"--settle-window":    {"--settle-window", "25h"},
 		"--replicas":         {"--replicas", "3"},
 		"--zone":             {"--zone", "eu central"},
 		"--otlp-endpoint":    {"--otlp-endpoint", "collector:4317"},

@@ -19,7 +19,7 @@ type flagGroup struct {
 var serveGroups = []flagGroup{
 	{"Node and cluster", []string{"config", "name", "bind", "advertise", "join", "bootstrap-*", "zone", "replicas", "forget-after", "join-timeout"}},
 	{"Ports", []string{"grpc-port", "http-port", "peer-port", "gossip-port"}},
-	{"Rules and decisions", []string{"rules", "merge-domains", "unknown-domain", "top-keys", "check-timeout", "lost-state-hold", "max-clock-skew", "envoy-*"}},
+	{"Rules and decisions", []string{"rules", "merge-domains", "unknown-domain", "top-keys", "check-timeout", "lost-state-hold", "max-clock-skew", "settle-window", "envoy-*"}},
 	{"Security", []string{"secret-file", "insecure", "callers", "gossip-keyring", "tls-*", "peer-tls*", "allowed-hosts"}},
 	{"Operators", []string{"console", "operators-dir", "admin-*"}},
 	{"Counters and memory", []string{"max-entries", "when-full", "memory-limit", "data-dir", "snapshot-interval", "max-inline-log-entries"}},

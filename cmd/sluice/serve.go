@@ -68,6 +68,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.ForgetAfter, "forget-after", s.ForgetAfter, "how long a crashed node stays in the voter set; then the other voters remove it")
 	f.DurationVar(&s.LostStateHold, "lost-state-hold", s.LostStateHold, "longest time that rules with on_lost_state: deny deny units of lost counters that may have been spent (default: until the counters are back, or their windows have ended)")
 	f.DurationVar(&s.MaxClockSkew, "max-clock-skew", s.MaxClockSkew, "how far this node's clock may be off the median of the voters' clocks before new windows follow the median")
+	f.DurationVar(&s.SettleWindow, "settle-window", s.SettleWindow, "how long outcomes of reservations are remembered, up to 24h; a later settlement is an error and charges nothing (default: the longest max_ttl of the rules, at least 10m)")
 	f.IntVar(&s.Replicas, "replicas", s.Replicas, "how many other nodes keep a `replica` of each partition that this node owns: 1, or 2 to survive the loss of two nodes at once; equal on all nodes")
 	f.StringVar(&s.Zone, "zone", s.Zone, "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's if the cluster has several")
 	f.IntVar(&s.MaxEntries, "max-entries", s.MaxEntries, "maximum number of counters; 0 for as many as fit in --memory-limit")

@@ -158,11 +158,12 @@ type Key struct {
 // MaxHeld is the most grants of a key in one report.
 const MaxHeld = 100
 
-// Holding is an open grant of a key: a lease of a node, or a reservation.
+// Holding is an open grant of a key.
 type Holding struct {
-	ID          uint64
-	Reservation bool
-	Units       int64
+	ID uint64
+	// Use is reservation, slot or lease.
+	Use   string
+	Units int64
 	// Expires is the time until the deadline.
 	Expires time.Duration
 }

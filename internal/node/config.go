@@ -41,7 +41,7 @@ type Config struct {
 	EnvoyAllOrNothing, EnvoyResponseHeaders, EnvoyDynamicMetadata bool
 
 	CheckTimeout, JoinTimeout, ShutdownTimeout, HandoverTimeout time.Duration
-	ForgetAfter, LostStateHold, MaxClockSkew                    time.Duration
+	ForgetAfter, LostStateHold, MaxClockSkew, SettleWindow      time.Duration
 	QuorumTimeout                                               time.Duration // cluster.Config.QuorumTimeout, no flag
 	Rejoin                                                      time.Duration // gossip.Config.RejoinInterval, no flag
 	Replicas                                                    int
@@ -171,6 +171,9 @@ func (c *Config) Validate() error {
 	}
 	if c.LostStateHold < 0 {
 		p.add("lost-state-hold", "%v is below 0; give a time, or 0 for no bound", c.LostStateHold)
+	}
+	if c.SettleWindow < 0 || c.SettleWindow > bucket.MaxSettleWindow {
+		p.add("settle-window", "%v; want up to %v, or 0 for the longest max_ttl of the rules", c.SettleWindow, bucket.MaxSettleWindow)
 	}
 	if c.Replicas < 1 || c.Replicas > 2 {
 		p.add("replicas", "%d is neither 1 nor 2", c.Replicas)

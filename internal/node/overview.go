@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -88,7 +89,19 @@ func (n limiterCluster) Forget(ctx context.Context, name string) error {
 func (n *Node) useRules(set *rules.Set) {
 	n.capAccounts(set.MaxKeys(), nil)
 	n.service.SetRules(set)
+	n.table.SetSettleWindow(cmp.Or(n.config.SettleWindow, longestTTL(set)))
 	n.cluster.SetLostLimits(lostLimits(set))
+}
+
+// longestTTL returns the longest max_ttl of the rules, and at least that of rules that set none. set may be nil.
+func longestTTL(set *rules.Set) time.Duration {
+	longest := bucket.DefaultSettleWindow
+	if set != nil {
+		for _, r := range set.Rules() {
+			longest = max(longest, r.Reservation.MaxTTL)
+		}
+	}
+	return longest
 }
 
 // lostLimits returns the limits whose checks are denied after the loss of a counter: those of rules with on_lost_state: deny, and

@@ -197,6 +197,5 @@ func (a *API) settle(ctx context.Context, req *ratelimitv3.RateLimitRequest, id 
 	if err := pass.MayUse(a.config.Limiter.ReservationDomains, id); err != nil {
 		return limiter.Settlement{}, err
 	}
-	call := limiter.Call{API: limiter.EnvoyAPI, Caller: pass.Name(), Traceparent: a.traceparent(ctx)}
-	return a.config.Limiter.Settle(ctx, call, id, actual)
+	return a.config.Limiter.Settle(ctx, id, actual)
 }

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -60,37 +61,22 @@ var kuadrantFile = mustRegister(`
 	message_type { name: "CommitResponse" field { name: "reservation_released" number: 1 label: LABEL_OPTIONAL type: TYPE_BOOL } }
 	service {
 		name: "RateLimitService"
-		method {
-			name: "CheckRateLimit"
-			input_type: ".envoy.service.ratelimit.v3.RateLimitRequest" output_type: ".envoy.service.ratelimit.v3.RateLimitResponse"
-		}
-		method {
-			name: "Report"
-			input_type: ".envoy.service.ratelimit.v3.RateLimitRequest" output_type: ".envoy.service.ratelimit.v3.RateLimitResponse"
-		}
-		method {
-			name: "Reserve"
-			input_type: ".kuadrant.service.ratelimit.v1.ReserveRequest" output_type: ".kuadrant.service.ratelimit.v1.ReserveResponse"
-		}
-		method {
-			name: "Commit"
-			input_type: ".kuadrant.service.ratelimit.v1.CommitRequest" output_type: ".kuadrant.service.ratelimit.v1.CommitResponse"
-		}
+		method { name: "CheckRateLimit" input_type: ".envoy.service.ratelimit.v3.RateLimitRequest" output_type: ".envoy.service.ratelimit.v3.RateLimitResponse" }
+		method { name: "Report" input_type: ".envoy.service.ratelimit.v3.RateLimitRequest" output_type: ".envoy.service.ratelimit.v3.RateLimitResponse" }
+		method { name: "Reserve" input_type: ".kuadrant.service.ratelimit.v1.ReserveRequest" output_type: ".kuadrant.service.ratelimit.v1.ReserveResponse" }
+		method { name: "Commit" input_type: ".kuadrant.service.ratelimit.v1.CommitRequest" output_type: ".kuadrant.service.ratelimit.v1.CommitResponse" }
 	}
 `)
 
 // mustRegister returns the file that text describes, and registers it.
 func mustRegister(text string) protoreflect.FileDescriptor {
 	described := new(descriptorpb.FileDescriptorProto)
-	err := prototext.Unmarshal([]byte(text), described)
-	if err != nil {
+	unreadable := prototext.Unmarshal([]byte(text), described)
+	file, err := protodesc.NewFile(described, protoregistry.GlobalFiles)
+	if err := errors.Join(unreadable, err); err != nil {
 		panic("envoy: " + err.Error()) // it was compiled in
 	}
-	file, err := protodesc.NewFile(described, protoregistry.GlobalFiles)
-	if err == nil {
-		err = protoregistry.GlobalFiles.RegisterFile(file)
-	}
-	if err != nil {
+	if err := protoregistry.GlobalFiles.RegisterFile(file); err != nil {
 		panic("envoy: " + err.Error())
 	}
 	return file

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -58,15 +57,12 @@ func (s *Server) Reserve(ctx context.Context, req *sluicev1.ReserveRequest) (*sl
 
 // readReserve fills b, or returns the first invalid field.
 func readReserve(req *sluicev1.ReserveRequest, b *limiter.Batch) (limiter.ReserveRequest, *limiter.Error) {
-	r, fault := transport.ReserveRequest(len(req.GetChecks()), req.GetIdempotencyKey(), req.Units, req.Least, time.Duration(req.GetTtlNs()))
-	if fault == nil && req.GetTimeoutNs() < 0 {
-		fault = errTimeout
-	}
-	if fault != nil {
-		return r, fault
+	r := limiter.ReserveRequest{Units: req.GetUnits(), Least: req.GetLeast(), TTL: time.Duration(req.GetTtlNs())}
+	if req.GetTimeoutNs() < 0 {
+		return r, errTimeout
 	}
 	b.IdempotencyKey = req.GetIdempotencyKey()
-	for i, p := range req.GetChecks() {
+	for i, p := range req.GetChecks()[:min(len(req.GetChecks()), limiter.MaxBudgets+1)] {
 		field := ""
 		switch {
 		case p.Cost != nil:
@@ -101,28 +97,24 @@ func decisionToProto(r *limiter.Result, i int, room *int) *sluicev1.Decision {
 	return d
 }
 
-// use admits a call about a reservation, of which fault is an invalid field, or nil.
-func (s *Server) use(ctx context.Context, id string, fault *limiter.Error) (limiter.Call, error) {
+// use admits a call about a reservation.
+func (s *Server) use(ctx context.Context, id string) error {
 	pass, err := s.enter(ctx)
-	switch {
-	case err != nil:
-		return limiter.Call{}, err
-	case fault != nil:
-		return limiter.Call{}, statusOf(fault)
+	if err != nil {
+		return err
 	}
 	if err := pass.MayUse(s.config.Limiter.ReservationDomains, id); err != nil {
-		return limiter.Call{}, statusOf(err)
+		return statusOf(err)
 	}
-	return limiter.Call{API: limiter.GRPCAPI, Caller: pass.Name(), Traceparent: s.traceparent(ctx)}, nil
+	return nil
 }
 
 // Spend implements sluicev1.RateLimitServiceServer.
 func (s *Server) Spend(ctx context.Context, req *sluicev1.SpendRequest) (*sluicev1.SpendResponse, error) {
-	c, err := s.use(ctx, req.GetReservation(), transport.AtLeast("units", req.GetUnits(), 1))
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Spend(ctx, c, req.GetReservation(), req.GetUnits())
+	x, err := s.config.Limiter.Spend(ctx, req.GetReservation(), req.GetUnits())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -131,16 +123,10 @@ func (s *Server) Spend(ctx context.Context, req *sluicev1.SpendRequest) (*sluice
 
 // Extend implements sluicev1.RateLimitServiceServer.
 func (s *Server) Extend(ctx context.Context, req *sluicev1.ExtendRequest) (*sluicev1.ExtendResponse, error) {
-	ttl := time.Duration(req.GetTtlNs())
-	fault := transport.AtLeast("more", req.GetMore(), 0)
-	if fault == nil {
-		fault = transport.TTLError(ttl)
-	}
-	c, err := s.use(ctx, req.GetReservation(), fault)
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Extend(ctx, c, req.GetReservation(), req.GetMore(), ttl)
+	x, err := s.config.Limiter.Extend(ctx, req.GetReservation(), req.GetMore(), time.Duration(req.GetTtlNs()))
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -153,11 +139,10 @@ func (s *Server) Extend(ctx context.Context, req *sluicev1.ExtendRequest) (*slui
 
 // Settle implements sluicev1.RateLimitServiceServer.
 func (s *Server) Settle(ctx context.Context, req *sluicev1.SettleRequest) (*sluicev1.SettleResponse, error) {
-	c, err := s.use(ctx, req.GetReservation(), transport.AtLeast("actual", req.GetActual(), 0))
-	if err != nil {
+	if err := s.use(ctx, req.GetReservation()); err != nil {
 		return nil, err
 	}
-	x, err := s.config.Limiter.Settle(ctx, c, req.GetReservation(), req.GetActual())
+	x, err := s.config.Limiter.Settle(ctx, req.GetReservation(), req.GetActual())
 	if err != nil {
 		return nil, statusOf(err)
 	}

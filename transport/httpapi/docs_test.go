@@ -127,7 +127,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
 	fields = append(fields, slices.Concat(forgetFields, reserveOptions, spendFields, extendFields, settleFields, jsonNames(reserved{})[1:])...)
-	for _, v := range []any{spent{}, extended{}, settled{}, heldJSON{}, holding{}, decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, nodesJSON{}, nodeJSON{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
+	for _, v := range []any{limiter.Spent{}, extended{}, limiter.Settlement{}, heldJSON{}, holding{}, decision{}, response{}, header{}, errorJSON{}, decisions{}, httpanswer.Problem{}, nodesJSON{}, nodeJSON{}, membership{}, memberJSON{}, limiter.VoterSet{}, limiter.PartitionCounts{}, forgotten{}, health{}, readiness{}} {
 		fields = append(fields, jsonNames(v)...)
 	}
 	for _, f := range fields {

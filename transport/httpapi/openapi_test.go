@@ -260,9 +260,9 @@ func TestOpenAPIFields(t *testing.T) {
 		"settle":              {properties(sent("/v1/settle")), settleFields},
 		"held":                {properties(sent("/v1/held")), heldFields},
 		"reserved":            {slices.Concat(properties(at(schemas, "Decisions")), properties(body(at(doc, "components", "responses", "Reserved")))), append(jsonNames(decisions{}), jsonNames(reserved{})[1:]...)},
-		"spent":               {properties(got("/v1/spend")), jsonNames(spent{})},
+		"spent":               {properties(got("/v1/spend")), jsonNames(limiter.Spent{})},
 		"extended":            {properties(got("/v1/extend")), jsonNames(extended{})},
-		"settled":             {properties(got("/v1/settle")), jsonNames(settled{})},
+		"settled":             {properties(got("/v1/settle")), jsonNames(limiter.Settlement{})},
 		"what is held":        {properties(got("/v1/held")), jsonNames(heldJSON{})},
 		"a holding":           {properties(at(got("/v1/held"), "properties", "holdings", "items")), jsonNames(holding{})},
 	} {

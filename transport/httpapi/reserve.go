@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -39,28 +38,23 @@ func (d *api) reserve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var units, least *int64
-	var ttl time.Duration
+	var request limiter.ReserveRequest
 	many := false
 	if err := d.withBody(w, r, func(body []byte) (err error) {
 		many, err = readCall(body, b, budgetFields, reserveOptions, func(r *reader, name string) (err error) {
 			switch name {
 			case "units":
-				units, err = number(r)
+				request.Units, err = r.integer(64)
 			case "least":
-				least, err = number(r)
+				request.Least, err = r.integer(64)
 			case "ttl":
-				ttl, err = r.seconds()
+				request.TTL, err = r.seconds()
 			}
 			return err
 		})
 		return err
 	}); err != nil {
 		return err
-	}
-	request, invalid := transport.ReserveRequest(len(b.Checks), b.IdempotencyKey, units, least, ttl)
-	if invalid != nil {
-		return invalid
 	}
 	if rejected := pass.Restrict(b); rejected != nil {
 		return rejected
@@ -77,12 +71,6 @@ func (d *api) reserve(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// number reads a whole number that may be left out.
-func number(r *reader) (*int64, error) {
-	n, err := r.integer(64)
-	return &n, err
-}
-
 // reservationCall is the body of a call about a reservation. number is the field that the call is about.
 type reservationCall struct {
 	id     string
@@ -90,9 +78,9 @@ type reservationCall struct {
 	ttl    time.Duration
 }
 
-// onReservation returns the handler of a call about a reservation. Its body has these fields, of which the second is a number, at
-// least that; call returns the response.
-func (d *api) onReservation(fields []string, least int64, call func(context.Context, limiter.Call, reservationCall) (any, error)) handler {
+// onReservation returns the handler of a call about a reservation. Its body has these fields, of which the second is a number; call
+// returns the response.
+func (d *api) onReservation(fields []string, call func(context.Context, reservationCall) (any, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 		if rejected != nil {
@@ -115,17 +103,10 @@ func (d *api) onReservation(fields []string, least int64, call func(context.Cont
 		}); err != nil {
 			return err
 		}
-		invalid := transport.AtLeast(fields[1], q.number, least)
-		if invalid == nil {
-			invalid = transport.TTLError(q.ttl)
-		}
-		if invalid != nil {
-			return invalid
-		}
 		if err := pass.MayUse(d.Limiter.ReservationDomains, q.id); err != nil {
 			return err
 		}
-		res, err := call(r.Context(), limiter.Call{API: limiter.HTTPAPI, Caller: pass.Name(), Traceparent: r.Header.Get(transport.HeaderTraceparent)}, q)
+		res, err := call(r.Context(), q)
 		if err != nil {
 			return err
 		}
@@ -134,16 +115,9 @@ func (d *api) onReservation(fields []string, least int64, call func(context.Cont
 	}
 }
 
-// spent is the response to POST /v1/spend.
-type spent struct {
-	Allowed bool  `json:"allowed"`
-	Left    int64 `json:"left"`
-}
-
 func (d *api) spend() handler {
-	return d.onReservation(spendFields, 1, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		x, err := d.Limiter.Spend(ctx, c, q.id, q.number)
-		return spent(x), err
+	return d.onReservation(spendFields, func(ctx context.Context, q reservationCall) (any, error) {
+		return d.Limiter.Spend(ctx, q.id, q.number)
 	})
 }
 
@@ -156,8 +130,8 @@ type extended struct {
 }
 
 func (d *api) extend() handler {
-	return d.onReservation(extendFields, 0, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		x, err := d.Limiter.Extend(ctx, c, q.id, q.number, q.ttl)
+	return d.onReservation(extendFields, func(ctx context.Context, q reservationCall) (any, error) {
+		x, err := d.Limiter.Extend(ctx, q.id, q.number, q.ttl)
 		if x.Allowed || x.RetryAfter == bucket.Never {
 			x.RetryAfter = 0
 		}
@@ -165,18 +139,9 @@ func (d *api) extend() handler {
 	})
 }
 
-// settled is the response to POST /v1/settle.
-type settled struct {
-	Charged  int64 `json:"charged"`
-	Returned int64 `json:"returned"`
-	Late     bool  `json:"late,omitempty"`
-	Repeated bool  `json:"repeated,omitempty"`
-}
-
 func (d *api) settle() handler {
-	return d.onReservation(settleFields, 0, func(ctx context.Context, c limiter.Call, q reservationCall) (any, error) {
-		x, err := d.Limiter.Settle(ctx, c, q.id, q.number)
-		return settled(x), err
+	return d.onReservation(settleFields, func(ctx context.Context, q reservationCall) (any, error) {
+		return d.Limiter.Settle(ctx, q.id, q.number)
 	})
 }
 

@@ -1855,9 +1855,9 @@ type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 16 budgets; verb and cost must be unset.
 	Checks []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
-	// Units to reserve of each, above 0; unset for the estimate of the first check's rule.
+	// Units to reserve of each; 0 or unset for the estimate of the first check's rule.
 	Units *int64 `protobuf:"varint,2,opt,name=units,proto3,oneof" json:"units,omitempty"`
-	// How few will do where not all are left, 1 to units; unset for units.
+	// How few will do where not all are left, 1 to units; 0 or unset for units.
 	Least *int64 `protobuf:"varint,3,opt,name=least,proto3,oneof" json:"least,omitempty"`
 	// Time until the deadline in nanoseconds, at least 1 ms and at most max_ttl of the rules; 0 for the shortest ttl of the rules.
 	TtlNs int64 `protobuf:"varint,4,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
@@ -2537,7 +2537,7 @@ type Holding struct {
 	Use string `protobuf:"bytes,2,opt,name=use,proto3" json:"use,omitempty"`
 	// Units that are reserved and not spent.
 	Units int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
-	// How long ago it was made, in nanoseconds.
+	// How long ago it was made, in nanoseconds; 0 if it has an idempotency key.
 	SinceNs int64 `protobuf:"varint,4,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
 	// Time until its deadline in nanoseconds.
 	ExpiresAfterNs int64 `protobuf:"varint,5,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`

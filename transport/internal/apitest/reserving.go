@@ -12,10 +12,9 @@ import (
 // domains shop and other. GoneID was settled. Reserve decides as a check of the units.
 type Reserving struct {
 	limiter.Service
-	// Reserved is the last request to reserve, Key its idempotency key, Caller its caller, and Call that of the last other call.
+	// Reserved is the last request to reserve, Key its idempotency key, and Caller its caller.
 	Reserved    limiter.ReserveRequest
 	Key, Caller string
-	Call        limiter.Call
 }
 
 // IDs of reservations.
@@ -40,8 +39,7 @@ func (f *Reserving) Reserve(ctx context.Context, b *limiter.Batch, r limiter.Res
 }
 
 // Spend implements limiter.Service.
-func (f *Reserving) Spend(_ context.Context, c limiter.Call, id string, units int64) (limiter.Spent, error) {
-	f.Call = c
+func (f *Reserving) Spend(_ context.Context, id string, units int64) (limiter.Spent, error) {
 	if units > 10 {
 		return limiter.Spent{Left: 10}, nil
 	}
@@ -49,8 +47,7 @@ func (f *Reserving) Spend(_ context.Context, c limiter.Call, id string, units in
 }
 
 // Extend implements limiter.Service.
-func (f *Reserving) Extend(_ context.Context, c limiter.Call, id string, more int64, ttl time.Duration) (limiter.Extended, error) {
-	f.Call = c
+func (f *Reserving) Extend(_ context.Context, id string, more int64, ttl time.Duration) (limiter.Extended, error) {
 	switch {
 	case more > 100:
 		return limiter.Extended{Units: 10, ExpiresAfter: time.Minute, RetryAfter: bucket.Never}, nil
@@ -61,8 +58,7 @@ func (f *Reserving) Extend(_ context.Context, c limiter.Call, id string, more in
 }
 
 // Settle implements limiter.Service.
-func (f *Reserving) Settle(_ context.Context, c limiter.Call, id string, actual int64) (limiter.Settlement, error) {
-	f.Call = c
+func (f *Reserving) Settle(_ context.Context, id string, actual int64) (limiter.Settlement, error) {
 	return limiter.Settlement{Charged: actual, Returned: max(0, 10-actual), Late: actual > 10}, nil
 }
 

@@ -1,0 +1,288 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sluice "github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// The tests of the seventeen traps of reservations, which have burnt other systems, are TestTrapNN, here and in the package that
+// each one concerns (go test -run TestTrap07 ./...):
+//
+//	 1  a denial leaves nothing charged                         limiter
+//	 2  a deadline is the grant's own                           bucket
+//	 3  callers that are gone                                   here
+//	 4  charged or released at the deadline, by rule            limiter
+//	 5  bounds of units and of open ones; overruns are debts    limiter
+//	 6  learned estimates                                       limiter
+//	 7  several budgets of several owners, all or none          here
+//	 8  windows that end meanwhile                              bucket
+//	 9  late settlements                                        bucket, limiter (with 4)
+//	10  settled again, elsewhere, after a handoff and a crash   cluster; lost answers: client
+//	11  callers that reserve beside callers that check          bucket; exactly: TestReservedExactly
+//	12  a limit below what is held                              bucket
+//	13  settlements are not held up; reservations never wait    transport/grpcapi
+//	14  streams that outlive a TTL                              limiter
+//	15  network partitions                                      cluster
+//	16  who holds what                                          here
+//	17  no call gives back what was not reserved                bucket
+
+// tokenRules are rules of reservations. Their windows do not end while a test runs.
+const tokenRules = `domain: llm
+descriptors:
+  - key: user
+    limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 240h}]
+  - key: team
+    limits: [{algorithm: fixed_window, align: first_hit, count: 1000, period: 240h}]
+  - key: model
+    limits: [{algorithm: fixed_window, align: first_hit, count: 100000, period: 240h}]
+  - key: tool
+    limits: [{algorithm: concurrency, count: 3}]
+  - key: job
+    limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 240h}]
+    reservation: {on_expiry: release, max_ttl: 1h}
+`
+
+// budgets are nodes with tokenRules, and a client of each.
+type budgets struct {
+	t     *testing.T
+	nodes []*running
+	by    []*sluice.Client
+}
+
+func startBudgets(t *testing.T, count int, change func(*Config)) *budgets {
+	t.Helper()
+	b := &budgets{t: t}
+	for i, s := 0, testConfig(t); i < count; i++ {
+		writeRule(t, s.Rules, tokenRules)
+		change(&s)
+		if i > 0 {
+			s.Name, s.Join = "n"+string(rune('1'+i)), []string{b.nodes[0].gossip.Addr()}
+		}
+		b.nodes = append(b.nodes, startNode(t, s))
+		c, _ := newClient(t, b.nodes[i].listen.grpc.Addr().String())
+		b.by = append(b.by, c)
+	}
+	return b
+}
+
+// keys returns the keys of descriptors such as user=ann.
+func (b *budgets) keys(descriptors ...string) (keys []sluice.Key) {
+	for _, d := range descriptors {
+		k, v, _ := strings.Cut(d, "=")
+		keys = append(keys, b.by[0].Key("llm", k, v))
+	}
+	return keys
+}
+
+// reserve asks node i to reserve units of descriptors.
+func (b *budgets) reserve(i int, r sluice.ReserveRequest, descriptors ...string) *sluice.Reservation {
+	b.t.Helper()
+	r.Keys = b.keys(descriptors...)
+	x, err := b.by[i].Reserve(b.t.Context(), r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return x
+}
+
+// settle asks node i to settle a reservation.
+func (b *budgets) settle(i int, x *sluice.Reservation, actual int64, want sluice.Settlement) {
+	b.t.Helper()
+	if s, err := b.by[i].Settle(b.t.Context(), x.ID, actual); err != nil || s != want {
+		b.t.Errorf("settled %+v, %v; want %+v", s, err, want)
+	}
+}
+
+// wants compares what is left of a descriptor, by every node.
+func (b *budgets) wants(what, descriptor string, left int64) {
+	b.t.Helper()
+	k, v, _ := strings.Cut(descriptor, "=")
+	for i, c := range b.by {
+		if d, err := c.Key("llm", k, v).Read(b.t.Context(), 1); err != nil || d.Remaining != left {
+			b.t.Errorf("%s, by node %d: %d left of %s, want %d; %v", what, i+1, d.Remaining, descriptor, left, err)
+		}
+	}
+}
+
+// TestSettleWindow: a settlement is an error when --settle-window has passed. It charges nothing, and is counted.
+func TestSettleWindow(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 1, func(s *Config) { s.SettleWindow = 50 * time.Millisecond })
+	x := b.reserve(0, sluice.ReserveRequest{Units: 10}, "user=ann")
+	b.settle(0, x, 4, sluice.Settlement{Charged: 4, Returned: 6})
+	await(t, "forgotten", func() bool {
+		_, err := b.by[0].Settle(context.Background(), x.ID, 9)
+		if err != nil && (!errors.Is(err, limit.ErrNotFound) || !strings.Contains(err.Error(), "--settle-window")) {
+			t.Fatal(err)
+		}
+		return err != nil
+	})
+	b.wants("settled too late", "user=ann", 96)
+	if _, text := b.nodes[0].get(t, "/metrics"); !strings.Contains(text, `sluice_settlements_total{result="unknown"} 1`) {
+		t.Error("sluice_settlements_total does not count it")
+	}
+}
+
+// TestSettleWindowOfRules: by default outcomes are remembered for the longest max_ttl of the rules.
+func TestSettleWindowOfRules(t *testing.T) {
+	set, err := rules.Parse([]rules.File{{Name: "rules.yaml", Data: []byte(tokenRules)}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := longestTTL(set); got != time.Hour {
+		t.Errorf("%v, want 1h", got)
+	}
+	if got := longestTTL(nil); got != 10*time.Minute {
+		t.Errorf("without rules %v, want 10m", got)
+	}
+}
+
+// TestTrap03: what callers have reserved that have gone meanwhile, and never settle it, is free again at its deadline.
+func TestTrap03(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	for i := range 60 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(time.Millisecond))))
+		_, err := b.by[i%3].Reserve(ctx, sluice.ReserveRequest{Keys: b.keys("job=a", "job=b"), Units: 1, TTL: 300 * time.Millisecond})
+		if cancel(); err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+	}
+	for _, job := range []string{"a", "b"} {
+		await(t, "free again", func() bool {
+			d, err := b.by[0].Key("llm", "job", job).Read(t.Context(), 1)
+			return err == nil && d.Remaining == 100
+		})
+	}
+}
+
+// TestTrap07: units of three budgets are reserved in all or in none, whichever nodes own them and whichever is asked.
+func TestTrap07(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	owners := make(map[string]bool)
+	for i := range 30 {
+		user, team, model := fmt.Sprint("user=", i), fmt.Sprint("team=", i), fmt.Sprint("model=", i)
+		var before int64
+		if i%2 > 0 {
+			before = 91
+			b.reserve(i%3, sluice.ReserveRequest{Units: before}, user)
+		}
+		x := b.reserve(i%3, sluice.ReserveRequest{Units: 10}, model, user, team)
+		for _, d := range x.Decisions {
+			owners[d.Owner] = true
+		}
+		got := int64(10)
+		if before > 0 {
+			got = 0
+		}
+		if x.Allowed != (got > 0) || x.Units != got {
+			t.Errorf("%d: %+v", i, x)
+		}
+		b.wants("reserved", user, 100-before-got)
+		b.wants("reserved", team, 1000-got)
+		b.wants("reserved", model, 100_000-got)
+		if x.Allowed {
+			b.settle((i+1)%3, x, 3, sluice.Settlement{Charged: 3, Returned: 7})
+			b.wants("settled", user, 97)
+			b.wants("settled", team, 997)
+		}
+	}
+	if len(owners) != 3 {
+		t.Errorf("the budgets were of the owners %v", owners)
+	}
+}
+
+// post makes an HTTP call about reservations, and returns the status.
+func (r *running) post(t *testing.T, call, body string, answer any) int {
+	t.Helper()
+	res, err := http.Post("http://"+r.listen.http.Addr().String()+"/v1/"+call, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode
+}
+
+// TestReservationRanges: a number out of its range is rejected with the name of its field, and changes nothing.
+func TestReservationRanges(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 1, func(*Config) {})
+	x := b.reserve(0, sluice.ReserveRequest{Units: 40}, "user=ann")
+	for _, c := range []struct{ call, fields, field string }{
+		{"spend", `"units":0`, "units"}, {"spend", `"units":-1`, "units"}, {"extend", `"more":-1`, "more"}, {"extend", `"ttl":-1`, "ttl"},
+		{"extend", `"ttl":0.0009`, "ttl"}, {"extend", `"ttl":86401`, "ttl"}, {"settle", `"actual":-1`, "actual"},
+	} {
+		var problem struct{ Code, Field string }
+		status := b.nodes[0].post(t, c.call, fmt.Sprintf(`{"reservation":%q,%s}`, x.ID, c.fields), &problem)
+		if status != http.StatusBadRequest || problem.Code != "invalid" || problem.Field != c.field {
+			t.Errorf("%s with %s: %d %+v", c.call, c.fields, status, problem)
+		}
+	}
+	b.wants("reserved", "user=ann", 60)
+}
+
+// TestTrap16: every node lists what is held of a counter, since when and until when, also after a handoff.
+func TestTrap16(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	var x struct{ Decisions []struct{ Owner string } }
+	b.nodes[0].post(t, "reserve", `{"domain":"llm","descriptor":["user=ann"],"units":40,"ttl":300}`, &x)
+	wants := func(what string) {
+		t.Helper()
+		for _, n := range b.nodes {
+			var held struct {
+				Holdings []struct {
+					Use          string
+					Units        int64
+					Since        float64
+					ExpiresAfter float64 `json:"expires_after"`
+				}
+				Count, Units int64
+			}
+			n.post(t, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held)
+			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
+				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
+			}
+			if h := held.Holdings[0]; h.Use != "reservation" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.ExpiresAfter <= 0 || h.ExpiresAfter > 300 {
+				t.Errorf("%s, by %s: %+v", what, n.config.Name, h)
+			}
+		}
+	}
+	wants("reserved")
+	b.reserve(1, sluice.ReserveRequest{Units: 2}, "tool=x")
+	var slots struct {
+		Holdings []struct {
+			Use   string
+			Units int64
+		}
+	}
+	b.nodes[2].post(t, "held", `{"domain":"llm","descriptor":["tool=x"]}`, &slots)
+	if len(slots.Holdings) != 1 || slots.Holdings[0].Use != "slot" || slots.Holdings[0].Units != 2 {
+		t.Errorf("slots: %+v", slots)
+	}
+	for i, n := range b.nodes {
+		if n.config.Name == x.Decisions[0].Owner {
+			if err := n.stop(); err != nil {
+				t.Fatal(err)
+			}
+			b.nodes = append(b.nodes[:i:i], b.nodes[i+1:]...)
+			break
+		}
+	}
+	wants("handed off")
+}

@@ -1,0 +1,84 @@
+package limiter
+
+import (
+	"cmp"
+	"hash/fnv"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// learnFrom is the number of settlements of a rule among which its estimate is, learnEvery after how many it is made anew.
+	learnFrom  = 256
+	learnEvery = 16
+)
+
+// usage is what the latest reservations of a rule have used, of those that were settled through this node.
+type usage struct {
+	mu struct {
+		sync.Mutex
+		latest [learnFrom]int64
+		n      int // of all
+	}
+	// p95 is the estimate, 0 until there have been learnEvery.
+	p95 atomic.Int64
+}
+
+func (u *usage) add(units int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.latest[u.mu.n%learnFrom] = units
+	if u.mu.n++; u.mu.n%learnEvery == 0 {
+		sorted := slices.Sorted(slices.Values(u.mu.latest[:min(u.mu.n, learnFrom)]))
+		u.p95.Store(max(1, sorted[(len(sorted)*95-1)/100]))
+	}
+}
+
+// hash names a rule in the ticket of a reservation.
+func (n ruleName) hash() uint64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, n.domain+"\x00"+n.name) // it never fails
+	return h.Sum64()
+}
+
+// estimate returns the units of a reservation that gives none: the estimate of the first check's rule or, where that has a
+// max_units, what 95 % of its reservations used, or all of max_units until that is known. It is at most what all rules allow.
+func (b *Batch) estimate(c ruleCounts) int64 {
+	first := b.places[0]
+	bounds := b.reservable(first)
+	units := cmp.Or(bounds.Estimate, bounds.MaxUnits)
+	if n := c.byRule[b.Results[first].Rule]; n != nil && bounds.Estimate == 0 && units > 0 {
+		units = cmp.Or(n.usage.Load().estimate(), units)
+	}
+	for _, i := range b.places {
+		if r := &b.Results[i]; !r.shadow() {
+			units = min(units, b.reservable(i).Most(r.Limits))
+		}
+	}
+	return units
+}
+
+// estimate returns 0 if it is not known.
+func (u *usage) estimate() int64 {
+	if u == nil {
+		return 0
+	}
+	return u.p95.Load()
+}
+
+// learn takes what a reservation has used into the estimate of its rule. What Extend has added is not known here.
+func (l *Limiter) learn(t *ticket, actual int64, s *Settlement) {
+	c := l.rules.Load().counts.byHash[t.rule]
+	if c == nil || s.Repeated {
+		return
+	}
+	if !s.Late { // what was spent before is neither charged by the settlement nor returned
+		actual = max(actual, t.units-s.Returned)
+	}
+	if c.usage.Load() == nil {
+		c.usage.CompareAndSwap(nil, new(usage))
+	}
+	c.usage.Load().add(actual)
+}
