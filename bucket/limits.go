@@ -273,6 +273,9 @@ func (l *Limits) Is(domain string, list []Limit) bool {
 // Unlimited reports whether no limit of the set can deny or count.
 func (l *Limits) Unlimited() bool { return l.unlimited }
 
+// Slots reports whether one of the limits is a Concurrency.
+func (l *Limits) Slots() bool { return l.slots }
+
 // Share returns the limits divided by n, rounded down (n at least 1), for a node that decides alone. Counts and bursts that
 // become 0 block. Unlimited limits and minimum intervals are unchanged.
 func (l *Limits) Share(n int) *Limits {

@@ -68,6 +68,8 @@ type Client struct {
 	// cause is why the last node could not be reached.
 	cause atomic.Pointer[error]
 
+	slots sessions
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	life   struct {

@@ -42,6 +42,7 @@ type fakeCluster struct {
 	// checkTimeout is what nodes tell.
 	checkTimeout time.Duration
 	ledger       ledger
+	slots        slotBook
 }
 
 func newCluster(t testing.TB, names ...string) *fakeCluster {

@@ -72,11 +72,15 @@ func (c *Client) unary(ctx context.Context, key counterKey, repeat bool, f unary
 // finalCodes are those of calls that no node would answer otherwise.
 var finalCodes = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
 
-// call makes one call that takes most at most. An *Error is not to be retried.
+// call makes one call that takes most at most.
 func (n *node) call(ctx context.Context, f unaryCall, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	err := f(ctx, sluicev1.NewRateLimitServiceClient(n.conn))
+	return n.explain(f(ctx, sluicev1.NewRateLimitServiceClient(n.conn)))
+}
+
+// explain returns the error of a call for one of gRPC. An *Error is not to be retried.
+func (n *node) explain(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
 		return err

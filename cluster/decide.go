@@ -164,6 +164,8 @@ func (t *localRun) block(k bucket.Key, v bucket.Verdict) error {
 func (t *localRun) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
 	if invalidates(v) {
 		t.node.invalidate(t.now, k)
+		key := k // which is on the heap
+		t.node.freed(&key)
 		return false
 	}
 	return denied && t.node.demands.Live(t.now, k)

@@ -65,6 +65,7 @@ type Node struct {
 
 	ahead      atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	runner     *runner
+	onFreed    atomic.Pointer[func(*bucket.Key)]
 	ids        atomic.Uint64  // the last id given to a charge that can be given back
 	background sync.WaitGroup // short-lived goroutines
 	stats      counters
@@ -207,7 +208,26 @@ func (n *Node) Others() map[message.Peer]string {
 }
 
 // reroute makes r the routing in force.
-func (n *Node) reroute(r *routing) { close(n.routing.Swap(r).superseded) }
+func (n *Node) reroute(r *routing) {
+	close(n.routing.Swap(r).superseded)
+	n.freed(nil)
+}
+
+// OnFreed sets what is called when units of a key that is decided here may have become free, and with nil when keys may have other
+// owners. f must not block.
+func (n *Node) OnFreed(f func(*bucket.Key)) { n.onFreed.Store(&f) }
+
+func (n *Node) freed(k *bucket.Key) {
+	if f := n.onFreed.Load(); f != nil {
+		(*f)(k)
+	}
+}
+
+// Owner returns the name of k's owner, "" if no member serves, and whether it is this node.
+func (n *Node) Owner(k bucket.Key) (name string, here bool) {
+	r := n.routing.Load()
+	return r.nameOf(r.owner(k)), r.owns(k)
+}
 
 // mayDecide reports whether this process has quorum to decide at now.
 func (n *Node) mayDecide(now int64) bool { return now < n.quorumUntil.Load() }

@@ -4,7 +4,7 @@
 // Hasher.AppendShown only.
 //
 // It also applies shadow mode, and pools beside a rule's own limits. The Decider decides what remains and which node owns the
-// key; status codes and headers are the APIs'. It starts no goroutine; RunHistory is its caller's.
+// key; status codes and headers are the APIs'. Its only goroutines serve those who wait for slots; RunHistory is its caller's.
 package limiter
 
 import (
@@ -43,6 +43,15 @@ type Service interface {
 	// Settle ends a reservation. Of its units that are not spent, actual are charged, and the others are free again; more are charged
 	// whatever the limits say. Repeated calls change nothing.
 	Settle(ctx context.Context, id string, actual int64) (Settlement, error)
+	// Acquire asks for a slot of the only check of b, under a limit with algorithm concurrency. It does not block: done is called once
+	// with the answer, unless Waiter.Cancel is called before, and gets b, which it must release.
+	Acquire(b *Batch, r SlotRequest, done func(b *Batch, a SlotAnswer)) *Waiter
+	// Slot returns the slot with the ID of a reservation. The error is that of ReservationDomains.
+	Slot(id string) (Slot, error)
+	// RenewSlots moves the deadlines of slots to SlotTTL from now, and reports which ones it has moved.
+	RenewSlots(ctx context.Context, slots []Slot) (renewed []bool)
+	// ReleaseSlots ends slots. Those of owners that do not respond in time end at their deadline.
+	ReleaseSlots(ctx context.Context, slots []Slot)
 	// Held returns the open reservations and leases of a descriptor's counter, at most facts.MaxHeld by deadline, and the number and
 	// the units of all. Of q only Domain and Descriptor count.
 	Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error)
@@ -96,6 +105,8 @@ type Cluster interface {
 	// AskFacts gets the reports of the other nodes, with the newest slots of their histories, and which of them did not
 	// respond in time.
 	AskFacts(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
+	// Owner returns the name of the key's owner, "" for none, and whether it is this node.
+	Owner(key bucket.Key) (name string, here bool)
 }
 
 // Config configures a Limiter. Decider, Cluster and Hasher are required.
@@ -173,6 +184,7 @@ type Limiter struct {
 	calls    atomic.Uint64
 	results  counts
 	reserved reservationCounts
+	lines    lines
 	failures [codes]atomic.Uint64
 	latency  [APIs]timing.Histogram
 }
@@ -199,7 +211,7 @@ func New(c Config) (*Limiter, error) {
 		began := time.Now()
 		c.Clock = func() time.Duration { return time.Since(began) }
 	}
-	s := &Limiter{config: c, inline: NewInterner(c.InlineLimits), unmatchedLog: newUnmatchedLog(c.Log)}
+	s := &Limiter{lines: lines{byKey: map[bucket.Key]*line{}}, config: c, inline: NewInterner(c.InlineLimits), unmatchedLog: newUnmatchedLog(c.Log)}
 	if c.TopKeys != TopOff {
 		s.top = newTopCount()
 	}
@@ -218,6 +230,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		set: set, hash: RulesHash(set), counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
 		descriptors: newDescriptorCounts(set), pools: newPools(set, before.pools),
 	})
+	l.Wake(nil) // a limit may be higher
 }
 
 // Rules returns the rules in force, nil before the first SetRules.

@@ -7,6 +7,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -46,6 +47,10 @@ type Config struct {
 	// ended: so parallel calls cannot exceed the limit. nil: the status does not matter. The rule needs cache_denials: false, so
 	// that units that were given back count at once. A client's stream has ended when RecvMsg has returned its last result.
 	ChargeIf func(code codes.Code) int64
+	// InFlight limits how many calls a server handles at a time: each takes a slot of rules with algorithm: concurrency until its handler
+	// has returned, and waits for it MaxWait, in order of arrival. Several Keys are one decision after another. The call's context ends
+	// when no node has renewed the slot. The Limiter must be a limit.Slots. Clients, ChargeIf and EachMessage do not go with it.
+	InFlight bool
 	// Failed reports whether a call passes that the Limiter has returned an error for, since the check is invalid, not permitted, or
 	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded. nil passes it and logs
 	// the error once a minute.
@@ -63,7 +68,12 @@ func (c *Config) gate() *gate.Gate[Call, Key] {
 
 // Validate returns an error that names the invalid field of c, or nil. The interceptors' constructors panic with it: call it
 // first where c comes from a configuration file.
-func (c *Config) Validate() error { return c.gate().Validate() }
+func (c *Config) Validate() error {
+	if c.InFlight && (c.ChargeIf != nil || c.EachMessage) {
+		return errors.New("grpclimit: ChargeIf and EachMessage do not go with InFlight")
+	}
+	return c.gate().Validate()
+}
 
 // limits is a valid Config and its Gate, for calls of one direction.
 type limits struct {
@@ -76,6 +86,9 @@ func open(l limit.Limiter, c Config, outgoing bool) *limits {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
+	if _, ok := l.(limit.Slots); c.InFlight && (!ok || outgoing) {
+		panic("grpclimit: InFlight needs a server, and a limit.Slots, as a *sluice.Client is")
+	}
 	return &limits{c, c.gate().Open(l, outgoing), outgoing}
 }
 
@@ -84,15 +97,27 @@ func (l *limits) admit(ctx context.Context, method string) ([]limit.Check, error
 	call := Call{ctx, method, l.outgoing}
 	var buf [1]limit.Check // most calls have one
 	d, spent, err := l.gate.Admit(ctx, l.gate.Checks(buf[:0], call))
+	return spent, l.status(call, &d, err)
+}
+
+// hold returns the context of a call that has a slot, or has no limit, and what ends the slot; otherwise the status.
+func (l *limits) hold(ctx context.Context, method string) (held context.Context, release func(), _ error) {
+	call := Call{ctx, method, false}
+	d, held, release, err := l.gate.Hold(ctx, l.gate.Checks(nil, call))
+	return held, release, l.status(call, &d, err)
+}
+
+// status returns the status of a call that is not admitted by d, or because its context has ended with err; otherwise nil.
+func (l *limits) status(call Call, d *limit.Decision, err error) error {
 	switch {
 	case err != nil:
-		return nil, status.FromContextError(err).Err()
+		return status.FromContextError(err).Err()
 	case d.Allowed:
-		return spent, nil
+		return nil
 	case l.Denied != nil:
-		return nil, l.Denied(call, d)
+		return l.Denied(call, *d)
 	}
-	return nil, Denial(&d)
+	return Denial(d)
 }
 
 // settle makes what was spent the cost of a call that has ended with err.

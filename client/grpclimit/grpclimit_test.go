@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -496,4 +497,62 @@ func panicOf(f func()) (text string) {
 	defer func() { text = fmt.Sprint(recover()) }()
 	f()
 	return ""
+}
+
+// slots is a Limiter of one slot, which counts those that it has given.
+type slots struct {
+	*asked
+	taken, given atomic.Int64
+}
+
+func (s *slots) InFlight(ctx context.Context, _ limit.Check, _ time.Duration) (limit.Decision, context.Context, func(), error) {
+	if !s.taken.CompareAndSwap(0, 1) {
+		return limit.Decision{Verdict: limit.VerdictDenied}, nil, nil, ctx.Err()
+	}
+	s.given.Add(1)
+	return admitted, ctx, func() { s.taken.Store(0) }, nil
+}
+
+func TestInFlight(t *testing.T) {
+	s, c := &slots{asked: first(0)}, config(Method())
+	c.InFlight = true
+	client := connect(t, serverOf(s, c), nil)
+	for range 3 {
+		if _, err := client.Nodes(t.Context(), &sluicev1.NodesRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := client.CheckStream(t.Context())
+	if err == nil {
+		err = stream.Send(&sluicev1.CheckRequest{Id: 1})
+	}
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Nodes(t.Context(), &sluicev1.NodesRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("beside a stream: %v", err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Error(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	if n, free := s.given.Load(), s.taken.Load(); n != 4 || free != 0 {
+		t.Errorf("%d slots were given, %d are taken", n, free)
+	}
+	c.EachMessage = true
+	if c.Validate() == nil {
+		t.Error("EachMessage goes with InFlight")
+	}
+	c.EachMessage = false
+	defer func() {
+		if recover() == nil {
+			t.Error("a client has slots")
+		}
+	}()
+	UnaryClient(s, c)
 }

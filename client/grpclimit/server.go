@@ -12,6 +12,14 @@ import (
 func UnaryServer(l limit.Limiter, c Config) grpc.UnaryServerInterceptor {
 	limits := open(l, c, false)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if c.InFlight {
+			held, release, err := limits.hold(ctx, info.FullMethod)
+			defer release()
+			if err != nil {
+				return nil, err
+			}
+			return handler(held, req)
+		}
 		spent, err := limits.admit(ctx, info.FullMethod)
 		if err != nil {
 			return nil, err
@@ -27,6 +35,14 @@ func StreamServer(l limit.Limiter, c Config) grpc.StreamServerInterceptor {
 	limits := open(l, c, false)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := stream.Context()
+		if c.InFlight {
+			held, release, err := limits.hold(ctx, info.FullMethod)
+			defer release()
+			if err != nil {
+				return err
+			}
+			return handler(srv, &heldStream{stream, held})
+		}
 		spent, err := limits.admit(ctx, info.FullMethod)
 		if err != nil {
 			return err
@@ -39,6 +55,14 @@ func StreamServer(l limit.Limiter, c Config) grpc.StreamServerInterceptor {
 		return err
 	}
 }
+
+// heldStream is a stream that has a slot.
+type heldStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *heldStream) Context() context.Context { return s.ctx }
 
 // counted is a stream whose messages are checked. The check of the stream covers the first.
 type counted struct {

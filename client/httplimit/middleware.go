@@ -35,6 +35,10 @@ type Config struct {
 	// is charged, when the handler has returned: so parallel requests cannot exceed the limit. nil: the status does not matter.
 	// The rule needs cache_denials: false, so that units that were given back count at once.
 	ChargeIf func(status int) int64
+	// InFlight limits how many requests are handled at a time, in Middleware only: each takes a slot of rules with algorithm: concurrency
+	// until its handler has returned, and waits for it MaxWait, in order of arrival. Several Keys are one decision after another. The
+	// request's context ends when no node has renewed the slot. The Limiter must be a limit.Slots, and ChargeIf nil.
+	InFlight bool
 	// Failed reports whether a request passes that the Limiter has returned an error for, since the check is invalid, not permitted, or
 	// the Limiter is closed. If not, it is denied as by limit.FailClosed, with the error as Decision.Degraded: with 429, which
 	// Denied can change to 503 where Degraded is set. nil passes it and logs the error once a minute.
@@ -64,6 +68,9 @@ func (c *Config) Validate() error {
 	if c.MaxBody < 0 {
 		return errors.New("httplimit: MaxBody is negative")
 	}
+	if c.InFlight && c.ChargeIf != nil {
+		return errors.New("httplimit: ChargeIf does not go with InFlight, which charges nothing")
+	}
 	return c.gate().Validate()
 }
 
@@ -73,6 +80,9 @@ func Middleware(l limit.Limiter, c Config) func(http.Handler) http.Handler {
 		panic(err)
 	}
 	g := c.gate().Open(l, false)
+	if _, ok := l.(limit.Slots); c.InFlight && !ok {
+		panic("httplimit: InFlight needs a limit.Slots, as a *sluice.Client is")
+	}
 	return func(next http.Handler) http.Handler { return &handler{c, g, next} }
 }
 
@@ -96,7 +106,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	var buf [1]limit.Check // most requests have one
-	d, spent, err := h.gate.Admit(r.Context(), h.gate.Checks(buf[:0], r))
+	checks := h.gate.Checks(buf[:0], r)
+	if h.InFlight {
+		h.hold(w, r, checks)
+		return
+	}
+	d, spent, err := h.gate.Admit(r.Context(), checks)
 	switch {
 	case err != nil:
 		// The client has gone. The handler is not called: closing the connection must not bypass the limit.
@@ -112,5 +127,22 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(o, r)
 		o.begin(http.StatusOK)
 		h.gate.Settle(r.Context(), spent, h.ChargeIf(o.status))
+	}
+}
+
+// hold calls next while a slot is held.
+func (h *handler) hold(w http.ResponseWriter, r *http.Request, checks []limit.Check) {
+	d, ctx, release, err := h.gate.Hold(r.Context(), checks)
+	defer release()
+	switch {
+	case err != nil:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case !d.Allowed:
+		h.deny(w, r, &d)
+	default:
+		h.describe(w.Header(), &d)
+		held := r.WithContext(ctx)
+		h.next.ServeHTTP(w, held)
+		r.MultipartForm = held.MultipartForm // whose files net/http deletes
 	}
 }

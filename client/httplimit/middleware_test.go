@@ -527,3 +527,77 @@ type discard struct{ h http.Header }
 func (d discard) Header() http.Header         { return d.h }
 func (d discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d discard) WriteHeader(int)             {}
+
+// slots is a Limiter of so many slots for all.
+type slots struct {
+	fake
+	free  int
+	lost  context.CancelFunc
+	asked []time.Duration
+}
+
+func (s *slots) InFlight(ctx context.Context, c limit.Check, most time.Duration) (limit.Decision, context.Context, func(), error) {
+	if s.asked = append(s.asked, most); c.Domain == "broken" {
+		return limit.Decision{}, nil, nil, errors.New("no rule")
+	}
+	if s.free == 0 {
+		return limit.Decision{Verdict: limit.VerdictDenied}, nil, nil, ctx.Err()
+	}
+	s.free--
+	held, cancel := context.WithCancel(ctx)
+	s.lost = cancel
+	return allowed, held, func() { cancel(); s.free++ }, nil
+}
+
+func TestInFlight(t *testing.T) {
+	s := &slots{free: 2}
+	var during func(r *http.Request)
+	two := Config{Domain: "shop", Keys: []Key{Value("a", "x"), Value("b", "y")}, InFlight: true, MaxWait: time.Second}
+	serve := func(c Config, r *http.Request) int {
+		w := httptest.NewRecorder()
+		Middleware(s, c)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { during(r) })).ServeHTTP(w, r)
+		return w.Code
+	}
+	request := httptest.NewRequest("GET", "/", nil)
+	during = func(r *http.Request) {
+		if s.free != 0 || r.Context().Err() != nil {
+			t.Errorf("%d free, %v", s.free, r.Context().Err())
+		}
+		s.lost()
+		if r.Context().Err() == nil {
+			t.Error("the request goes on without its slot")
+		}
+	}
+	if code := serve(two, request); code != 200 || s.free != 2 || len(s.asked) != 2 || s.asked[0] != time.Second {
+		t.Errorf("%d, %d free, waits %v", code, s.free, s.asked)
+	}
+	s.free = 1 // for one of the two
+	if code := serve(two, request); code != 429 || s.free != 1 {
+		t.Errorf("%d, %d free", code, s.free)
+	}
+	s.free = 0
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if code := serve(two, request.WithContext(gone)); code != 503 {
+		t.Errorf("a client that has gone: %d", code)
+	}
+	two.Domain, during = "broken", func(*http.Request) {}
+	if code := serve(two, request); code != 200 {
+		t.Errorf("an error: %d", code)
+	}
+	two.Failed = func(context.Context, error) bool { return false }
+	if code := serve(two, request); code != 429 {
+		t.Errorf("an error that denies: %d", code)
+	}
+	two.ChargeIf = func(int) int64 { return 1 }
+	if two.Validate() == nil {
+		t.Error("ChargeIf goes with InFlight")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("InFlight goes without slots")
+		}
+	}()
+	two.ChargeIf = nil
+	Middleware(always(allowed), two)
+}

@@ -22,6 +22,14 @@ type Limiter interface {
 	CheckEach(ctx context.Context, checks ...Check) ([]Decision, error)
 }
 
+// Slots is a Limiter of limits with algorithm: concurrency: a *sluice.Client.
+type Slots interface {
+	Limiter
+	// InFlight takes a slot of c.Amount units, and waits for it most at most, or until ctx ends. If the Decision is allowed, held is ctx
+	// until the slot ends, and release ends it; otherwise they are nil.
+	InFlight(ctx context.Context, c Check, most time.Duration) (d Decision, held context.Context, release func(), err error)
+}
+
 // Key is a counter of a Limiter, or several where its rule has several limits. It is a value that may be copied and used
 // by many goroutines.
 type Key struct {

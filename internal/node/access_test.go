@@ -292,6 +292,21 @@ func attempts() (list []attempt) {
 		_, err := c.Held(ctx, &sluicev1.HeldRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
 		return err
 	})
+	add("gRPC Session", "check", func(s *outsider, a []string) string {
+		ctx, cancel := context.WithCancel(s.with(a))
+		defer cancel()
+		stream, err := sluicev1.NewRateLimitServiceClient(s.conn).Session(ctx)
+		if err == nil {
+			_ = stream.Send(&sluicev1.SessionRequest{Acquire: []*sluicev1.SlotRequest{{Number: 1, Check: checksOf("a", 0)[0]}}}) // Recv says why it failed
+			var res *sluicev1.SessionResponse
+			if res, err = stream.Recv(); err == nil {
+				if e := res.GetSlots()[0].GetError(); e != nil && e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID {
+					return strings.ToLower(strings.TrimPrefix(e.GetCode().String(), "ERROR_CODE_"))
+				}
+			}
+		}
+		return s.byCode(err)
+	})
 	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewRateLimitServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
 		return s.byCode(err)

@@ -39,6 +39,7 @@ func (n *Node) openLimiter() error {
 	if err != nil {
 		return err
 	}
+	n.cluster.OnFreed(n.service.Wake)
 	n.cluster.SetLostLimits(nil)
 	if n.rules != nil {
 		n.useRules(n.rules.Current())

@@ -139,6 +139,9 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule)
 	return list
 }
 
+// Owner implements limiter.Cluster.
+func (n limiterCluster) Owner(key bucket.Key) (string, bool) { return n.cluster.Owner(key) }
+
 // AcceptLoss implements limiter.Cluster.
 func (n limiterCluster) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
 	partitions, told, err = n.cluster.AcceptLoss(ctx)

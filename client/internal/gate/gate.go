@@ -104,6 +104,30 @@ func (g *Gate[R, K]) Admit(ctx context.Context, checks []limit.Check) (_ limit.D
 	return d, spent, nil
 }
 
+// Hold takes slots of all checks, in their order, or none. release must be called when the request, whose context is held, has ended. The
+// error is that of Admit.
+func (g *Gate[R, K]) Hold(ctx context.Context, checks []limit.Check) (d limit.Decision, held context.Context, release func(), _ error) {
+	var ends []func()
+	release = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	d.Allowed, held = true, ctx
+	for _, c := range checks {
+		one, next, end, err := g.limiter.(limit.Slots).InFlight(held, c, g.maxWait)
+		if err != nil && ctx.Err() == nil {
+			one, next, end, err = g.Fail(ctx, err), held, func() {}, nil
+		}
+		if d = one; err != nil || !d.Allowed {
+			release()
+			return d, ctx, func() {}, err
+		}
+		held, ends = next, append(ends, end)
+	}
+	return d, held, release, nil
+}
+
 // Fail returns the decision about a request that the Limiter has not decided.
 func (g *Gate[R, K]) Fail(ctx context.Context, err error) limit.Decision {
 	switch {

@@ -2622,6 +2622,434 @@ func (x *Holding) GetExpiresAfterNs() int64 {
 	return 0
 }
 
+// SessionRequest asks for slots, ends some, or holds those of the session.
+type SessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Slots to take.
+	Acquire []*SlotRequest `protobuf:"bytes,1,rep,name=acquire,proto3" json:"acquire,omitempty"`
+	// Numbers of slots to end, and of requests for slots that need not wait any more.
+	Release []uint64 `protobuf:"varint,2,rep,packed,name=release,proto3" json:"release,omitempty"`
+	// Slots of a session that has ended. Those that have ended too are among the next not_renewed.
+	Resume []*HeldSlot `protobuf:"bytes,3,rep,name=resume,proto3" json:"resume,omitempty"`
+	// Renews all slots of the session; 0 for no heartbeat. Numbers rise.
+	Heartbeat     uint64 `protobuf:"varint,4,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionRequest) Reset() {
+	*x = SessionRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionRequest) ProtoMessage() {}
+
+func (x *SessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
+func (*SessionRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SessionRequest) GetAcquire() []*SlotRequest {
+	if x != nil {
+		return x.Acquire
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetRelease() []uint64 {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetResume() []*HeldSlot {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetHeartbeat() uint64 {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return 0
+}
+
+// SlotRequest asks for a slot.
+type SlotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the slot in this session; not 0.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The domain and the descriptor; all else must be unset.
+	Check *Check `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
+	// Units in use at a time, above 0; 0 for 1.
+	Units int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
+	// Wait until the units are free, behind those who came earlier. At most 16,384 requests of a key wait. Otherwise the slot is denied at once.
+	Wait bool `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Requests of one tenant wait in order of arrival, and tenants share the units by weight. At most 128 bytes, may be empty.
+	Tenant string `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Weight of the tenant, 1 to 1,000,000; 0 for 1. The newest request's counts.
+	Weight int64 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
+	// How long ago the request began to wait in a queue of another node, in nanoseconds; 0 if it did not.
+	WaitedNs      int64 `protobuf:"varint,7,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlotRequest) Reset() {
+	*x = SlotRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlotRequest) ProtoMessage() {}
+
+func (x *SlotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlotRequest.ProtoReflect.Descriptor instead.
+func (*SlotRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SlotRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SlotRequest) GetCheck() *Check {
+	if x != nil {
+		return x.Check
+	}
+	return nil
+}
+
+func (x *SlotRequest) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *SlotRequest) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
+func (x *SlotRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SlotRequest) GetWeight() int64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *SlotRequest) GetWaitedNs() int64 {
+	if x != nil {
+		return x.WaitedNs
+	}
+	return 0
+}
+
+// HeldSlot is a slot by the number that it is to have in this session.
+type HeldSlot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in SlotRequest.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// As in SlotResponse.
+	Reservation   string `protobuf:"bytes,2,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldSlot) Reset() {
+	*x = HeldSlot{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldSlot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldSlot) ProtoMessage() {}
+
+func (x *HeldSlot) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldSlot.ProtoReflect.Descriptor instead.
+func (*HeldSlot) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *HeldSlot) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *HeldSlot) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+// SessionResponse answers SessionRequests.
+type SessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Answers to requests for slots.
+	Slots []*SlotResponse `protobuf:"bytes,1,rep,name=slots,proto3" json:"slots,omitempty"`
+	// The heartbeat that is answered, 0 for none. It renews slots until expires_after_ns after it was sent.
+	Heartbeat uint64 `protobuf:"varint,2,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// How long a heartbeat renews slots, in nanoseconds.
+	ExpiresAfterNs int64 `protobuf:"varint,3,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	// Numbers of slots that this heartbeat has not renewed.
+	NotRenewed    []uint64 `protobuf:"varint,4,rep,packed,name=not_renewed,json=notRenewed,proto3" json:"not_renewed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionResponse) Reset() {
+	*x = SessionResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionResponse) ProtoMessage() {}
+
+func (x *SessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
+func (*SessionResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SessionResponse) GetSlots() []*SlotResponse {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetHeartbeat() uint64 {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return 0
+}
+
+func (x *SessionResponse) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
+func (x *SessionResponse) GetNotRenewed() []uint64 {
+	if x != nil {
+		return x.NotRenewed
+	}
+	return nil
+}
+
+// SlotResponse answers a SlotRequest.
+type SlotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of the request.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// How the limits are. Not allowed: there is no slot. Unset with error and moved.
+	Decision *Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Names the slot, which is a reservation, in the other calls. Empty if none is held; then an allowed request has no limit.
+	Reservation string `protobuf:"bytes,3,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// Rises with each slot of a key, as long as the clocks of nodes differ by less than it takes to pass a slot on; above 0.
+	Fence uint64 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
+	// The slot ends this long after the heartbeat was sent, in nanoseconds, if no other is answered.
+	ExpiresAfterNs int64 `protobuf:"varint,5,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	// The last heartbeat that the node had taken, 0 for none: then the slot ends so long after the request was sent.
+	Heartbeat uint64 `protobuf:"varint,6,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// Why there is no slot.
+	Error *Error `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	// Another node owns the key now. Ask that.
+	Moved bool `protobuf:"varint,8,opt,name=moved,proto3" json:"moved,omitempty"`
+	// With moved: its name; empty if there is none just now.
+	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
+	// With moved: the request has waited in the queue of this node, so its time counts.
+	Waited        bool `protobuf:"varint,10,opt,name=waited,proto3" json:"waited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlotResponse) Reset() {
+	*x = SlotResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlotResponse) ProtoMessage() {}
+
+func (x *SlotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlotResponse.ProtoReflect.Descriptor instead.
+func (*SlotResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SlotResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SlotResponse) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *SlotResponse) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *SlotResponse) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *SlotResponse) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
+func (x *SlotResponse) GetHeartbeat() uint64 {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return 0
+}
+
+func (x *SlotResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *SlotResponse) GetMoved() bool {
+	if x != nil {
+		return x.Moved
+	}
+	return false
+}
+
+func (x *SlotResponse) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *SlotResponse) GetWaited() bool {
+	if x != nil {
+		return x.Waited
+	}
+	return false
+}
+
 var File_sluice_v1_sluice_proto protoreflect.FileDescriptor
 
 const file_sluice_v1_sluice_proto_rawDesc = "" +
@@ -2793,7 +3221,41 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x03use\x18\x02 \x01(\tR\x03use\x12\x14\n" +
 	"\x05units\x18\x03 \x01(\x03R\x05units\x12\x19\n" +
 	"\bsince_ns\x18\x04 \x01(\x03R\asinceNs\x12(\n" +
-	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs*]\n" +
+	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs\"\xa7\x01\n" +
+	"\x0eSessionRequest\x120\n" +
+	"\aacquire\x18\x01 \x03(\v2\x16.sluice.v1.SlotRequestR\aacquire\x12\x18\n" +
+	"\arelease\x18\x02 \x03(\x04R\arelease\x12+\n" +
+	"\x06resume\x18\x03 \x03(\v2\x13.sluice.v1.HeldSlotR\x06resume\x12\x1c\n" +
+	"\theartbeat\x18\x04 \x01(\x04R\theartbeat\"\xc4\x01\n" +
+	"\vSlotRequest\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12&\n" +
+	"\x05check\x18\x02 \x01(\v2\x10.sluice.v1.CheckR\x05check\x12\x14\n" +
+	"\x05units\x18\x03 \x01(\x03R\x05units\x12\x12\n" +
+	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06weight\x18\x06 \x01(\x03R\x06weight\x12\x1b\n" +
+	"\twaited_ns\x18\a \x01(\x03R\bwaitedNs\"D\n" +
+	"\bHeldSlot\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12 \n" +
+	"\vreservation\x18\x02 \x01(\tR\vreservation\"\xa9\x01\n" +
+	"\x0fSessionResponse\x12-\n" +
+	"\x05slots\x18\x01 \x03(\v2\x17.sluice.v1.SlotResponseR\x05slots\x12\x1c\n" +
+	"\theartbeat\x18\x02 \x01(\x04R\theartbeat\x12(\n" +
+	"\x10expires_after_ns\x18\x03 \x01(\x03R\x0eexpiresAfterNs\x12\x1f\n" +
+	"\vnot_renewed\x18\x04 \x03(\x04R\n" +
+	"notRenewed\"\xc3\x02\n" +
+	"\fSlotResponse\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12/\n" +
+	"\bdecision\x18\x02 \x01(\v2\x13.sluice.v1.DecisionR\bdecision\x12 \n" +
+	"\vreservation\x18\x03 \x01(\tR\vreservation\x12\x14\n" +
+	"\x05fence\x18\x04 \x01(\x04R\x05fence\x12(\n" +
+	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs\x12\x1c\n" +
+	"\theartbeat\x18\x06 \x01(\x04R\theartbeat\x12&\n" +
+	"\x05error\x18\a \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\x14\n" +
+	"\x05moved\x18\b \x01(\bR\x05moved\x12\x14\n" +
+	"\x05owner\x18\t \x01(\tR\x05owner\x12\x16\n" +
+	"\x06waited\x18\n" +
+	" \x01(\bR\x06waited*]\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
 	"VERB_CHECK\x10\x00\x12\r\n" +
@@ -2862,7 +3324,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x13ERROR_CODE_REJECTED\x10\x06\x12\x18\n" +
 	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b\x12\x1a\n" +
-	"\x16ERROR_CODE_UNSUPPORTED\x10\t2\xd0\x04\n" +
+	"\x16ERROR_CODE_UNSUPPORTED\x10\t2\x96\x05\n" +
 	"\x10RateLimitService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
@@ -2873,7 +3335,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x05Spend\x12\x17.sluice.v1.SpendRequest\x1a\x18.sluice.v1.SpendResponse\x12=\n" +
 	"\x06Extend\x12\x18.sluice.v1.ExtendRequest\x1a\x19.sluice.v1.ExtendResponse\x12=\n" +
 	"\x06Settle\x12\x18.sluice.v1.SettleRequest\x1a\x19.sluice.v1.SettleResponse\x127\n" +
-	"\x04Held\x12\x16.sluice.v1.HeldRequest\x1a\x17.sluice.v1.HeldResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"\x04Held\x12\x16.sluice.v1.HeldRequest\x1a\x17.sluice.v1.HeldResponse\x12D\n" +
+	"\aSession\x12\x19.sluice.v1.SessionRequest\x1a\x1a.sluice.v1.SessionResponse(\x010\x01B;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -2888,7 +3351,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                  // 0: sluice.v1.Verb
 	(Algorithm)(0),             // 1: sluice.v1.Algorithm
@@ -2924,6 +3387,11 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*HeldRequest)(nil),        // 31: sluice.v1.HeldRequest
 	(*HeldResponse)(nil),       // 32: sluice.v1.HeldResponse
 	(*Holding)(nil),            // 33: sluice.v1.Holding
+	(*SessionRequest)(nil),     // 34: sluice.v1.SessionRequest
+	(*SlotRequest)(nil),        // 35: sluice.v1.SlotRequest
+	(*HeldSlot)(nil),           // 36: sluice.v1.HeldSlot
+	(*SessionResponse)(nil),    // 37: sluice.v1.SessionResponse
+	(*SlotResponse)(nil),       // 38: sluice.v1.SlotResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	9,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -2948,29 +3416,37 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	14, // 19: sluice.v1.ReserveResponse.decisions:type_name -> sluice.v1.Decision
 	9,  // 20: sluice.v1.HeldRequest.descriptor:type_name -> sluice.v1.Entry
 	33, // 21: sluice.v1.HeldResponse.holdings:type_name -> sluice.v1.Holding
-	12, // 22: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	12, // 23: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	20, // 24: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	18, // 25: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	23, // 26: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
-	25, // 27: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
-	27, // 28: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
-	29, // 29: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
-	31, // 30: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
-	13, // 31: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	13, // 32: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	21, // 33: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	19, // 34: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	24, // 35: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
-	26, // 36: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
-	28, // 37: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
-	30, // 38: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
-	32, // 39: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	35, // 22: sluice.v1.SessionRequest.acquire:type_name -> sluice.v1.SlotRequest
+	36, // 23: sluice.v1.SessionRequest.resume:type_name -> sluice.v1.HeldSlot
+	10, // 24: sluice.v1.SlotRequest.check:type_name -> sluice.v1.Check
+	38, // 25: sluice.v1.SessionResponse.slots:type_name -> sluice.v1.SlotResponse
+	14, // 26: sluice.v1.SlotResponse.decision:type_name -> sluice.v1.Decision
+	17, // 27: sluice.v1.SlotResponse.error:type_name -> sluice.v1.Error
+	12, // 28: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	12, // 29: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	20, // 30: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	18, // 31: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	23, // 32: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
+	25, // 33: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
+	27, // 34: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
+	29, // 35: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
+	31, // 36: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
+	34, // 37: sluice.v1.RateLimitService.Session:input_type -> sluice.v1.SessionRequest
+	13, // 38: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	13, // 39: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	21, // 40: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	19, // 41: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	24, // 42: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
+	26, // 43: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
+	28, // 44: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
+	30, // 45: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
+	32, // 46: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
+	37, // 47: sluice.v1.RateLimitService.Session:output_type -> sluice.v1.SessionResponse
+	38, // [38:48] is the sub-list for method output_type
+	28, // [28:38] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -2990,7 +3466,7 @@ func file_sluice_v1_sluice_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	RateLimitService_Extend_FullMethodName      = "/sluice.v1.RateLimitService/Extend"
 	RateLimitService_Settle_FullMethodName      = "/sluice.v1.RateLimitService/Settle"
 	RateLimitService_Held_FullMethodName        = "/sluice.v1.RateLimitService/Held"
+	RateLimitService_Session_FullMethodName     = "/sluice.v1.RateLimitService/Session"
 )
 
 // RateLimitServiceClient is the client API for RateLimitService service.
@@ -64,6 +65,11 @@ type RateLimitServiceClient interface {
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
 	// Held lists the open reservations and leases of a descriptor's counter.
 	Held(ctx context.Context, in *HeldRequest, opts ...grpc.CallOption) (*HeldResponse, error)
+	// Session takes slots of limits with algorithm concurrency, in order of arrival, and holds them while heartbeats come: a slot ends
+	// 2 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
+	// UNAVAILABLE when the node is leaving, DEADLINE_EXCEEDED when nothing comes for 1.5 s, and ABORTED when responses are not read;
+	// its slots can be resumed in another one. It has at most 16,384 slots and requests that wait.
+	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
 type rateLimitServiceClient struct {
@@ -167,6 +173,19 @@ func (c *rateLimitServiceClient) Held(ctx context.Context, in *HeldRequest, opts
 	return out, nil
 }
 
+func (c *rateLimitServiceClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &RateLimitService_ServiceDesc.Streams[1], RateLimitService_Session_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SessionRequest, SessionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RateLimitService_SessionClient = grpc.BidiStreamingClient[SessionRequest, SessionResponse]
+
 // RateLimitServiceServer is the server API for RateLimitService service.
 // All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
@@ -199,6 +218,11 @@ type RateLimitServiceServer interface {
 	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
 	// Held lists the open reservations and leases of a descriptor's counter.
 	Held(context.Context, *HeldRequest) (*HeldResponse, error)
+	// Session takes slots of limits with algorithm concurrency, in order of arrival, and holds them while heartbeats come: a slot ends
+	// 2 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
+	// UNAVAILABLE when the node is leaving, DEADLINE_EXCEEDED when nothing comes for 1.5 s, and ABORTED when responses are not read;
+	// its slots can be resumed in another one. It has at most 16,384 slots and requests that wait.
+	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedRateLimitServiceServer()
 }
 
@@ -235,6 +259,9 @@ func (UnimplementedRateLimitServiceServer) Settle(context.Context, *SettleReques
 }
 func (UnimplementedRateLimitServiceServer) Held(context.Context, *HeldRequest) (*HeldResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Held not implemented")
+}
+func (UnimplementedRateLimitServiceServer) Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error {
+	return status.Error(codes.Unimplemented, "method Session not implemented")
 }
 func (UnimplementedRateLimitServiceServer) mustEmbedUnimplementedRateLimitServiceServer() {}
 func (UnimplementedRateLimitServiceServer) testEmbeddedByValue()                          {}
@@ -408,6 +435,13 @@ func _RateLimitService_Held_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RateLimitService_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(RateLimitServiceServer).Session(&grpc.GenericServerStream[SessionRequest, SessionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RateLimitService_SessionServer = grpc.BidiStreamingServer[SessionRequest, SessionResponse]
+
 // RateLimitService_ServiceDesc is the grpc.ServiceDesc for RateLimitService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -452,6 +486,12 @@ var RateLimitService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "CheckStream",
 			Handler:       _RateLimitService_CheckStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Session",
+			Handler:       _RateLimitService_Session_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -44,7 +44,8 @@ func (f *Cluster) KeyFacts(ctx context.Context, k bucket.Key, l *bucket.Limits) 
 func (f *Cluster) AskKeyFacts(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
 	return nil, nil
 }
-func (f *Cluster) Report(*facts.Node) {}
+func (f *Cluster) Owner(bucket.Key) (string, bool) { return "self", true }
+func (f *Cluster) Report(*facts.Node)              {}
 func (f *Cluster) AskFacts(context.Context, int) ([]facts.Node, []string) {
 	return nil, nil
 }

@@ -1,0 +1,469 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// AcquireRequest asks for a slot of a limit with algorithm: concurrency.
+type AcquireRequest struct {
+	// Key is the counter. Its FailurePolicy and name from Once do not count.
+	Key Key
+	// Units in use at a time, 1 or more; 0 for 1.
+	Units int64
+	// MaxWait is how long to wait for the units at most, in order of arrival. 0 waits until the context ends; below 0 denies at once.
+	MaxWait time.Duration
+	// Requests of one Tenant wait in order of arrival, and tenants share the units by Weight: 1 to 1,000,000, 0 for 1. A Tenant has at
+	// most 128 bytes.
+	Tenant string
+	Weight int64
+}
+
+// Slot is units that are in use until Release. The client renews it, until no node has done so in time. It is safe for concurrent use.
+type Slot struct {
+	// Decision is how the limits are. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
+	Decision
+	// Fence rises with each slot of a key, as long as the clocks of nodes differ by less than it takes to pass a slot on: what is
+	// changed under the slot can reject lower ones. 0 if no slot is held.
+	Fence uint64
+	// ID names it at any node, as a reservation.
+	ID string
+
+	client *Client
+	key    counterKey
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	// Guarded by Client.slots.
+	session *session
+	number  uint64
+	from    uint64 // heartbeats of the session up to this one do not renew it
+	end     *time.Timer
+	over    bool
+}
+
+// ErrSlotLost is the cause of the end of a slot's context when no node has renewed it in time.
+var ErrSlotLost = errors.New("sluice: no node has renewed the slot in time")
+
+const (
+	// beatEvery is the time between heartbeats. A session in which two of them are not answered is given up.
+	beatEvery = 400 * time.Millisecond
+	// slotMargin is the part of its time that a slot is not used, for clocks and schedulers.
+	slotMargin = 8
+	// askAgain is the first pause before another attempt, doubling up to askLate.
+	askAgain, askLate = 20 * time.Millisecond, 160 * time.Millisecond
+)
+
+// sessions are those of a Client, by node.
+type sessions struct {
+	sync.Mutex
+	byNode map[*node]*session
+}
+
+// session is a Session with one node: a goroutine sends, and one receives. Client.slots guards the fields after wake.
+type session struct {
+	node   *node
+	cancel context.CancelFunc
+	wake   chan struct{} // has a token if out is to be sent
+
+	out      *sluicev1.SessionRequest
+	last     uint64 // number of a slot
+	asked    map[uint64]*asked
+	held     map[uint64]*Slot
+	beat     uint64 // the last heartbeat
+	answered uint64
+	sent     [16]time.Time // when the last heartbeats were sent
+	ended    bool
+}
+
+// asked is a request for a slot.
+type asked struct {
+	ctx    context.Context
+	key    counterKey
+	began  time.Time // when it began to wait in the queue of another node, if it did
+	sent   time.Time
+	answer chan slotAnswer // gets one, unless the request is removed before
+}
+
+// slotAnswer is an answer, or the end of a session.
+type slotAnswer struct {
+	*sluicev1.SlotResponse
+	slot *Slot
+	err  error
+}
+
+// Acquire waits for a slot, and holds it. No FailurePolicy decides it: the error is ErrUnavailable when no node that owns the key has answered in
+// time, or that of ctx. Nodes must be reachable one by one, as with routing.
+func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	checks, key, err := budgets([]Key{r.Key})
+	if err != nil {
+		return nil, err
+	}
+	req := &sluicev1.SlotRequest{Check: checks[0], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
+	most := r.MaxWait
+	if most < 0 {
+		most = time.Duration(c.patience.Load())
+	}
+	wait := ctx
+	if most > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, most)
+		defer cancel()
+	}
+	began, queued := time.Now(), false
+	var avoid *node
+	for pauses := askAgain; wait.Err() == nil; pauses = min(2*pauses, askLate) {
+		var a slotAnswer
+		s, _, err := c.find(wait, key, avoid)
+		if err == nil {
+			q := &asked{ctx: ctx, key: key, answer: make(chan slotAnswer, 1)}
+			if queued {
+				q.began = began
+			}
+			a = c.ask(wait, s.node, req, q)
+			if err = a.err; err == nil && a.SlotResponse == nil { // the time is up
+				queued = true
+				break
+			}
+		}
+		final, ok := errors.AsType[*Error](err)
+		switch {
+		case ok:
+			return nil, final
+		case err == nil && !a.GetMoved():
+			return a.slot, nil
+		case errors.Is(err, ErrClosed):
+			return nil, err
+		case err == nil && c.opts.NoRouting:
+			return nil, &Error{Code: limit.CodeUnsupported, Message: "slots need a client that routes to the owner of the key; leave out NoRouting"}
+		case err == nil:
+			queued, avoid = queued || a.GetWaited(), nil
+			if c.routeTo(key, a.GetOwner()) {
+				continue
+			}
+		case s != nil:
+			queued, avoid = queued || !errors.Is(err, errBusy), s.node
+		}
+		pause.For(wait, c.jitter(pauses))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case queued && r.MaxWait > 0:
+		return &Slot{Decision: Decision{Verdict: limit.VerdictDenied, Source: limit.SourceOwned}, ctx: ctx}, nil
+	}
+	return nil, c.unavailable(nil)
+}
+
+// InFlight implements limit.Slots.
+func (c *Client) InFlight(ctx context.Context, q Check, most time.Duration) (d Decision, held context.Context, release func(), err error) {
+	var descriptor []string
+	for _, e := range q.Descriptor {
+		descriptor = append(descriptor, e.Key, e.Value)
+	}
+	if most <= 0 {
+		most = -1
+	}
+	x, err := c.Acquire(ctx, AcquireRequest{Key: c.Key(q.Domain, descriptor...), Units: q.Amount, MaxWait: most})
+	if err != nil || !x.Allowed {
+		if x != nil {
+			d = x.Decision
+		}
+		return d, nil, nil, err
+	}
+	return x.Decision, x.Context(), x.Release, nil
+}
+
+// routeTo makes owner that of key, and reports whether there is a stream to it.
+func (c *Client) routeTo(key counterKey, name string) bool {
+	n := c.fleet.Load().byName[name]
+	if n == nil {
+		c.refreshSoon()
+		return false
+	}
+	if o, _ := c.owners.Peek(key); o.name != name {
+		o.name = name
+		c.owners.Add(key, o)
+	}
+	n.connect()
+	return n.current.Load() != nil
+}
+
+// ask asks n for a slot. The answer is zero when wait has ended before.
+func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q *asked) slotAnswer {
+	c.slots.Lock()
+	s := c.sessionLocked(n)
+	if s == nil {
+		c.slots.Unlock()
+		return slotAnswer{err: ErrClosed}
+	}
+	s.last++
+	number, m := s.last, proto.CloneOf(req)
+	m.Number = number
+	s.out.Acquire = append(s.out.Acquire, m)
+	s.asked[number] = q
+	s.wakeUnlock()
+	select {
+	case a := <-q.answer:
+		return a
+	case <-wait.Done():
+	}
+	c.slots.Lock()
+	waiting := s.asked[number] == q
+	if waiting {
+		delete(s.asked, number)
+		s.out.Release = append(s.out.Release, number)
+	}
+	s.wakeUnlock()
+	if !waiting {
+		return <-q.answer
+	}
+	return slotAnswer{}
+}
+
+// sessionLocked returns the session with n, nil for a Client that is closed.
+func (c *Client) sessionLocked(n *node) *session {
+	if s := c.slots.byNode[n]; s != nil {
+		return s
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	s := &session{
+		node: n, cancel: cancel, wake: make(chan struct{}, 1), out: new(sluicev1.SessionRequest), asked: map[uint64]*asked{},
+		held: map[uint64]*Slot{},
+	}
+	if !c.spawn(func() { s.end(s.run(ctx)) }) {
+		cancel()
+		return nil
+	}
+	if c.slots.byNode == nil {
+		c.slots.byNode = map[*node]*session{}
+	}
+	c.slots.byNode[n] = s
+	return s
+}
+
+// wakeUnlock lets s send, and unlocks the sessions.
+func (s *session) wakeUnlock() {
+	s.node.client.slots.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run opens the stream, and receives until it ends.
+func (s *session) run(ctx context.Context) error {
+	stream, err := sluicev1.NewRateLimitServiceClient(s.node.conn).Session(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.node.client.spawn(func() { s.send(stream) }) {
+		return ErrClosed
+	}
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		s.take(res)
+	}
+}
+
+// send sends requests and heartbeats until the stream ends.
+func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
+	defer s.cancel()
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	mu := &s.node.client.slots
+	for {
+		beat := false
+		select {
+		case <-s.wake:
+		case <-tick.C:
+			beat = true
+		case <-stream.Context().Done():
+			return
+		}
+		mu.Lock()
+		out, now := s.out, time.Now()
+		s.out = new(sluicev1.SessionRequest)
+		for _, m := range out.GetAcquire() {
+			if q := s.asked[m.GetNumber()]; q != nil {
+				if q.sent = now; !q.began.IsZero() {
+					m.WaitedNs = int64(now.Sub(q.began))
+				}
+			}
+		}
+		if beat {
+			if s.beat > s.answered+1 {
+				mu.Unlock()
+				return
+			}
+			s.beat++
+			s.sent[s.beat%uint64(len(s.sent))] = now
+			out.Heartbeat = s.beat
+		}
+		mu.Unlock()
+		if stream.Send(out) != nil {
+			return
+		}
+	}
+}
+
+// sentLocked returns when heartbeat n was sent, and whether that is known.
+func (s *session) sentLocked(n uint64) (at time.Time, ok bool) {
+	ok = n > 0 && n <= s.beat && s.beat-n < uint64(len(s.sent))
+	return s.sent[n%uint64(len(s.sent))], ok
+}
+
+// take takes the answers of the node.
+func (s *session) take(res *sluicev1.SessionResponse) {
+	mu := &s.node.client.slots
+	mu.Lock()
+	defer mu.Unlock()
+	for _, m := range res.GetSlots() {
+		q := s.asked[m.GetNumber()]
+		if q == nil {
+			continue // it was released
+		}
+		delete(s.asked, m.GetNumber())
+		a := slotAnswer{SlotResponse: m, err: errorOf(m.GetError())}
+		if a.err == nil && !m.GetMoved() {
+			a.slot, a.err = s.holdLocked(q, m)
+		}
+		q.answer <- a
+	}
+	if sent, ok := s.sentLocked(res.GetHeartbeat()); ok {
+		s.answered = max(s.answered, res.GetHeartbeat())
+		lost := map[uint64]bool{}
+		for _, number := range res.GetNotRenewed() {
+			lost[number] = true
+		}
+		for number, slot := range s.held {
+			if !lost[number] && res.GetHeartbeat() > slot.from {
+				slot.renewLocked(sent, res.GetExpiresAfterNs())
+			}
+		}
+	}
+}
+
+// holdLocked returns the slot that q was answered with.
+func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) {
+	decisions, err := readDecisions([]*sluicev1.Decision{m.GetDecision()})
+	if err != nil {
+		return nil, err
+	}
+	x := &Slot{Decision: decisions[0], Fence: m.GetFence(), ID: m.GetReservation(), client: s.node.client, key: q.key, ctx: q.ctx}
+	if x.ID == "" {
+		return x, nil
+	}
+	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
+	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
+	s.held[x.number] = x
+	since := q.sent
+	if sent, ok := s.sentLocked(m.GetHeartbeat()); ok && sent.After(since) {
+		since = sent
+	}
+	x.end = time.AfterFunc(time.Hour, x.lose)
+	x.renewLocked(since, m.GetExpiresAfterNs())
+	return x, nil
+}
+
+// renewLocked lets x be used until its time since then is over.
+func (x *Slot) renewLocked(since time.Time, ns int64) {
+	x.end.Reset(time.Until(since.Add(time.Duration(ns - ns/slotMargin))))
+}
+
+// lose ends x, which was not renewed in time.
+func (x *Slot) lose() {
+	x.client.slots.Lock()
+	x.overUnlock()
+	x.cancel(ErrSlotLost)
+}
+
+// overUnlock ends x, tells the node if there is a session, and unlocks the sessions. Without one it reports true.
+func (x *Slot) overUnlock() (alone bool) {
+	if x.over {
+		x.client.slots.Unlock()
+		return false
+	}
+	x.over = true
+	x.end.Stop()
+	s := x.session
+	if s == nil || s.ended {
+		x.client.slots.Unlock()
+		return true
+	}
+	delete(s.held, x.number)
+	s.out.Release = append(s.out.Release, x.number)
+	s.wakeUnlock()
+	return false
+}
+
+// Context is that of Acquire, and ends when the slot does: at Release, and with the cause ErrSlotLost when no node has renewed it in time, before
+// it is given to others.
+func (x *Slot) Context() context.Context { return x.ctx }
+
+// Release ends the slot. It may be called again.
+func (x *Slot) Release() {
+	if x.ID == "" {
+		return
+	}
+	x.client.slots.Lock()
+	if x.overUnlock() {
+		x.client.spawn(func() { _, _ = x.client.Settle(x.client.ctx, x.ID, 0) }) // if it fails, its deadline ends it
+	}
+	x.cancel(context.Canceled)
+}
+
+// end ends s, which has ended with err, and resumes its slots in others.
+func (s *session) end(err error) {
+	c := s.node.client
+	s.cancel()
+	err = s.node.explain(err)
+	c.slots.Lock()
+	s.ended = true
+	if c.slots.byNode[s.node] == s {
+		delete(c.slots.byNode, s.node)
+	}
+	for _, q := range s.asked {
+		q.answer <- slotAnswer{err: err}
+	}
+	slots := s.held
+	s.asked, s.held = nil, nil
+	c.slots.Unlock()
+	for len(slots) > 0 && c.ctx.Err() == nil {
+		for number, x := range slots {
+			st, _ := c.pick(x.key, s.node)
+			c.slots.Lock()
+			if x.over {
+				delete(slots, number)
+			} else if st != nil {
+				if next := c.sessionLocked(st.node); next != nil && next != s {
+					next.last++
+					x.session, x.number, x.from = next, next.last, next.beat
+					next.held[x.number] = x
+					next.out.Resume = append(next.out.Resume, &sluicev1.HeldSlot{Number: x.number, Reservation: x.ID})
+					delete(slots, number)
+					next.wakeUnlock()
+					continue
+				}
+			}
+			c.slots.Unlock()
+		}
+		if len(slots) > 0 {
+			pause.For(c.ctx, askAgain)
+		}
+	}
+}
