@@ -195,7 +195,7 @@ func TestClientExchangesTokens(t *testing.T) {
 		t.Errorf("without a token: %v", err)
 	}
 	mine := writeFile(t, one)
-	c, err := sluice.New(addr, sluice.WithToken(sluice.TokenFile(mine)))
+	c, err := sluice.New(addr, sluice.WithToken(sluice.TokenFile(mine)), sluice.WithoutLeases())
 	if err != nil {
 		t.Fatal(err)
 	}
