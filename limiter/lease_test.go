@@ -56,6 +56,7 @@ func TestClientLease(t *testing.T) {
 		{"two checks", "lease", ReserveRequest{Units: 1, Lease: true}, "", []string{"user=ann", "team=red"}},
 		{"an idempotency key", "lease", ReserveRequest{Units: 1, Lease: true}, "k", []string{"user=ann"}},
 		{"no units", "units", ReserveRequest{Lease: true}, "", []string{"user=ann"}},
+		{"a short period", "checks[0].descriptor", ReserveRequest{Units: 1, Lease: true}, "", []string{"brief=1"}},
 		{"a queue", "checks[0].descriptor", ReserveRequest{Units: 1, Lease: true}, "", []string{"queue=1"}},
 	} {
 		x, results, err := b.reserve(c.r, c.key, c.descriptors...)

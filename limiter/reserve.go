@@ -158,8 +158,8 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 			x.ttl = bounds.TTL
 		}
 		which, why := r.Limits.Reservable()
-		if x.Lease && which < 0 && bounds.MaxTTL < bucket.LeastLease {
-			which, why = 0, "they are spent too soon"
+		if x.Lease && which < 0 && bounds.MaxTTL < leastClientLease {
+			which, why = 0, fmt.Sprintf("as a lease they would last less than %v", leastClientLease)
 		}
 		most := bounds.Most(r.Limits)
 		if r.shadow() {
@@ -199,8 +199,9 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 }
 
 const (
-	// maxClientLease is the longest lease of a client.
-	maxClientLease = time.Second
+	// Limits whose leases last less than leastClientLease give none to clients, since asking for them would cost more than they save.
+	// maxClientLease is the longest one.
+	leastClientLease, maxClientLease = 10 * time.Millisecond, time.Second
 	// maxClientLeases is the number of open grants of a counter from which on clients get no lease.
 	maxClientLeases = 1000
 )

@@ -31,6 +31,8 @@ descriptors:
     rate_limit: {name: watched, unit: hour, requests_per_unit: 1}
   - key: queue
     rate_limit: {name: queued, algorithm: leaky_queue, count: 5, period: 1s}
+  - key: brief
+    rate_limit: {name: brief, algorithm: sliding_log, count: 5, period: 100ms}
   - key: free
     rate_limit: {unlimited: true}
 `
