@@ -233,7 +233,9 @@ func (sh *shard) returnLocked(c *counter, at int64, key Key, id uint64, unspent 
 // lease returns how many units of c can be granted to l, which is grantable, and for how long (ns), or the time until there is one.
 // at is the counter's time, now the shard's.
 func (c *counter) lease(at, now int64, l *LeaseRequest) (units, life, wait int64) {
-	units, wait = c.spare(at, l)
+	if units, wait = c.spare(at, l); l.reservation != nil && l.reservation.Hold {
+		units, wait = l.Want, 0
+	}
 	life, most := int64(l.For), maxGrants
 	if l.reservation != nil {
 		most = int(min(int64(most), l.reservation.MaxOpen))

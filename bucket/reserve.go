@@ -31,6 +31,8 @@ type Reservation struct {
 	Most int64
 	// Release: at its deadline its units are free again.
 	Release bool
+	// Hold: Reserve gets Cost units, whatever is left.
+	Hold bool
 	// Lease: Reserve makes a lease as Table.Grant does, of at most an eighth of what is left. It ends with its window, its units
 	// count as spent at the deadline, and nothing is remembered of it once it has ended.
 	Lease bool

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"time"
@@ -79,17 +80,27 @@ func (c *Client) Reserve(ctx context.Context, r ReserveRequest) (*Reservation, e
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	req := &sluicev1.ReserveRequest{TtlNs: int64(r.TTL), IdempotencyKey: r.IdempotencyKey}
-	if r.IdempotencyKey == "" {
-		req.IdempotencyKey = rand.Text()
-	}
+	req := &sluicev1.ReserveRequest{TtlNs: int64(r.TTL), IdempotencyKey: cmp.Or(r.IdempotencyKey, rand.Text())}
 	if r.Units != 0 {
 		req.Units = &r.Units
 	}
 	if r.Least != 0 {
 		req.Least = &r.Least
 	}
-	checks, first, err := budgets(r.Keys)
+	return c.reserve(ctx, r.Keys, req)
+}
+
+// Hold admits nothing of key for retryAfter, 1 ms to 24 hours, in the whole cluster: for example when a provider has answered 429. Units that
+// are leased may still be spent, for a second at most. Settle of the Reservation with 0 ends it earlier. Errors are as with Reserve.
+func (c *Client) Hold(ctx context.Context, key Key, retryAfter time.Duration) (*Reservation, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	return c.reserve(ctx, []Key{key}, &sluicev1.ReserveRequest{TtlNs: int64(retryAfter), Hold: true})
+}
+
+func (c *Client) reserve(ctx context.Context, keys []Key, req *sluicev1.ReserveRequest) (*Reservation, error) {
+	checks, first, err := budgets(keys)
 	if err != nil {
 		return nil, err
 	}

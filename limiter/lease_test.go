@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/sluice-project/sluice/rules"
 )
 
 // TestClientLease: a lease has an eighth of what is left, ends with its window, is settled once, and counts as spent at its deadline. It
@@ -68,6 +70,65 @@ func TestClientLease(t *testing.T) {
 		}
 		if e == nil || e.Code != Invalid || e.Field != c.field || x.ID != "" {
 			t.Errorf("%s: %+v, %v, %+v", c.name, x, err, e)
+		}
+	}
+}
+
+// TestHold: while a key is held nothing is admitted, however much is left, and afterwards all that was left before.
+func TestHold(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	spend := func() Result {
+		t.Helper()
+		batch := NewBatch()
+		c := batch.Add()
+		c.Domain, c.Descriptor, c.Cost = "llm", []rules.Entry{{Key: "user", Value: "ann"}}, 1
+		if err := b.Check(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		return batch.Results[0]
+	}
+	if r := spend(); !r.Allowed || r.Remaining != 99 {
+		t.Errorf("%+v", r)
+	}
+	x, results, err := b.reserve(ReserveRequest{TTL: 30 * time.Second, Hold: true}, "", "user=ann")
+	if err != nil || x.ID == "" || x.ExpiresAfter != 30*time.Second || !results[0].Allowed || results[0].Remaining != 0 {
+		t.Fatalf("%+v, %+v, %v", x, results, err)
+	}
+	b.now += int64(10 * time.Second)
+	if r := spend(); r.Allowed || r.RetryAfter != 20*time.Second {
+		t.Errorf("while it is held: %+v", r)
+	}
+	other, _, err := b.reserve(ReserveRequest{TTL: 40 * time.Second, Hold: true}, "", "user=ann") // another instance
+	if err != nil || other.ID == "" {
+		t.Fatalf("%+v, %v", other, err)
+	}
+	b.now += int64(20 * time.Second)
+	if r := spend(); r.Allowed || r.RetryAfter != 20*time.Second {
+		t.Errorf("while it is held by another: %+v", r)
+	}
+	if s, err := b.Settle(ctx, other.ID, 0); err != nil || s.Charged != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if r := spend(); !r.Allowed || r.Remaining != 98 {
+		t.Errorf("afterwards: %+v", r)
+	}
+	if s := b.Stats().Reservations; s != (ReservationStats{}) {
+		t.Errorf("holds count as reservations: %+v", s)
+	}
+	for _, c := range []struct {
+		field string
+		r     ReserveRequest
+		list  []string
+	}{
+		{"hold", ReserveRequest{TTL: time.Second, Hold: true, Units: 1}, []string{"user=ann"}},
+		{"hold", ReserveRequest{TTL: time.Second, Hold: true}, []string{"user=ann", "team=red"}},
+		{"hold", ReserveRequest{TTL: time.Second, Hold: true, Lease: true, Units: 1}, []string{"user=ann"}},
+		{"ttl", ReserveRequest{Hold: true}, []string{"user=ann"}},
+		{"ttl", ReserveRequest{TTL: 25 * time.Hour, Hold: true}, []string{"user=ann"}},
+	} {
+		var e *Error
+		if _, _, err := b.reserve(c.r, "", c.list...); !errors.As(err, &e) || e.Code != Invalid || e.Field != c.field {
+			t.Errorf("%+v: %v", c.r, err)
 		}
 	}
 }

@@ -23,6 +23,8 @@ type ReserveRequest struct {
 	TTL time.Duration
 	// Lease: the units of the only check are for many checks that the caller decides by itself. The rule's reservation does not apply.
 	Lease bool
+	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it. The rule's reservation does not apply.
+	Hold bool
 }
 
 // Reservation is units that are set aside for a caller until their deadline.
@@ -98,6 +100,9 @@ type reserving struct {
 	cells []bucket.Reservation
 }
 
+// apart reports whether x is no reservation of the rule's.
+func (x *reserving) apart() bool { return x.Lease || x.Hold }
+
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
@@ -105,6 +110,10 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Lease && (len(b.Checks) != 1 || b.IdempotencyKey != ""):
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "lease", Message: "is set; want one check and no idempotency key beside it"})
+	case r.Hold && (len(b.Checks) != 1 || b.IdempotencyKey != "" || r.Units != 0 || r.Least != 0 || r.Lease):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "hold", Message: "is set; want one check and a ttl alone beside it"})
+	case r.Hold && (r.TTL < bucket.LeastLease || r.TTL > bucket.MostReservation):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want %v to %v", r.TTL, bucket.LeastLease, bucket.MostReservation)})
 	case r.Lease && r.Units == 0:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "units", Message: "missing; give a number above 0"})
 	case r.Units < 0:
@@ -117,6 +126,9 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	if r.Lease {
 		r.Least = 1
 	}
+	if r.Hold {
+		r.Units, r.Least = math.MaxInt64, 1
+	}
 	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
 	for i := range b.Checks {
@@ -127,7 +139,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, err
 	}
 	if x.units == 0 {
-		if allowed, _, _ := Overall(b.Results); !allowed && !x.Lease {
+		if allowed, _, _ := Overall(b.Results); !allowed && !x.apart() {
 			l.reserved.denied.Add(1)
 		}
 		return Reservation{}, nil
@@ -137,7 +149,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		l.cancel(ctx, b)
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: "the names of the domains are too long in all; use shorter ones"})
 	}
-	if !x.Lease {
+	if !x.apart() {
 		l.reserved.made.Add(1)
 		l.reserved.reserved.Add(uint64(x.units))
 	}
@@ -171,7 +183,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 			r.Err = &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("units of %s cannot be reserved: %s", r.LimitName(which), why)}
 		case x.Units == 0:
 			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has neither estimate nor max_units; give a number above 0"}
-		case !x.Lease && x.Units > most && (x.Least == 0 || x.Least > most):
+		case !x.apart() && x.Units > most && (x.Least == 0 || x.Least > most):
 			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
 		case !x.Lease && x.TTL > bounds.MaxTTL:
 			r.Err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rule allows at most %v", x.TTL, bounds.MaxTTL)}
@@ -191,7 +203,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 		}
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
-			Lease: x.Lease,
+			Lease: x.Lease, Hold: x.Hold,
 		}
 		q.Reservation, q.Once = &x.cells[j], x.attempt
 	}
@@ -204,10 +216,15 @@ const (
 	leastClientLease, maxClientLease = 10 * time.Millisecond, time.Second
 	// maxClientLeases is the number of open grants of a counter from which on clients get no lease.
 	maxClientLeases = 1000
+	// maxHolds is the same for holds.
+	maxHolds = 10_000
 )
 
 // reservable returns the bounds of reservations of check i.
 func (b *Batch) reservable(i int) *rules.Reservation {
+	if b.reserving.Hold {
+		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: bucket.MostReservation, OnExpiry: rules.ExpiryRelease}
+	}
 	if b.reserving.Lease {
 		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
 		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
@@ -308,7 +325,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 	}
 	if len(known.Requests) == 0 {
 		message := "it was settled or has expired, or its counters were lost; reserve anew"
-		if verb == bucket.Settle && !t.cells[0].lease {
+		if verb == bucket.Settle && !t.cells[0].apart {
 			l.reserved.unknown.Add(1)
 			message = "it ended longer ago than --settle-window, or its counters were lost; nothing was charged"
 		}
@@ -406,7 +423,7 @@ func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settleme
 		s.Charged, s.Returned = max(s.Charged, got.Units), max(s.Returned, got.Returned)
 		s.Late, s.Repeated = s.Late || got.Late, s.Repeated && got.Repeated
 	}
-	if !t.cells[0].lease {
+	if !t.cells[0].apart {
 		l.reserved.ended(&s)
 		l.learn(t, actual, &s)
 	}

@@ -31,7 +31,7 @@ type ticket struct {
 // cell is one counter of a reservation.
 type cell struct {
 	key                       bucket.Key
-	sync, unreplicated, lease bool
+	sync, unreplicated, apart bool
 	domain                    int
 }
 
@@ -41,7 +41,7 @@ const (
 
 	cellSync         = 1 << 0
 	cellUnreplicated = 1 << 1
-	cellLease        = 1 << 2
+	cellApart        = 1 << 2 // see reserving.apart
 )
 
 // ticketText is the form of the text. It is strict, so that there is one text of an ID.
@@ -75,7 +75,7 @@ func (l *Limiter) idOf(b *Batch) string {
 		if at < 0 {
 			at, t.domains = len(t.domains), append(t.domains, domain)
 		}
-		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.Lease, at})
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart(), at})
 	}
 	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
 }
@@ -94,8 +94,8 @@ func (t *ticket) append(b []byte) []byte {
 		if c.unreplicated {
 			flags |= cellUnreplicated
 		}
-		if c.lease {
-			flags |= cellLease
+		if c.apart {
+			flags |= cellApart
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
 		b = append(binary.LittleEndian.AppendUint64(b, c.key.Lo), byte(c.domain))
@@ -142,7 +142,7 @@ func readTicket(b []byte) *ticket {
 	for i := range t.cells {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
-			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, lease: b[0]&cellLease != 0,
+			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, apart: b[0]&cellApart != 0,
 			domain: int(b[17]),
 		}
 		b = b[18:]

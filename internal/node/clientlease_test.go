@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,26 @@ func TestClientLeases(t *testing.T) {
 		c.Close()
 		if d, err := other.Read(t.Context(), 1); err != nil || d.Remaining != 50_000-spent {
 			t.Errorf("%d left, %v", d.Remaining, err)
+		}
+	})
+	t.Run("held", func(t *testing.T) {
+		c := n.ready(t)
+		key := c.Key("shop", "user", "held")
+		held, err := c.Hold(t.Context(), key, time.Hour)
+		if err != nil || !held.Allowed {
+			t.Fatal(held, err)
+		}
+		if d, err := key.Check(t.Context(), 1); err != nil || d.Allowed || d.RetryAfter < 59*time.Minute {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if _, err := held.Settle(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+		if d, err := n.ready(t).Key("shop", "user", "held").Check(t.Context(), 1); err != nil || !d.Allowed || d.Remaining != 49_999 {
+			t.Errorf("afterwards: %+v, %v", d, err)
+		}
+		if _, err := c.Hold(t.Context(), key, 0); !errors.Is(err, sluice.ErrInvalid) {
+			t.Errorf("for no time: %v", err)
 		}
 	})
 	t.Run("not leased", func(t *testing.T) {

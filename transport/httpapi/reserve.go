@@ -15,7 +15,7 @@ import (
 // The fields of each body.
 var (
 	budgetFields   = checkFields[:3] // of each check
-	reserveOptions = []string{"units", "least", "ttl"}
+	reserveOptions = []string{"units", "least", "ttl", "hold"}
 	spendFields    = []string{"reservation", "units"}
 	extendFields   = []string{"reservation", "more", "ttl"}
 	settleFields   = []string{"reservation", "actual"}
@@ -49,6 +49,8 @@ func (d *api) reserve(w http.ResponseWriter, r *http.Request) error {
 				request.Least, err = r.integer(64)
 			case "ttl":
 				request.TTL, err = r.seconds()
+			case "hold":
+				request.Hold, err = r.boolean()
 			}
 			return err
 		})

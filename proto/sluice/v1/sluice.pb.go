@@ -1870,7 +1870,11 @@ type ReserveRequest struct {
 	// as spent. Of one check only; its rule's reservation does not apply. At most an eighth of what is left is given, and the
 	// deadline is no later than 1 s from now or than the end of a window. Nothing is remembered of it once it has ended. A node without
 	// the feature leases ignores it.
-	Lease         bool `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease bool `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
+	// The whole limit is reserved, whatever is left of it: nothing is admitted until ttl_ns, which is required, has passed, 24 hours at most, or
+	// until it is settled with 0. Of one check only, without units; its rule's reservation does not apply. A node without the
+	// feature leases ignores it.
+	Hold          bool `protobuf:"varint,8,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1950,6 +1954,13 @@ func (x *ReserveRequest) GetTimeoutNs() int64 {
 func (x *ReserveRequest) GetLease() bool {
 	if x != nil {
 		return x.Lease
+	}
+	return false
+}
+
+func (x *ReserveRequest) GetHold() bool {
+	if x != nil {
+		return x.Hold
 	}
 	return false
 }
@@ -3163,7 +3174,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf9\x01\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\x8d\x02\n" +
 	"\x0eReserveRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12\x19\n" +
 	"\x05units\x18\x02 \x01(\x03H\x00R\x05units\x88\x01\x01\x12\x19\n" +
@@ -3172,7 +3183,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1d\n" +
 	"\n" +
 	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\x12\x14\n" +
-	"\x05lease\x18\a \x01(\bR\x05leaseB\b\n" +
+	"\x05lease\x18\a \x01(\bR\x05lease\x12\x12\n" +
+	"\x04hold\x18\b \x01(\bR\x04holdB\b\n" +
 	"\x06_unitsB\b\n" +
 	"\x06_least\"\xfe\x01\n" +
 	"\x0fReserveResponse\x121\n" +
