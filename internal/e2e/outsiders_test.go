@@ -60,6 +60,7 @@ func TestOutsiders(t *testing.T) {
 	nodes := cluster(t, 3, "")
 	n := nodes[0]
 	disturbed := func(ctx context.Context) time.Duration { return p99(t, patrons(ctx, n, keysOf("patron", 1000))) }
+	disturbed(within(t, length/2)) // what others leave behind is there before
 	before := rest(t, n, nil)
 	t.Logf("at rest: %v", before)
 	for _, s := range outsiders {
