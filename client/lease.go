@@ -325,7 +325,6 @@ func (c *Client) settle(x *lease.Lease) {
 		_, err := n.Settle(ctx, &sluicev1.SettleRequest{Reservation: x.ID, Actual: spent})
 		return err
 	})
-
 }
 
 // endLeases gives back all leases, of a client that is being closed.
