@@ -15,7 +15,7 @@ import "time"
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
 //     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
-//     stays, and is released at its deadline.
+//     stays, since its caller may have it.
 //
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
 //
@@ -100,7 +100,9 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
 		if sh.mu.store.at(slot).attempt() != attempt {
-			sh.markLocked(now, slot, r, func(g *counter) { g.birth = 0 })
+			g := sh.lookLocked(slot)
+			g.birth = 0
+			sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
 		}
 	case r.Verb == Settle:
 		return sh.settleLocked(c, at, slot, r, d)
@@ -152,13 +154,6 @@ func attemptOf(once uint64) uint16 {
 	return 1 + uint16(once%birthsMask)
 }
 
-// markLocked changes the attempt or the attributes of the open reservation in slot.
-func (sh *shard) markLocked(now int64, slot uint32, r *Request, change func(g *counter)) {
-	g := sh.lookLocked(slot)
-	change(g)
-	sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
-}
-
 // cancelLocked cancels the attempt of r, whose reservation, if found, is in slot.
 func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d *Decision) (grown bool) {
 	at, attempt := sh.atLocked(now), attemptOf(r.Once)
@@ -173,14 +168,10 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 		o.did |= changed
 		sh.followLocked(now, key, o, r.Unreplicated)
 		return true
-	case !found || !sh.mu.store.at(slot).isOpen():
-	case sh.mu.store.at(slot).attempt() == attempt:
-		units := sh.mu.store.at(slot).spent
+	case found && sh.mu.store.at(slot).isOpen() && sh.mu.store.at(slot).attempt() == attempt:
+		r.Reservation.Reserved.Returned = sh.mu.store.at(slot).spent
 		sh.endLocked(at, slot, released, 0)
 		sh.mu.seq++
-		r.Reservation.Reserved.Returned = units
-	default:
-		sh.markLocked(now, slot, r, func(g *counter) { g.admissions |= releases })
 	}
 	return false
 }

@@ -232,7 +232,8 @@ func TestReserveAttempts(t *testing.T) {
 	}{
 		{"canceled", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Cancel, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}}, 4},
 		{"canceled before it arrives", []attemptStep{{bucket.Cancel, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 2, 10}}, 10},
-		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Cancel, 2, 4}}, 10},
+		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Cancel, 2, 4}}, 4},
+		{"and was alone", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Cancel, 2, 4}}, 4},
 		{"and settles it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Settle, 0, 9}, {bucket.Cancel, 2, 9}, {bucket.Reserve, 3, 9}}, 9},
 	} {
 		table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
