@@ -74,7 +74,9 @@ type reserved struct {
 	odd []string
 }
 
-func (r *reserved) wonder(format string, args ...any) { r.odd = append(r.odd, fmt.Sprintf(format, args...)) }
+func (r *reserved) wonder(format string, args ...any) {
+	r.odd = append(r.odd, fmt.Sprintf(format, args...))
+}
 
 // referee makes reservations at the nodes of a fleet, and books what they end with.
 type referee struct {
