@@ -92,6 +92,8 @@ type reserving struct {
 	ReserveRequest
 	id          uint64
 	ttl, maxTTL time.Duration
+	// rule is the hash of the first check's, 0 without one.
+	rule uint64
 	// units are reserved of each check, most may be.
 	units, most int64
 	// attempt tells this call from others with the same ID.
@@ -160,8 +162,14 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
-	if x.Units == 0 && len(b.places) > 0 {
-		x.Units = b.estimate(c)
+	if len(b.places) > 0 {
+		n := c.byRule[b.Results[b.places[0]].Rule]
+		if n != nil {
+			x.rule = n.hash
+		}
+		if x.Units == 0 {
+			x.Units = b.estimate(n)
+		}
 	}
 	for j, i := range b.places {
 		r, bounds := &b.Results[i], b.reservable(i)
@@ -257,13 +265,7 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 			x.ttl = got.Expires
 		}
 	}
-	smaller := l.about(b, bucket.Extend)
-	for j := len(smaller.Requests) - 1; j >= 0; j-- {
-		if q := &smaller.Requests[j]; q.Cost == 0 {
-			smaller.Requests = slices.Delete(smaller.Requests, j, j+1)
-		}
-	}
-	l.decideDetached(ctx, smaller)
+	l.decideDetached(ctx, l.about(b, bucket.Extend))
 }
 
 // cancel gives back what Reserve has got, or may still get, for b.
@@ -276,15 +278,15 @@ func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	out := new(check.Batch)
 	for j, i := range b.places {
-		got := &b.reserving.cells[j].Reserved
-		if got.Units == 0 && b.Results[i].Err == nil {
+		got, cost := b.reserving.cells[j].Reserved.Units, int64(0)
+		if verb == bucket.Extend {
+			cost = b.reserving.units - got
+		}
+		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && cost == 0 {
 			continue
 		}
 		q := b.queued.Requests[j]
-		q.Verb, q.Cost = verb, 0
-		if verb == bucket.Extend {
-			q.Cost = b.reserving.units - got.Units
-		}
+		q.Verb, q.Cost = verb, cost
 		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
 		out.Requests = append(out.Requests, q)
 	}
@@ -299,31 +301,40 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 	}
 }
 
-// askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
-func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
+// askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost. The caller
+// releases the batch whose queue they are.
+func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*Batch, error) {
 	l.calls.Add(1)
-	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
+	batch, cells := NewBatch(), make([]bucket.Reservation, len(t.cells)) // requests under way may outlive the batch
+	b := &batch.queued
+	b.Requests, b.Answers = resize(b.Requests, len(cells)), resize(b.Answers, len(cells))
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
 	for i, c := range t.cells {
+		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most}
 		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
-			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated,
-			Reservation: &bucket.Reservation{ID: t.id, For: ttl, Most: t.most},
+			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated, Reservation: &cells[i],
 		}}
 	}
 	l.config.Decider.Decide(ctx, b)
-	known := new(check.Batch)
+	known := 0
 	for i := range b.Answers {
 		if err := b.Answers[i].Err; err != nil {
+			batch.Release()
 			return nil, l.reject(errorOf(err))
 		}
-		if !b.Requests[i].Reservation.Reserved.Unknown {
-			known.Requests, known.Answers = append(known.Requests, b.Requests[i]), append(known.Answers, b.Answers[i])
+		if !cells[i].Reserved.Unknown {
+			b.Requests[known], b.Answers[known] = b.Requests[i], b.Answers[i]
+			known++
 		}
 	}
-	if len(known.Requests) == 0 {
+	clear(b.Requests[known:])
+	clear(b.Answers[known:])
+	b.Requests, b.Answers = b.Requests[:known], b.Answers[:known]
+	if known == 0 {
+		batch.Release()
 		message := "it was settled or has expired, or its counters were lost; reserve anew"
 		if verb == bucket.Settle && !t.cells[0].apart {
 			l.reserved.unknown.Add(1)
@@ -331,7 +342,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: message})
 	}
-	return known, nil
+	return batch, nil
 }
 
 // Spend implements Service.
@@ -343,10 +354,12 @@ func (l *Limiter) Spend(ctx context.Context, id string, units int64) (Spent, err
 	if err != nil {
 		return Spent{}, l.reject(err)
 	}
-	b, e := l.askCells(ctx, t, bucket.Spend, units, 0)
+	batch, e := l.askCells(ctx, t, bucket.Spend, units, 0)
 	if e != nil {
 		return Spent{}, e
 	}
+	defer batch.Release()
+	b := &batch.queued
 	s := Spent{Allowed: true, Left: math.MaxInt64}
 	for i := range b.Answers {
 		s.Allowed = s.Allowed && b.Answers[i].Allowed
@@ -379,10 +392,12 @@ func (l *Limiter) Extend(ctx context.Context, id string, more int64, ttl time.Du
 }
 
 func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Duration) (Extended, error) {
-	b, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
+	batch, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
 	if e != nil {
 		return Extended{}, e
 	}
+	defer batch.Release()
+	b := &batch.queued
 	x := Extended{Allowed: true, Units: math.MaxInt64, ExpiresAfter: math.MaxInt64}
 	had := &ticket{id: t.id, most: t.most}
 	for i := range b.Answers {
@@ -399,7 +414,10 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 	if x.Allowed {
 		x.Units += more
 	} else if len(had.cells) > 0 {
-		_, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0)
+		var back *Batch
+		if back, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0); e == nil {
+			back.Release()
+		}
 	}
 	return x, e
 }
@@ -413,10 +431,12 @@ func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settleme
 	if err != nil {
 		return Settlement{}, l.reject(err)
 	}
-	b, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
+	batch, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
 	if e != nil {
 		return Settlement{}, e
 	}
+	defer batch.Release()
+	b := &batch.queued
 	s := Settlement{Repeated: true}
 	for i := range b.Requests {
 		got := &b.Requests[i].Reservation.Reserved

@@ -64,7 +64,7 @@ func (s *streams) pass(n int64) bool {
 }
 
 // wait waits until it may be worth asking again.
-func (s *streams) wait(r *rand.Rand) { time.Sleep(time.Duration(r.Int64N(int64(2*time.Second)))) }
+func (s *streams) wait(r *rand.Rand) { time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second)))) }
 
 func (s *streams) batch() *Batch {
 	b := NewBatch()

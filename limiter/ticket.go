@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -12,8 +11,8 @@ import (
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
 //
-//	version, id, rule, units, maxTTL, most, number of cells; each cell's flags, key and place of its domain;
-//	number of domains; each domain's length and name; a keyed hash of all that
+//	spaceSeal, version, id, rule, units, maxTTL, most, number of cells; each cell's flags and key; each domain's length and name;
+//	a keyed hash of all that
 type ticket struct {
 	// id is that of the reservation in all its counters: the time in milliseconds and random bits, or a hash of the idempotency
 	// key.
@@ -25,18 +24,17 @@ type ticket struct {
 	maxTTL  time.Duration
 	most    int64
 	cells   []cell
-	domains []string
+	domains []byte
 }
 
 // cell is one counter of a reservation.
 type cell struct {
 	key                       bucket.Key
 	sync, unreplicated, apart bool
-	domain                    int
 }
 
 const (
-	ticketVersion = 2
+	ticketVersion = 3
 	idRandomBits  = 22
 
 	cellSync         = 1 << 0
@@ -62,26 +60,26 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 // idOf returns the ID of what b has reserved.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
-	if r := b.Results[b.places[0]].Rule; r != nil {
-		t.rule = ruleName{r.Domain, r.Name}.hash()
-	}
+	var cells [4]cell
+	t := ticket{id: x.id, rule: x.rule, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: cells[:0], domains: b.key[:0]}
+	last := 0
 	for j, i := range b.places {
 		if x.cells[j].Reserved.Units == 0 {
 			continue // in shadow mode
 		}
 		q, domain := &b.queued.Requests[j], b.Checks[i].Domain
-		at := slices.Index(t.domains, domain)
-		if at < 0 {
-			at, t.domains = len(t.domains), append(t.domains, domain)
+		if len(t.cells) == 0 || domain != b.Checks[last].Domain {
+			t.domains = append(binary.AppendUvarint(t.domains, uint64(len(domain))), domain...)
 		}
-		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart(), at})
+		last = i
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart()})
 	}
-	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
+	var sealed, text [256]byte
+	return string(ticketText.AppendEncode(text[:0], l.config.Hasher.seal(t.append(sealed[:0]))))
 }
 
 func (t *ticket) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(append(b, ticketVersion), t.id)
+	b = binary.LittleEndian.AppendUint64(append(b, spaceSeal, ticketVersion), t.id)
 	b = binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, t.rule), uint64(t.units))
 	b = binary.AppendUvarint(b, uint64(t.maxTTL))
 	b = binary.AppendUvarint(b, uint64(t.most))
@@ -98,13 +96,9 @@ func (t *ticket) append(b []byte) []byte {
 			flags |= cellApart
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
-		b = append(binary.LittleEndian.AppendUint64(b, c.key.Lo), byte(c.domain))
+		b = binary.LittleEndian.AppendUint64(b, c.key.Lo)
 	}
-	b = append(b, byte(len(t.domains)))
-	for _, d := range t.domains {
-		b = append(binary.AppendUvarint(b, uint64(len(d))), d...)
-	}
-	return b
+	return append(b, t.domains...)
 }
 
 var errTicket = &Error{
@@ -121,10 +115,10 @@ func (l *Limiter) ticketOf(id string) (*ticket, *Error) {
 		return nil, errTicket
 	}
 	b, ok := l.config.Hasher.unseal(b)
-	if !ok || b[0] != ticketVersion {
+	if !ok || b[0] != spaceSeal || b[1] != ticketVersion {
 		return nil, errTicket
 	}
-	return readTicket(b[1:]), nil
+	return readTicket(b[2:]), nil
 }
 
 // readTicket reads what ticket.append has written, after the version.
@@ -143,16 +137,10 @@ func readTicket(b []byte) *ticket {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
 			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, apart: b[0]&cellApart != 0,
-			domain: int(b[17]),
 		}
-		b = b[18:]
+		b = b[17:]
 	}
-	t.domains = make([]string, b[0])
-	b = b[1:]
-	for i := range t.domains {
-		n := uint()
-		t.domains[i], b = string(b[:n]), b[n:]
-	}
+	t.domains = b
 	return t
 }
 
@@ -162,5 +150,10 @@ func (l *Limiter) ReservationDomains(id string) ([]string, error) {
 	if err != nil {
 		return nil, l.reject(err)
 	}
-	return t.domains, nil
+	var domains []string
+	for b := t.domains; len(b) > 0; {
+		n, size := binary.Uvarint(b)
+		domains, b = append(domains, string(b[size:][:n])), b[size:][n:]
+	}
+	return domains, nil
 }
