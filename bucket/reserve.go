@@ -33,6 +33,8 @@ type Reservation struct {
 	Release bool
 	// Hold: Reserve gets Cost units, whatever is left.
 	Hold bool
+	// Fresh: no other attempt has the ID, unless by chance. Then Reserve answers Unknown.
+	Fresh bool
 	// Lease: Reserve makes a lease as Table.Grant does, of at most an eighth of what is left. It ends with its window, its units
 	// count as spent at the deadline, and nothing is remembered of it once it has ended.
 	Lease bool
@@ -95,7 +97,7 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
-	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen():
+	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen(), x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true

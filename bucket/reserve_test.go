@@ -258,6 +258,57 @@ func TestReserveAttempts(t *testing.T) {
 	}
 }
 
+// TestFreshReservation: an ID that another attempt has got by chance gives nothing, and the other one keeps what it has.
+func TestFreshReservation(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
+	reserve := func(attempt uint64) bucket.Reserved {
+		x := bucket.Reservation{ID: 9, Least: 4, MaxOpen: 9, For: time.Minute, Fresh: true}
+		table.Do(day, &bucket.Request{Limits: limits, Cost: 4, Verb: bucket.Reserve, Once: attempt, Reservation: &x})
+		return x.Reserved
+	}
+	if got := reserve(1); got.Units != 4 || got.Unknown {
+		t.Errorf("%+v", got)
+	}
+	if got := reserve(1); got.Units != 4 || !got.Repeated {
+		t.Errorf("the same attempt: %+v", got)
+	}
+	if got := reserve(2); !got.Unknown {
+		t.Errorf("another attempt: %+v", got)
+	}
+	if got := left(table, day, &bucket.Request{Limits: limits}); got != 6 {
+		t.Errorf("%d left", got)
+	}
+}
+
+// TestReservationsWhenFull: a caller that reserves of ever new keys is denied when the table is full, and others keep what they have.
+func TestReservationsWhenFull(t *testing.T) {
+	const room = 2000 // a reservation of a new key takes two
+	table := mustTable(t, bucket.Config{Shards: 1, MaxEntries: room, WhenFull: bucket.DenyNew})
+	limits, made := mustLimits(t, per(bucket.FixedWindow, 10, time.Hour)), 0
+	reserve := func(i int) *bucket.Request {
+		return &bucket.Request{
+			Key: bucket.Key{Hi: uint64(i)}, Limits: limits, Cost: 4, Verb: bucket.Reserve,
+			Reservation: &bucket.Reservation{ID: uint64(i) + 1, Least: 4, MaxOpen: 9, For: time.Minute},
+		}
+	}
+	for i := range room {
+		if d := table.Do(day, reserve(i)); d.Allowed {
+			made++
+		} else if d.RetryAfter <= 0 || d.RetryAfter == bucket.Never {
+			t.Fatalf("%d: %+v", i, d)
+		}
+	}
+	if s := table.Stats(); made < room/2-1 || made > room/2 || s.EvictedLive > 0 || s.Entries > room {
+		t.Errorf("%d were made: %+v", made, s)
+	}
+	for i := range made {
+		r := reserve(i)
+		if r.Verb, r.Cost = bucket.Settle, 3; !table.Do(day, r).Allowed || r.Reservation.Reserved.Returned != 1 {
+			t.Fatalf("%d: %+v", i, r.Reservation.Reserved)
+		}
+	}
+}
+
 // TestTrap12: what is held under a limit that is lowered stays held. Nothing is admitted until enough is settled, and no unit is lost.
 func TestTrap12(t *testing.T) {
 	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.SlidingLog, bucket.SlidingCounter, bucket.TokenBucket} {

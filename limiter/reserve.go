@@ -211,7 +211,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 		}
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
-			Lease: x.Lease, Hold: x.Hold,
+			Lease: x.Lease, Hold: x.Hold, Fresh: b.IdempotencyKey == "",
 		}
 		q.Reservation, q.Once = &x.cells[j], x.attempt
 	}
@@ -253,7 +253,9 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 		case b.queued.Requests[j].Verb != bucket.Reserve:
 			return
 		case got.Unknown:
-			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
+			if r.Err = (&Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}); b.IdempotencyKey == "" {
+				r.Err = &Error{Code: Unavailable, Message: "another reservation has its ID by chance; ask again"}
+			}
 			fallthrough
 		case r.Err != nil, !r.Allowed && !r.shadow():
 			l.cancel(ctx, b)
