@@ -56,7 +56,9 @@ func (b *Batch) estimate(n *counts) int64 {
 	bounds := b.reservable(b.places[0])
 	units := cmp.Or(bounds.Estimate, bounds.MaxUnits)
 	if n != nil && bounds.Estimate == 0 && units > 0 {
-		units = cmp.Or(n.usage.Load().estimate(), units)
+		if u := n.usage.Load(); u != nil {
+			units = cmp.Or(u.p95.Load(), units)
+		}
 	}
 	for _, i := range b.places {
 		if r := &b.Results[i]; !r.shadow() {
@@ -64,14 +66,6 @@ func (b *Batch) estimate(n *counts) int64 {
 		}
 	}
 	return units
-}
-
-// estimate returns 0 if it is not known.
-func (u *usage) estimate() int64 {
-	if u == nil {
-		return 0
-	}
-	return u.p95.Load()
 }
 
 // learn takes what a reservation has used into the estimate of its rule. What Extend has added is not known here.

@@ -253,7 +253,8 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 		case b.queued.Requests[j].Verb != bucket.Reserve:
 			return
 		case got.Unknown:
-			if r.Err = (&Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}); b.IdempotencyKey == "" {
+			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
+			if b.IdempotencyKey == "" {
 				r.Err = &Error{Code: Unavailable, Message: "another reservation has its ID by chance; ask again"}
 			}
 			fallthrough
@@ -303,13 +304,11 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 	}
 }
 
-// askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost. The caller
-// releases the batch whose queue they are.
-func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*Batch, error) {
+// askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
+func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
 	l.calls.Add(1)
-	batch, cells := NewBatch(), make([]bucket.Reservation, len(t.cells)) // requests under way may outlive the batch
-	b := &batch.queued
-	b.Requests, b.Answers = resize(b.Requests, len(cells)), resize(b.Answers, len(cells))
+	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
+	cells := make([]bucket.Reservation, len(t.cells))
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
@@ -324,7 +323,6 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 	known := 0
 	for i := range b.Answers {
 		if err := b.Answers[i].Err; err != nil {
-			batch.Release()
 			return nil, l.reject(errorOf(err))
 		}
 		if !cells[i].Reserved.Unknown {
@@ -332,11 +330,8 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 			known++
 		}
 	}
-	clear(b.Requests[known:])
-	clear(b.Answers[known:])
 	b.Requests, b.Answers = b.Requests[:known], b.Answers[:known]
 	if known == 0 {
-		batch.Release()
 		message := "it was settled or has expired, or its counters were lost; reserve anew"
 		if verb == bucket.Settle && !t.cells[0].apart {
 			l.reserved.unknown.Add(1)
@@ -344,7 +339,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: message})
 	}
-	return batch, nil
+	return b, nil
 }
 
 // Spend implements Service.
@@ -356,12 +351,10 @@ func (l *Limiter) Spend(ctx context.Context, id string, units int64) (Spent, err
 	if err != nil {
 		return Spent{}, l.reject(err)
 	}
-	batch, e := l.askCells(ctx, t, bucket.Spend, units, 0)
+	b, e := l.askCells(ctx, t, bucket.Spend, units, 0)
 	if e != nil {
 		return Spent{}, e
 	}
-	defer batch.Release()
-	b := &batch.queued
 	s := Spent{Allowed: true, Left: math.MaxInt64}
 	for i := range b.Answers {
 		s.Allowed = s.Allowed && b.Answers[i].Allowed
@@ -394,12 +387,10 @@ func (l *Limiter) Extend(ctx context.Context, id string, more int64, ttl time.Du
 }
 
 func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Duration) (Extended, error) {
-	batch, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
+	b, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
 	if e != nil {
 		return Extended{}, e
 	}
-	defer batch.Release()
-	b := &batch.queued
 	x := Extended{Allowed: true, Units: math.MaxInt64, ExpiresAfter: math.MaxInt64}
 	had := &ticket{id: t.id, most: t.most}
 	for i := range b.Answers {
@@ -416,10 +407,7 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 	if x.Allowed {
 		x.Units += more
 	} else if len(had.cells) > 0 {
-		var back *Batch
-		if back, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0); e == nil {
-			back.Release()
-		}
+		_, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0)
 	}
 	return x, e
 }
@@ -433,12 +421,10 @@ func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settleme
 	if err != nil {
 		return Settlement{}, l.reject(err)
 	}
-	batch, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
+	b, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
 	if e != nil {
 		return Settlement{}, e
 	}
-	defer batch.Release()
-	b := &batch.queued
 	s := Settlement{Repeated: true}
 	for i := range b.Requests {
 		got := &b.Requests[i].Reservation.Reserved

@@ -29,17 +29,14 @@ type ticket struct {
 
 // cell is one counter of a reservation.
 type cell struct {
-	key                       bucket.Key
+	key bucket.Key
+	// apart is as reserving.apart. They are the first three flags.
 	sync, unreplicated, apart bool
 }
 
 const (
 	ticketVersion = 3
 	idRandomBits  = 22
-
-	cellSync         = 1 << 0
-	cellUnreplicated = 1 << 1
-	cellApart        = 1 << 2 // see reserving.apart
 )
 
 // ticketText is the form of the text. It is strict, so that there is one text of an ID.
@@ -86,14 +83,10 @@ func (t *ticket) append(b []byte) []byte {
 	b = append(b, byte(len(t.cells)))
 	for _, c := range t.cells {
 		var flags byte
-		if c.sync {
-			flags |= cellSync
-		}
-		if c.unreplicated {
-			flags |= cellUnreplicated
-		}
-		if c.apart {
-			flags |= cellApart
+		for i, set := range [...]bool{c.sync, c.unreplicated, c.apart} {
+			if set {
+				flags |= 1 << i
+			}
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
 		b = binary.LittleEndian.AppendUint64(b, c.key.Lo)
@@ -136,7 +129,7 @@ func readTicket(b []byte) *ticket {
 	for i := range t.cells {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
-			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, apart: b[0]&cellApart != 0,
+			sync: b[0]&1 != 0, unreplicated: b[0]&2 != 0, apart: b[0]&4 != 0,
 		}
 		b = b[17:]
 	}
