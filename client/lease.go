@@ -92,8 +92,8 @@ func spend(l *lease.Line, n int64, d *Decision) bool {
 	return true
 }
 
-// leased decides q, whose counter is key, from a lease.
-func (c *Client) leased(key counterKey, q *Check, d *Decision) bool {
+// leased decides q, whose counter is key, from a lease, which may be on its way here: that takes no longer than to ask for one check.
+func (c *Client) leased(ctx context.Context, key counterKey, q *Check, d *Decision) bool {
 	l := c.leases.line(key)
 	if l == nil || !leasable(q) {
 		return false
@@ -101,23 +101,17 @@ func (c *Client) leased(key counterKey, q *Check, d *Decision) bool {
 	if cell := q.Cell(); cell != nil {
 		cell.Line.Store(&l.Line)
 	}
-	return spend(&l.Line, q.Amount, d)
-}
-
-// leasedSoon decides q, which a node has denied, if the units are in a lease that is on its way here.
-func (c *Client) leasedSoon(ctx context.Context, key counterKey, q *Check, d *Decision) {
-	l := c.leases.line(key)
-	if l == nil || !leasable(q) {
-		return
+	if spend(&l.Line, q.Amount, d) {
+		return true
 	}
 	if asking := l.asking.Load(); asking != nil {
 		select {
 		case <-*asking:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
-	spend(&l.Line, q.Amount, d)
+	return spend(&l.Line, q.Amount, d)
 }
 
 // line returns the line of a counter, or nil.
@@ -317,8 +311,8 @@ func (c *Client) settle(x *lease.Lease) {
 	}
 	spent := x.End()
 	c.stats.allowed[limit.SourceLease].Add(uint64(spent - x.Seen.Load()))
-	if lease.Now() >= x.Until {
-		return // the node has charged it
+	if spent == x.Units || lease.Now() >= x.Until {
+		return // the node charges it, or has done so
 	}
 	// It may be repeated: a lease that has ended is not known any more.
 	_ = c.unary(c.ctx, counterKey{}, true, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
