@@ -178,7 +178,7 @@ func (c *Client) keepLeased(l *line, units int64) {
 	}()
 	now := lease.Now()
 	var (
-		slow    time.Duration // how long a response, or this goroutine, took at most of late
+		trip    time.Duration // a round trip, smoothed so that a process that was stopped once counts little
 		life    = leastLife
 		want    = unitsIn(units, leaseWindow, life)
 		ended   int64 // units that were spent of former leases
@@ -220,7 +220,7 @@ func (c *Client) keepLeased(l *line, units int64) {
 				return
 			}
 			now = lease.Now()
-			slow = max(slow*7/8, now-asked)
+			trip = smoothed(trip, now-asked)
 			if askNext = now + wait; x != nil {
 				got = now
 			}
@@ -234,9 +234,11 @@ func (c *Client) keepLeased(l *line, units int64) {
 				wake = end
 			}
 			c.pauseLine(l.low, wake-now)
-			slow = max(slow, lease.Now()-wake)
+			if late := lease.Now() - wake; late > trip { // as a response would be
+				trip = smoothed(trip, late)
+			}
 		}
-		life = min(max(leastLife, 4*slow), mostLife)
+		life = min(max(leastLife, 4*trip), mostLife)
 		now = lease.Now()
 	}
 }
@@ -250,6 +252,14 @@ func (c *Client) pauseLine(low <-chan struct{}, d time.Duration) {
 	case <-t.C:
 	case <-c.leases.stop:
 	}
+}
+
+// smoothed returns the average of round trips when one more took d: it rises quickly, and falls slowly.
+func smoothed(average, d time.Duration) time.Duration {
+	if d > average {
+		return average + (min(d, 2*average+leastLife)-average)/4
+	}
+	return average + (d-average)/16
 }
 
 // unitsIn returns how many units are spent in life, and a quarter more, if so many are spent in a time.
