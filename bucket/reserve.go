@@ -86,8 +86,12 @@ func (t *Table) reserve(now int64, r *Request, try bool, d *Decision) (seq uint6
 
 func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bool) {
 	at, x := sh.atLocked(now), r.Reservation
-	c := sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
+	var c *counter
 	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
+	if found || r.Verb != Reserve {
+		c = sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
+		slot, found = sh.mu.store.find(r.Key.grantKey(x.ID))
+	}
 	attempt := attemptOf(r.Once)
 	if found { // the sweep may not have removed it yet
 		found = sh.mu.store.at(slot).isOpen() || sh.mu.store.at(slot).now > at

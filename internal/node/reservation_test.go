@@ -36,6 +36,17 @@ import (
 //	15  network partitions                                      cluster
 //	16  who holds what                                          here
 //	17  no call gives back what was not reserved                bucket
+//
+// What is asked wrongly has an answer, and neither loses nor mints a unit:
+//
+//	unknown, changed and settled IDs, and those of another cluster   limiter: TestReserveRejects, TestReservationOfAnotherCluster, TestReserveBudgets
+//	negative numbers, TTLs out of their bounds                       here: TestReservationRanges; limiter: TestReserveRejects; transport/grpcapi
+//	the largest numbers                                              limiter: TestReservationOverflow
+//	settled above what was reserved                                  limiter: TestTrap05
+//	callers that may not use a domain                                transport/grpcapi, httpapi: TestReservationAccess
+//	more reservations than a key or the table may have               limiter: TestMillionReservations; bucket: TestReservationsWhenFull
+//	one ID for two reservations                                      bucket: TestFreshReservation, TestReserveAttempts
+//	another algorithm, or no rule any more, while some are open      limiter: TestReservationsOutliveRules; a lower limit: TestTrap12
 
 // tokenRules are rules of reservations. Their windows do not end while a test runs.
 const tokenRules = `domain: llm
