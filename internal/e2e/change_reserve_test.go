@@ -38,14 +38,14 @@ const (
 	fullUnits = 100
 	// reserveCallers is how many callers there are at a time.
 	reserveCallers = 24
-	// briefTTL is the time until the deadline of reservations that nobody settles before it.
-	briefTTL = 15 * time.Second
+	// briefTTL is the time until the deadline of reservations that nobody settles before it, longTTL that of others.
+	briefTTL, longTTL = 15 * time.Second, time.Hour
 )
 
 // reserveRules returns rules whose windows do not end while the test runs.
 func reserveRules(replication string) string {
 	rule := func(key, limit string) string {
-		return fmt.Sprintf("  - {key: %s, replication: %s, limits: [{%s}]}\n", key, replication, limit)
+		return fmt.Sprintf("  - {key: %s, replication: %s, limits: [{%s}], reservation: {max_ttl: %v}}\n", key, replication, limit, longTTL)
 	}
 	window := func(key string, count int) string {
 		return rule(key, fmt.Sprintf("algorithm: fixed_window, align: first_hit, count: %d, period: 240h", count))
@@ -261,7 +261,7 @@ func (r *referee) one(ctx context.Context, id int, rest *sync.WaitGroup) {
 	if rand.IntN(10) == 0 {
 		actual = units + rand.Int64N(units+1)
 	}
-	ttl := 10 * time.Minute
+	ttl := longTTL
 	brief := kind == "settler" && rand.IntN(10) == 0
 	if brief {
 		ttl = briefTTL
@@ -293,7 +293,7 @@ func (r *referee) fill(ctx context.Context, count int) {
 	for i := range count {
 		budget := fmt.Sprintf("full=%d", i)
 		for k := range userLimit / fullUnits {
-			x := r.reserve(ctx, fmt.Sprintf("f%d-%d", i, k), fullUnits, 10*time.Minute, budget, "team=settler0", "model=m0")
+			x := r.reserve(ctx, fmt.Sprintf("f%d-%d", i, k), fullUnits, longTTL, budget, "team=settler0", "model=m0")
 			if x == nil {
 				r.t.Fatalf("%s is full after %d reservations", budget, k)
 			}
