@@ -126,7 +126,7 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, grantOf(4, 8), "unknown use"},
 		{flow, grantOf(4, 32), "unknown use"},
 		{flow, grantOf(4, 1+64*8191), ""},
-		{flow, grantOf(4, 64*8192), "unknown attributes"},
+		{flow, grantOf(4, 1<<29), "unknown attributes"},
 		{flow, append(grantOf(4, 0), 0), "longer"},
 		{flow, grantOf(4, 0)[:11], "it ends"},
 		{flow, grantOf(4, 0)[:5], "it ends"},

@@ -53,7 +53,7 @@ const (
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
-// units and first.aux the Hi of its counter's key. admissions has its attributes, and birth the attempt that has reserved it.
+// units and first.aux the Hi of its counter's key. admissions and birth have its attributes and the attempt that has reserved it.
 const (
 	useBits    = 3
 	useMask    = 1<<useBits - 1
@@ -62,6 +62,9 @@ const (
 	// releases: at its deadline its units are free again, and do not count as spent.
 	releases       = 1 << (useBits + endingBits)
 	attributesMask = 2*releases - 1
+	// The attempt has the other bits.
+	attemptShift = useBits + endingBits + 1
+	attemptMask  = 1<<(admissionBits+birthBits-attemptShift) - 1
 )
 
 // attributes returns the admissions of a grant.
@@ -86,8 +89,13 @@ func (r *record) ending() ending {
 func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
 
 // attempt returns what is kept of the Once of the only Reserve that has got r, 0 if there were several.
-func (r *record) attempt() uint16 {
-	return uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask)
+func (r *record) attempt() uint32 {
+	return uint32(r.meta >> (flagBits + cutBits + attemptShift) & attemptMask)
+}
+
+func (c *counter) setAttempt(a uint32) {
+	c.admissions = c.admissions&attributesMask | a<<attemptShift&admissionsMask
+	c.birth = uint16(a >> (admissionBits - attemptShift))
 }
 
 // isOpen reports whether r is a grant that has not ended.
@@ -499,8 +507,8 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 	r := sh.mu.store.at(slot)
 	g := counter{
 		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
-		birth: r.attempt(),
 	}
+	g.setAttempt(r.attempt())
 	o := sh.putGrantLocked(at, r.key, &g)
 	if sh.mu.journal.takes(false) {
 		sh.recordLocked(sh.clockLocked(at), r.key, o.counter)

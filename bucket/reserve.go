@@ -107,7 +107,7 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		x.Reserved.Repeated, d.Allowed = true, true
 		if sh.mu.store.at(slot).attempt() != attempt {
 			g := sh.lookLocked(slot)
-			g.birth = 0
+			g.setAttempt(0)
 			sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
 		}
 	case r.Verb == Settle:
@@ -153,11 +153,11 @@ func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown boo
 }
 
 // attemptOf returns what is kept of Request.Once, 0 only for 0.
-func attemptOf(once uint64) uint16 {
+func attemptOf(once uint64) uint32 {
 	if once == 0 {
 		return 0
 	}
-	return 1 + uint16(once%birthsMask)
+	return 1 + uint32(once%attemptMask)
 }
 
 // cancelLocked cancels the attempt of r, whose reservation, if found, is in slot.
@@ -167,10 +167,12 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 	switch {
 	case !found && r.Limits != nil: // so that what is still on its way gets nothing
 		key := r.Key.grantKey(r.Reservation.ID)
-		o := sh.putGrantLocked(at, key, &counter{
+		g := counter{
 			limits: r.Limits, now: addSat(at, sh.table.settleWindow.Load()), first: state{aux: int64(r.Key.Hi), last: never},
-			admissions: attributes(ForReservation, released, false), birth: attempt,
-		})
+			admissions: attributes(ForReservation, released, false),
+		}
+		g.setAttempt(attempt)
+		o := sh.putGrantLocked(at, key, &g)
 		o.did |= changed
 		sh.followLocked(now, key, o, r.Unreplicated)
 		return true
