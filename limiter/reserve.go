@@ -92,8 +92,6 @@ type reserving struct {
 	ReserveRequest
 	id          uint64
 	ttl, maxTTL time.Duration
-	// rule is the hash of the first check's, 0 without one.
-	rule uint64
 	// units are reserved of each check, most may be.
 	units, most int64
 	// attempt tells this call from others with the same ID.
@@ -162,14 +160,8 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
-	if len(b.places) > 0 {
-		n := c.byRule[b.Results[b.places[0]].Rule]
-		if n != nil {
-			x.rule = n.hash
-		}
-		if x.Units == 0 {
-			x.Units = b.estimate(n)
-		}
+	if x.Units == 0 && len(b.places) > 0 {
+		x.Units = b.estimate(c.byRule[b.Results[b.places[0]].Rule])
 	}
 	for j, i := range b.places {
 		r, bounds := &b.Results[i], b.reservable(i)

@@ -96,8 +96,6 @@ type counts struct {
 	allowed, denied, shadowed, errors atomic.Uint64
 	// usage is nil for descriptors, and until a reservation of the rule is settled.
 	usage atomic.Pointer[usage]
-	// hash is that of the rule's name.
-	hash uint64
 }
 
 func (c *counts) add(t sums) {
@@ -138,9 +136,9 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 		name := ruleName{r.Domain, r.Name}
 		n := cmp.Or(c.byName[name], before.byName[name])
 		if n == nil {
-			n = &counts{hash: name.hash()}
+			n = new(counts)
 		}
-		c.byName[name], c.byRule[r], c.byHash[n.hash] = n, n, n
+		c.byName[name], c.byRule[r], c.byHash[name.hash()] = n, n, n
 	}
 	return c
 }

@@ -58,7 +58,10 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
 	var cells [4]cell
-	t := ticket{id: x.id, rule: x.rule, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: cells[:0], domains: b.key[:0]}
+	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: cells[:0], domains: b.key[:0]}
+	if r := b.Results[b.places[0]].Rule; r != nil {
+		t.rule = ruleName{r.Domain, r.Name}.hash()
+	}
 	last := 0
 	for j, i := range b.places {
 		if x.cells[j].Reserved.Units == 0 {
