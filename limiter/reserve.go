@@ -282,15 +282,13 @@ func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	out := new(check.Batch)
 	for j, i := range b.places {
-		got, cost := b.reserving.cells[j].Reserved.Units, int64(0)
-		if verb == bucket.Extend {
-			cost = b.reserving.units - got
+		q, got := b.queued.Requests[j], b.reserving.cells[j].Reserved.Units
+		if q.Verb, q.Cost = verb, 0; verb == bucket.Extend { // once, whichever attempts are under way
+			q.Cost, q.Once = b.reserving.units-got, b.reserving.id
 		}
-		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && cost == 0 {
+		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && q.Cost == 0 {
 			continue
 		}
-		q := b.queued.Requests[j]
-		q.Verb, q.Cost = verb, cost
 		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
 		out.Requests = append(out.Requests, q)
 	}
