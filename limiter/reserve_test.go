@@ -187,23 +187,23 @@ func TestReserveLeast(t *testing.T) {
 // TestReserveLeastAgain: of two attempts under way that both find too much in a budget, one gives it back.
 func TestReserveLeastAgain(t *testing.T) {
 	b := newBudgets(t)
-	b.reserve(ReserveRequest{Units: 40}, "", "user=ann")
-	least := ReserveRequest{Units: 90, Least: 20}
+	b.reserve(ReserveRequest{Units: 70}, "", "user=ann")
+	least := ReserveRequest{Units: 50, Least: 20}
 	first, decide := true, b.config.Decider
 	b.config.Decider = decideFunc(func(ctx context.Context, q *check.Batch) {
 		if q.Requests[0].Verb == bucket.Extend && first {
 			first = false
-			if x, _, err := b.reserve(least, "one", "user=ann", "team=red"); err != nil || x.Units != 60 {
+			if x, _, err := b.reserve(least, "one", "user=ann", "team=red"); err != nil || x.Units != 30 {
 				t.Errorf("the second attempt: %+v, %v", x, err)
 			}
 		}
 		decide.Decide(ctx, q)
 	})
 	x, _, err := b.reserve(least, "one", "user=ann", "team=red")
-	if err != nil || x.Units != 60 || first {
+	if err != nil || x.Units != 30 || first {
 		t.Errorf("%+v, %v", x, err)
 	}
-	b.wants("60 of each", 0, 940)
+	b.wants("30 of each", 0, 970)
 }
 
 // TestReserveAgain: a repeated request with one key is one reservation.
