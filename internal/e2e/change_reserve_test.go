@@ -322,8 +322,9 @@ func (r *referee) settleFull(ctx context.Context) bool {
 	return true
 }
 
-// kill crashes a node and notes when.
+// kill crashes a node and notes when. A crash is of a cluster whose partitions have replicas.
 func (r *referee) kill(n *node) {
+	waitCopied(r.t, r.nodes())
 	from := time.Now()
 	r.crash(n)
 	r.mu.Lock()
