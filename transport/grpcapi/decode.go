@@ -38,7 +38,7 @@ func (q *question) WireSize() int { return q.size }
 const (
 	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
 	requestTimeout, requestTraceparent, requestRequires, requestKey = 4, 5, 6, 7
-	requestLease = 8
+	requestLease                                                    = 8
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 

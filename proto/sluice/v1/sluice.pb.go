@@ -1071,10 +1071,10 @@ type LeaseRequest struct {
 	Units int64 `protobuf:"varint,1,opt,name=units,proto3" json:"units,omitempty"`
 	// Time until the deadline in nanoseconds, 1 ms or more.
 	TtlNs int64 `protobuf:"varint,2,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
-	// An earlier lease that the caller does not spend any more, and how many of its units it has spent; empty for none. One that is not
-	// known any more is ignored.
-	Ended         string `protobuf:"bytes,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	Actual        int64  `protobuf:"varint,4,opt,name=actual,proto3" json:"actual,omitempty"`
+	// An earlier lease that the caller does not spend any more; empty for none. One that is not known any more is ignored.
+	Ended string `protobuf:"bytes,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	// How many of its units were spent.
+	Actual        int64 `protobuf:"varint,4,opt,name=actual,proto3" json:"actual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
