@@ -17,6 +17,9 @@ import (
 type AcquireRequest struct {
 	// Key is the counter. Its FailurePolicy and name from Once do not count.
 	Key Key
+	// With are up to 15 further keys. Units of all are had at once, or of none: units of other limits with algorithm: concurrency are in use
+	// with the slot, and those of all other limits are spent. While one of them denies, others pass the request.
+	With []Key
 	// Units in use at a time, 1 or more; 0 for 1.
 	Units int64
 	// MaxWait is how long to wait for the units at most, in order of arrival. 0 waits until the context ends; below 0 denies at once.
@@ -29,7 +32,7 @@ type AcquireRequest struct {
 
 // Slot is units that are in use until Release. The client renews it, until no node has done so in time. It is safe for concurrent use.
 type Slot struct {
-	// Decision is how the limits are. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
+	// Decision is how the limits of Key are, or of the first of With that denies the request. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
 	Decision
 	// Fence rises with each slot of a key, as long as the clocks of nodes differ by less than it takes to pass a slot on: what is
 	// changed under the slot can reject lower ones. 0 if no slot is held.
@@ -106,11 +109,11 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	checks, key, err := budgets([]Key{r.Key})
+	checks, key, err := budgets(append([]Key{r.Key}, r.With...))
 	if err != nil {
 		return nil, err
 	}
-	req := &sluicev1.SlotRequest{Check: checks[0], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
+	req := &sluicev1.SlotRequest{Check: checks[0], Also: checks[1:], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
 	most := r.MaxWait
 	if most < 0 {
 		most = time.Duration(c.patience.Load())

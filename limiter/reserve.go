@@ -25,6 +25,10 @@ type ReserveRequest struct {
 	Lease bool
 	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it. The rule's reservation does not apply.
 	Hold bool
+	// Slots: units of limits with algorithm concurrency are reserved, all others are spent at once. Without such a limit it is Check.
+	Slots bool
+	// Wait is how long to wait, in the line of those who wait for slots of the first check, for Config.MaxWait at most.
+	Wait time.Duration
 }
 
 // Reservation is units that are set aside for a caller until their deadline.
@@ -106,6 +110,11 @@ func (x *reserving) apart() bool { return x.Lease || x.Hold }
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
+	case r.Slots && !l.takesSlots(b):
+		for i := range b.Checks {
+			b.Checks[i].Cost = r.Units
+		}
+		return Reservation{}, l.Check(ctx, b)
 	case len(b.Checks) < 1 || len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Lease && (len(b.Checks) != 1 || b.IdempotencyKey != ""):
@@ -122,6 +131,12 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units, or leave it out for units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms or more, or leave it out", r.TTL)})
+	case r.Wait < 0 || r.Wait > 0 && (r.Lease || r.Hold):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "wait", Message: fmt.Sprintf("%v; want 0 or more, and 0 with lease or hold", r.Wait)})
+	case r.Wait > 0:
+		if err := l.awaitTurn(ctx, b, r); err != nil {
+			return Reservation{}, l.reject(err)
+		}
 	}
 	if r.Lease {
 		r.Least = 1
@@ -143,6 +158,11 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 			l.reserved.denied.Add(1)
 		}
 		return Reservation{}, nil
+	}
+	if r.Slots && len(b.places) > 1 {
+		spent := l.about(b, bucket.Settle)
+		spent.Requests = slices.DeleteFunc(spent.Requests, func(q check.Request) bool { return q.Limits.Slots() })
+		l.decideDetached(ctx, spent)
 	}
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
@@ -225,6 +245,9 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 	if b.reserving.Hold {
 		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: bucket.MostReservation, OnExpiry: rules.ExpiryRelease}
 	}
+	if b.reserving.Slots && !b.Results[i].Limits.Slots() { // what is not settled at once is charged at the deadline
+		return &rules.Reservation{MaxOpen: maxHolds, TTL: bucket.MostReservation, MaxTTL: bucket.MostReservation}
+	}
 	if b.reserving.Lease {
 		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
 		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
@@ -272,7 +295,8 @@ func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 	l.decideDetached(ctx, l.about(b, bucket.Cancel))
 }
 
-// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest.
+// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest, and Settle
+// spends so much of each.
 func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	out := new(check.Batch)
 	for j, i := range b.places {
@@ -282,10 +306,15 @@ func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 		}
 		q := b.queued.Requests[j]
 		q.Verb, q.Cost = verb, 0
-		if verb == bucket.Extend {
-			q.Cost = b.reserving.units - got.Units
-		}
 		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
+		switch verb {
+		case bucket.Extend:
+			q.Cost = b.reserving.units - got.Units
+		case bucket.Settle:
+			q.Cost = b.reserving.units
+		case bucket.Cancel:
+			q.Reservation.For = b.reserving.cells[j].For
+		}
 		out.Requests = append(out.Requests, q)
 	}
 	return out

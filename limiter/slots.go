@@ -3,13 +3,18 @@ package limiter
 import (
 	"container/heap"
 	"context"
+	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluice-project/sluice/rules"
 )
 
 const (
@@ -24,6 +29,8 @@ const (
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
+	// A request that another key denies comes back after leastPause, doubling up to lastRetry.
+	leastPause = 10 * time.Millisecond
 	// renewWithin is how long a renewal waits for owners.
 	renewWithin = 300 * time.Millisecond
 )
@@ -39,6 +46,8 @@ type SlotRequest struct {
 	Weight int64
 	// Arrival is when it began to wait in a line of another node, zero if it did not.
 	Arrival time.Time
+	// turn is what is reserved, nil for a slot of a session.
+	turn *ReserveRequest
 }
 
 // SlotAnswer answers a SlotRequest. With neither Moved nor Err, the batch has the decision.
@@ -50,6 +59,8 @@ type SlotAnswer struct {
 	Fence uint64
 	// Until is when the slot ends, or somewhat earlier.
 	Until time.Time
+	// Check is the index of the check that denied it or failed, 0 for none.
+	Check int
 	// Moved: the node Owner, "" for none, owns the key now. Waited: the request has waited here.
 	Moved, Waited bool
 	Owner         string
@@ -77,6 +88,7 @@ type line struct {
 	waiting heapOf[*tenant] // those with requests
 	clock   float64         // virtual time
 	size    int             // number of requests
+	aside   int             // number of requests that other keys have denied: they come back
 	busy    bool            // a goroutine serves it
 	again   bool            // a unit may be free since that one has asked
 	gather  time.Time       // nobody is served before
@@ -110,6 +122,8 @@ type Waiter struct {
 	waited  bool // it was denied at least once, or came behind others
 	asking  bool // its line asks for it just now
 	over    bool // it is answered, or canceled
+	pause   time.Duration
+	aside   *time.Timer // it is out of its line until then, if not nil
 }
 
 func (w *Waiter) before(o *Waiter) bool {
@@ -182,6 +196,11 @@ func (k *line) addLocked(w *Waiter) {
 func (w *Waiter) removeLocked(units int64) {
 	k, t := w.line, w.tenant
 	w.over = true
+	if w.aside != nil {
+		w.aside.Stop()
+		k.aside--
+		return
+	}
 	heap.Remove(&t.requests, w.place)
 	k.size--
 	if units > 0 {
@@ -218,7 +237,7 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 		}
 		q.byKey[key] = k
 		q.count.Add(1)
-	case k.size > 0 && !r.Wait, k.size >= MaxWaiting:
+	case k.size > 0 && !r.Wait, k.size+k.aside >= MaxWaiting:
 		w.over = true
 		b.Results[0].Decision, b.Results[0].Source = k.denial, check.Owned
 		a := SlotAnswer{}
@@ -251,10 +270,100 @@ func (l *Limiter) slotKey(b *Batch, r *SlotRequest) (key bucket.Key, _ *Error) {
 		return key, &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)}
 	case r.Weight < 0 || r.Weight > MaxWeight:
 		return key, &Error{Code: Invalid, Field: "weight", Message: fmt.Sprintf("%d; want 1 to %d", r.Weight, MaxWeight)}
+	case len(b.Checks) > MaxBudgets:
+		return key, &Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)}
 	case len(r.Tenant) > MaxTenant:
 		return key, &Error{Code: Invalid, Field: "tenant", Message: fmt.Sprintf("%d bytes; want at most %d", len(r.Tenant), MaxTenant)}
 	}
 	return l.counterKey(b, c, x.Rule), nil
+}
+
+// takesSlots reports whether one of the rules of b has a limit with algorithm concurrency.
+func (l *Limiter) takesSlots(b *Batch) bool {
+	set := l.Rules()
+	return set != nil && slices.ContainsFunc(b.Checks, func(c Check) bool {
+		rule, _ := set.Match(c.Domain, c.Descriptor)
+		return len(c.Limits) == 0 && rule != nil && rule.Limits != nil && rule.Limits.Slots()
+	})
+}
+
+// awaitTurn returns when it is b's turn among those who wait for slots of its first check, and they are reserved under b.IdempotencyKey, or
+// when r.Wait or Config.MaxWait has passed. Reserve decides what comes of it.
+func (l *Limiter) awaitTurn(ctx context.Context, b *Batch, r ReserveRequest) *Error {
+	for i := range b.Checks {
+		switch c := &b.Checks[i]; {
+		case c.Err != nil:
+			return nil
+		case len(c.Limits) > 0:
+			return &Error{Code: Invalid, Field: "wait", Message: "is set; want checks without limits of their own beside it"}
+		}
+	}
+	if e := keyError(b); e != nil {
+		return e
+	}
+	if b.IdempotencyKey == "" {
+		b.IdempotencyKey = rand.Text()
+	}
+	t := &facts.Turn{Key: b.IdempotencyKey, Caller: b.Caller, Units: r.Units, Least: r.Least, TTL: r.TTL}
+	for i := range b.Checks {
+		c := facts.TurnCheck{Domain: b.Checks[i].Domain}
+		for _, e := range b.Checks[i].Descriptor {
+			c.Descriptor = append(c.Descriptor, e.Key, e.Value)
+		}
+		t.Checks = append(t.Checks, c)
+	}
+	wait := min(r.Wait, l.config.MaxWait)
+	if deadline, ok := ctx.Deadline(); ok { // so that there is time to reserve
+		wait = min(wait, time.Until(deadline)*7/8)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	key, err := l.slotKey(b, &SlotRequest{Units: 1})
+	if err != nil {
+		return err
+	}
+	for began := time.Now(); ctx.Err() == nil; t.Waited = time.Since(began) {
+		moved := true
+		switch owner, here := l.config.Cluster.Owner(key); {
+		case here:
+			moved = l.AwaitTurn(ctx, t)
+		case owner != "":
+			moved = l.config.Cluster.AskTurn(ctx, owner, t)
+		}
+		if !moved {
+			break
+		}
+		pause.For(ctx, retrySlot)
+	}
+	return nil
+}
+
+// AwaitTurn waits for t in a line of this node. It reports true if another node owns the key now.
+func (l *Limiter) AwaitTurn(ctx context.Context, t *facts.Turn) (moved bool) {
+	ask := SlotRequest{Units: max(1, t.Units), Wait: true, turn: &ReserveRequest{Units: t.Units, Least: t.Least, TTL: t.TTL}}
+	if t.Waited > 0 {
+		ask.Arrival = time.Now().Add(-t.Waited)
+	}
+	b := NewBatch()
+	b.IdempotencyKey, b.Caller = t.Key, t.Caller
+	for i := range t.Checks {
+		c := b.Add()
+		c.Domain = t.Checks[i].Domain
+		for d := t.Checks[i].Descriptor; len(d) > 1; d = d[2:] {
+			c.Descriptor = append(c.Descriptor, rules.Entry{Key: d[0], Value: d[1]})
+		}
+	}
+	turn := make(chan bool, 1)
+	w := l.Acquire(b, ask, func(b *Batch, a SlotAnswer) {
+		b.Release()
+		turn <- a.Moved
+	})
+	select {
+	case moved = <-turn:
+	case <-ctx.Done():
+		w.Cancel()
+	}
+	return moved
 }
 
 // Cancel ends a request that is not answered. It returns false for one that is, or is being answered.
@@ -269,14 +378,15 @@ func (w *Waiter) Cancel() bool {
 	if !w.asking {
 		w.batch.Release()
 	}
-	if w.line.size == 0 && !w.line.busy {
-		q.dropLocked(w.line)
-	}
+	q.dropLocked(w.line)
 	return true
 }
 
-// dropLocked forgets the line k, which is empty and not busy.
+// dropLocked forgets the line k if it is empty and not busy.
 func (q *lines) dropLocked(k *line) {
+	if k.busy || k.size+k.aside > 0 {
+		return
+	}
 	if k.timer != nil {
 		k.timer.Stop()
 	}
@@ -342,7 +452,40 @@ func (l *Limiter) serve(k *line) {
 		k.busy = false
 		return
 	}
+	k.busy = false
 	q.dropLocked(k)
+}
+
+// stepAsideLocked takes w, which another key denies, out of its line for a while, so that those behind it need not wait for that key.
+func (l *Limiter) stepAsideLocked(w *Waiter, wait time.Duration) {
+	w.pause = min(max(2*w.pause, leastPause), lastRetry)
+	w.removeLocked(0)
+	w.over, w.waited = false, true
+	w.line.aside++
+	w.aside = time.AfterFunc(min(max(wait, w.pause), lastRetry), func() {
+		l.lines.mu.Lock()
+		if w.over {
+			l.lines.mu.Unlock()
+			return
+		}
+		w.aside = nil
+		w.line.aside--
+		w.line.addLocked(w)
+		l.wakeUnlock(w.line)
+	})
+}
+
+// deniedBy returns the index of the check that fails b or denies it, 0 if there is none.
+func deniedBy(b *Batch) int {
+	denied := 0
+	for i := len(b.Results) - 1; i >= 0; i-- {
+		if r := &b.Results[i]; r.Err != nil {
+			return i
+		} else if !r.Allowed && !r.givenBack {
+			denied = i
+		}
+	}
+	return denied
 }
 
 // serveFirstLocked asks for a slot of the first one in k, and returns how long to wait before the next, 0 for not at all.
@@ -350,19 +493,25 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 	q, w := &l.lines, k.waiting[0].requests[0]
 	w.asking = true
 	q.mu.Unlock()
-	began := time.Now()
-	got, err := l.Reserve(context.Background(), w.batch, ReserveRequest{Units: w.request.Units, TTL: SlotTTL})
+	began, ask := time.Now(), ReserveRequest{Units: w.request.Units, TTL: SlotTTL, Slots: len(w.batch.Checks) > 1}
+	if w.request.turn != nil {
+		ask = *w.request.turn
+	}
+	w.batch.AllOrNothing = true
+	got, err := l.Reserve(context.Background(), w.batch, ask)
 	q.mu.Lock()
 	w.asking = false
-	a := SlotAnswer{ID: got.ID, Until: began.Add(got.ExpiresAfter), Err: w.batch.Results[0].Err}
+	a := SlotAnswer{ID: got.ID, Until: began.Add(got.ExpiresAfter)}
+	var r Result
 	if err != nil {
-		a.Err = errorOf(err)
+		r.Err = errorOf(err)
+	} else {
+		a.Check = deniedBy(w.batch)
+		r = w.batch.Results[a.Check]
 	}
-	if got.ID != "" {
+	if a.Err = r.Err; got.ID != "" {
 		a.Slot, _ = l.Slot(got.ID) // it is this node's
 	}
-	r := &w.batch.Results[0]
-	allowed := a.Err == nil && r.Allowed
 	switch {
 	case w.over: // it was canceled meanwhile
 		q.mu.Unlock()
@@ -372,18 +521,29 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		w.batch.Release()
 		q.mu.Lock()
 		return 0
-	case allowed:
+	case a.Err == nil && r.Allowed:
 		w.removeLocked(w.request.Units)
 		q.fence = max(q.fence+1, uint64(time.Now().UnixNano()))
 		a.Fence = q.fence
-	case w.request.Wait && a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded):
-		return retrySlot
-	case a.Err == nil && r.Source == check.Forwarded:
+	case a.Err == nil && a.Check == 0 && r.Source == check.Forwarded:
 		l.moveLocked(k, r.Owner)
 		return 0
-	case w.request.Wait && a.Err == nil && !r.Never():
-		k.denial, w.waited = r.Decision, true
-		return min(max(r.RetryAfter, time.Millisecond), lastRetry)
+	case w.request.Wait && (a.Err == nil && !r.Never() || a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded)):
+		wait := retrySlot
+		if a.Err == nil {
+			wait = min(max(r.RetryAfter, time.Millisecond), lastRetry)
+		}
+		if a.Check > 0 {
+			if a.Err != nil || r.Limits.Slots() {
+				wait = 0
+			}
+			l.stepAsideLocked(w, wait)
+			return 0
+		}
+		if w.waited = true; a.Err == nil {
+			k.denial = r.Decision
+		}
+		return wait
 	default:
 		w.removeLocked(0)
 	}

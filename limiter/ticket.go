@@ -59,7 +59,7 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 	return max(1, id^uint64(b.reserving.Units)*0x9e3779b97f4a7c15)
 }
 
-// idOf returns the ID of what b has reserved.
+// idOf returns the ID of what b has reserved, "" if all of it is spent.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
 	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
@@ -67,15 +67,18 @@ func (l *Limiter) idOf(b *Batch) string {
 		t.rule = ruleName{r.Domain, r.Name}.hash()
 	}
 	for j, i := range b.places {
-		if x.cells[j].Reserved.Units == 0 {
-			continue // in shadow mode
-		}
 		q, domain := &b.queued.Requests[j], b.Checks[i].Domain
+		if x.cells[j].Reserved.Units == 0 || x.Slots && !q.Limits.Slots() {
+			continue // in shadow mode, or spent
+		}
 		at := slices.Index(t.domains, domain)
 		if at < 0 {
 			at, t.domains = len(t.domains), append(t.domains, domain)
 		}
 		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart(), at})
+	}
+	if len(t.cells) == 0 {
+		return ""
 	}
 	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
 }

@@ -162,19 +162,25 @@ func (x *session) add(number uint64, h *heldSlot) *limiter.Error {
 // acquire asks for a slot.
 func (x *session) acquire(pass *access.Pass, now time.Time, r *sluicev1.SlotRequest) {
 	h, number, b := new(heldSlot), r.GetNumber(), limiter.NewBatch()
-	c := b.Add()
-	c.Domain, c.Descriptor = r.GetCheck().GetDomain(), appendEntries(c.Descriptor, r.GetCheck().GetDescriptor_())
 	b.API = limiter.GRPCAPI
-	err := x.add(number, h)
-	switch p := r.GetCheck(); {
-	case err != nil:
+	if err := x.add(number, h); err != nil {
 		b.Release()
 		x.answer(&sluicev1.SlotResponse{Number: number, Error: callError(err)})
 		return
-	case !x.server.config.Admit():
-		c.Err = limiter.ErrBusy
-	case p.Cost != nil || p.GetVerb() != sluicev1.Verb_VERB_CHECK || len(p.GetLimits()) > 0:
-		c.Err = &limiter.Error{Code: limiter.Invalid, Field: "check", Message: "want a domain and a descriptor alone"}
+	}
+	add := func(field string, p *sluicev1.Check) {
+		c := b.Add()
+		c.Domain, c.Descriptor = p.GetDomain(), appendEntries(c.Descriptor, p.GetDescriptor_())
+		if p != nil && p.Cost != nil || p.GetVerb() != sluicev1.Verb_VERB_CHECK || len(p.GetLimits()) > 0 {
+			c.Err = &limiter.Error{Code: limiter.Invalid, Field: field, Message: "want a domain and a descriptor alone"}
+		}
+	}
+	add("check", r.GetCheck())
+	for _, p := range r.GetAlso()[:min(len(r.GetAlso()), limiter.MaxBudgets)] {
+		add("also", p)
+	}
+	if !x.server.config.Admit() {
+		b.Checks[0].Err = limiter.ErrBusy
 	}
 	_ = pass.Restrict(b) // the check has the error
 	ask := limiter.SlotRequest{Units: cmp.Or(r.GetUnits(), 1), Wait: r.GetWait(), Tenant: r.GetTenant(), Weight: r.GetWeight()}
@@ -201,7 +207,7 @@ func (x *session) take(number uint64, h *heldSlot, b *limiter.Batch, a limiter.S
 		res.Error = callError(a.Err)
 	case !a.Moved:
 		room := limiter.MaxResponses
-		res.Decision = decisionToProto(&b.Results[0], 0, &room)
+		res.Decision = decisionToProto(&b.Results[a.Check], a.Check, &room)
 	}
 	b.Release()
 	x.mu.Lock()
