@@ -26,6 +26,7 @@ type slotBook struct {
 	resumed  []string
 	released int
 	waited   []int64 // waited_ns of the requests at the owner
+	also     int     // further checks of the last one
 	end      chan struct{}
 }
 
@@ -64,7 +65,7 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 					a.Reservation, a.Fence, a.ExpiresAfterNs = "slot", 7, int64(2*time.Second)
 				}
 				if !a.Moved {
-					b.waited = append(b.waited, r.GetWaitedNs())
+					b.waited, b.also = append(b.waited, r.GetWaitedNs()), len(r.GetAlso())
 				}
 				res.Slots = append(res.Slots, a)
 			}
@@ -103,6 +104,9 @@ func TestAcquire(t *testing.T) {
 	}
 	if owner, _ := c.owners.Peek(x.key); owner.name != "n2" {
 		t.Errorf("the owner is %q", owner.name)
+	}
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, With: []Key{key, key}}); err != nil || !x.Allowed || f.slots.also != 2 {
+		t.Errorf("with others: %+v %v", x, err)
 	}
 	// A denial, an error, and waits that end.
 	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 3, MaxWait: -1}); err != nil || x.Allowed || x.RetryAfter != time.Second {
