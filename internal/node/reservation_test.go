@@ -355,7 +355,7 @@ func TestAcquireWith(t *testing.T) {
 		if _, err := keys[2].Charge(t.Context(), 97); err != nil {
 			t.Fatal(err)
 		}
-		ask.MaxWait, ask.Key, ask.With[0] = -1, keys[1], c.Key("llm", "tool", "free")
+		ask.MaxWait, ask.Key, ask.With = -1, keys[1], []sluice.Key{c.Key("llm", "tool", "free"), keys[2], keys[3]}
 		if denied, err := c.Acquire(t.Context(), ask); err != nil || denied.Allowed || denied.Rule != "llm/tool" {
 			t.Errorf("the slots are in use: %+v %v", denied, err)
 		}
