@@ -355,13 +355,13 @@ func (s *session) take(res *sluicev1.SessionResponse) {
 		}
 		for number, slot := range s.held {
 			if !lost[number] && res.GetHeartbeat() > slot.from {
-				slot.renewLocked(sent, res.GetExpiresAfterNs())
+				slot.end.Reset(leftOf(sent, res.GetExpiresAfterNs()))
 			}
 		}
 	}
 }
 
-// holdLocked returns the slot that q was answered with.
+// holdLocked returns the slot that q was answered with. One whose time is over is to be asked for again, as if its key had moved.
 func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) {
 	decisions, err := readDecisions([]*sluicev1.Decision{m.GetDecision()})
 	if err != nil {
@@ -371,21 +371,26 @@ func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) 
 	if x.ID == "" {
 		return x, nil
 	}
-	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
-	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
-	s.held[x.number] = x
 	since := q.sent
 	if sent, ok := s.sentLocked(m.GetHeartbeat()); ok && sent.After(since) {
 		since = sent
 	}
-	x.end = time.AfterFunc(time.Hour, x.lose)
-	x.renewLocked(since, m.GetExpiresAfterNs())
+	left := leftOf(since, m.GetExpiresAfterNs())
+	if left <= 0 { // this process has slept meanwhile
+		s.out.Release = append(s.out.Release, m.GetNumber())
+		m.Moved, m.Waited, m.Owner = true, true, s.node.name
+		return nil, nil
+	}
+	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
+	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
+	s.held[x.number] = x
+	x.end = time.AfterFunc(left, x.lose)
 	return x, nil
 }
 
-// renewLocked lets x be used until its time since then is over.
-func (x *Slot) renewLocked(since time.Time, ns int64) {
-	x.end.Reset(time.Until(since.Add(time.Duration(ns - ns/slotMargin))))
+// leftOf returns how long a slot may be used that was renewed for ns since then.
+func leftOf(since time.Time, ns int64) time.Duration {
+	return time.Until(since.Add(time.Duration(ns - ns/slotMargin)))
 }
 
 // lose ends x, which was not renewed in time.
