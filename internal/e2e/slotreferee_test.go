@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -53,7 +54,11 @@ func slotCallers(args string) {
 					continue
 				}
 				fmt.Printf("begin %d %s %d\n", time.Now().UnixNano(), name, s.Fence)
-				pause.For(s.Context(), 20*time.Millisecond)
+				work := 20 * time.Millisecond
+				if rand.IntN(40) == 0 { // for longer than a slot lasts that is not renewed
+					work = 2500 * time.Millisecond
+				}
+				pause.For(s.Context(), work)
 				event := "end"
 				if errors.Is(context.Cause(s.Context()), sluice.ErrSlotLost) {
 					event = "lost"

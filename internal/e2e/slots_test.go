@@ -89,14 +89,14 @@ func TestSlotsThroughChange(t *testing.T) {
 	}
 	processes[1].stopBeyond(p)
 	joined := start(t, nodeConfig{name: "n4", join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
-	p.progress("with a fourth node", 200)
+	p.progress("with a fourth node", 100)
 	crash := time.Now()
 	nodes[1].kill()
-	p.progress("after a crash", 200)
+	p.progress("after a crash", 100)
 	joined.stop(syscall.SIGTERM)
-	p.progress("after a leave", 200)
+	p.progress("after a leave", 100)
 	processes[2].kill()
-	p.progress("after callers were killed", 200)
+	p.progress("after callers were killed", 100)
 	verdicts := judgeAll(t, processes, crash)
 	beyond, mostBeyond := 0, 0
 	for _, v := range verdicts {
