@@ -3,10 +3,9 @@ package sluice
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
@@ -212,8 +211,10 @@ func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q
 		return slotAnswer{err: ErrClosed}
 	}
 	s.last++
-	number, m := s.last, proto.CloneOf(req)
-	m.Number = number
+	number := s.last
+	m := &sluicev1.SlotRequest{
+		Number: number, Check: req.Check, Also: req.Also, Units: req.Units, Wait: req.Wait, Tenant: req.Tenant, Weight: req.Weight,
+	}
 	s.out.Acquire = append(s.out.Acquire, m)
 	s.asked[number] = q
 	s.wakeUnlock()
@@ -298,6 +299,7 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 		case <-stream.Context().Done():
 			return
 		}
+		runtime.Gosched()
 		mu.Lock()
 		out, now := s.out, time.Now()
 		s.out = new(sluicev1.SessionRequest)

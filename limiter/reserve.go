@@ -102,6 +102,8 @@ type reserving struct {
 	attempt uint64
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
+	// ticket is what the ID of the reservation says.
+	ticket ticket
 }
 
 // apart reports whether x is no reservation of the rule's.
@@ -261,7 +263,7 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 
 // complete makes all reservations of b as small as the smallest, or cancels them if one was denied.
 func (l *Limiter) complete(ctx context.Context, b *Batch) {
-	x := b.reserving
+	x, same := b.reserving, true
 	for j, i := range b.places {
 		r, got := &b.Results[i], &x.cells[j].Reserved
 		switch {
@@ -273,12 +275,18 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 		case r.Err != nil, !r.Allowed && !r.shadow():
 			l.cancel(ctx, b)
 			return
-		case got.Units > 0 && (x.units == 0 || got.Units < x.units):
-			x.units = got.Units
+		case got.Units > 0:
+			same = same && (x.units == 0 || got.Units == x.units)
+			if x.units == 0 || got.Units < x.units {
+				x.units = got.Units
+			}
 		}
 		if r.Allowed && x.ttl > got.Expires {
 			x.ttl = got.Expires
 		}
+	}
+	if same {
+		return
 	}
 	smaller := l.about(b, bucket.Extend)
 	for j := len(smaller.Requests) - 1; j >= 0; j-- {

@@ -510,7 +510,7 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		r = w.batch.Results[a.Check]
 	}
 	if a.Err = r.Err; got.ID != "" {
-		a.Slot, _ = l.Slot(got.ID) // it is this node's
+		a.Slot = Slot{new(w.batch.reserving.ticket)}
 	}
 	switch {
 	case w.over: // it was canceled meanwhile

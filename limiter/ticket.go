@@ -62,7 +62,8 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 // idOf returns the ID of what b has reserved, "" if all of it is spent.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
+	t := &x.ticket
+	*t = ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
 	if r := b.Results[b.places[0]].Rule; r != nil {
 		t.rule = ruleName{r.Domain, r.Name}.hash()
 	}
@@ -80,7 +81,7 @@ func (l *Limiter) idOf(b *Batch) string {
 	if len(t.cells) == 0 {
 		return ""
 	}
-	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
+	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(make([]byte, 0, 128))))
 }
 
 func (t *ticket) append(b []byte) []byte {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -281,6 +282,7 @@ func (x *session) release() error {
 		case <-x.ctx.Done():
 			over = true
 		}
+		runtime.Gosched()
 		x.mu.Lock()
 		list := x.toRelease
 		x.toRelease = nil
@@ -335,6 +337,7 @@ func (x *session) send() error {
 			return nil
 		}
 		for {
+			runtime.Gosched()
 			x.mu.Lock()
 			res := x.beat
 			if x.beat = nil; res == nil {
