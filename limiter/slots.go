@@ -1,7 +1,7 @@
 package limiter
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -85,13 +85,13 @@ type lines struct {
 type line struct {
 	key     bucket.Key
 	tenants map[string]*tenant
-	waiting heapOf[*tenant] // those with requests
-	clock   float64         // virtual time
-	size    int             // number of requests
-	aside   int             // number of requests that other keys have denied: they come back
-	busy    bool            // a goroutine serves it
-	again   bool            // a unit may be free since that one has asked
-	gather  time.Time       // nobody is served before
+	waiting []*tenant // those with requests, sorted
+	clock   float64   // virtual time
+	size    int       // number of requests
+	aside   int       // number of requests that other keys have denied: they come back
+	busy    bool      // a goroutine serves it
+	again   bool      // a unit may be free since that one has asked
+	gather  time.Time // nobody is served before
 	timer   *time.Timer
 	denial  bucket.Decision // the last one
 }
@@ -99,14 +99,12 @@ type line struct {
 // tenant is those of a line with one SlotRequest.Tenant.
 type tenant struct {
 	weight, start float64
-	requests      heapOf[*Waiter]
-	place         int
+	requests      []*Waiter // sorted
 }
 
-func (t *tenant) before(o *tenant) bool {
-	return t.start < o.start || t.start == o.start && t.requests[0].before(o.requests[0])
+func (t *tenant) compare(o *tenant) int {
+	return cmp.Or(cmp.Compare(t.start, o.start), t.requests[0].compare(o.requests[0]))
 }
-func (t *tenant) moveTo(i int) { t.place = i }
 
 // Waiter is a request for a slot.
 type Waiter struct {
@@ -118,7 +116,6 @@ type Waiter struct {
 	tenant  *tenant
 	arrival time.Time
 	number  uint64
-	place   int
 	waited  bool // it was denied at least once, or came behind others
 	asking  bool // its line asks for it just now
 	over    bool // it is answered, or canceled
@@ -126,44 +123,24 @@ type Waiter struct {
 	aside   *time.Timer // it is out of its line until then, if not nil
 }
 
-func (w *Waiter) before(o *Waiter) bool {
-	return w.arrival.Before(o.arrival) || w.arrival.Equal(o.arrival) && w.number < o.number
-}
-func (w *Waiter) moveTo(i int) { w.place = i }
-
-// ordered is an item of a heapOf, which knows its place there.
-type ordered[T any] interface {
-	before(T) bool
-	moveTo(int)
+func (w *Waiter) compare(o *Waiter) int {
+	return cmp.Or(w.arrival.Compare(o.arrival), cmp.Compare(w.number, o.number))
 }
 
-var (
-	_ ordered[*tenant] = (*tenant)(nil)
-	_ ordered[*Waiter] = (*Waiter)(nil)
-)
-
-// heapOf is a heap.Interface.
-type heapOf[T ordered[T]] []T
-
-func (h heapOf[T]) Len() int           { return len(h) }
-func (h heapOf[T]) Less(i, j int) bool { return h[i].before(h[j]) }
-func (h heapOf[T]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].moveTo(i)
-	h[j].moveTo(j)
+// insert and remove change a sorted list. Most requests come at its end, and leave from its beginning.
+func insert[T any](list *[]T, x T, compare func(T, T) int) {
+	i, _ := slices.BinarySearchFunc(*list, x, compare)
+	*list = slices.Insert(*list, i, x)
 }
 
-func (h *heapOf[T]) Push(x any) {
-	x.(T).moveTo(len(*h))
-	*h = append(*h, x.(T))
-}
-
-func (h *heapOf[T]) Pop() any {
-	list := *h
-	last := list[len(list)-1]
-	clear(list[len(list)-1:])
-	*h = list[:len(list)-1]
-	return last
+func remove[T any](list *[]T, x T, compare func(T, T) int) {
+	i, _ := slices.BinarySearchFunc(*list, x, compare)
+	if i == 0 {
+		clear((*list)[:1])
+		*list = (*list)[1:]
+		return
+	}
+	*list = slices.Delete(*list, i, i+1)
 }
 
 // addLocked queues w.
@@ -182,14 +159,14 @@ func (k *line) addLocked(w *Waiter) {
 	}
 	t.weight = float64(max(1, w.request.Weight))
 	w.line, w.tenant = k, t
-	heap.Push(&t.requests, w)
-	k.size++
-	if len(t.requests) == 1 {
-		t.start = max(t.start, k.clock)
-		heap.Push(&k.waiting, t)
+	if len(t.requests) > 0 {
+		remove(&k.waiting, t, (*tenant).compare) // w may be its first, and begin as early as another tenant's
 	} else {
-		heap.Fix(&k.waiting, t.place) // it may be the first, and begin as early as another tenant's
+		t.start = max(t.start, k.clock)
 	}
+	insert(&t.requests, w, (*Waiter).compare)
+	insert(&k.waiting, t, (*tenant).compare)
+	k.size++
 }
 
 // removeLocked takes w out of its line. units are those that it has got, 0 for none.
@@ -201,16 +178,15 @@ func (w *Waiter) removeLocked(units int64) {
 		k.aside--
 		return
 	}
-	heap.Remove(&t.requests, w.place)
+	remove(&k.waiting, t, (*tenant).compare)
+	remove(&t.requests, w, (*Waiter).compare)
 	k.size--
 	if units > 0 {
 		k.clock = max(k.clock, t.start)
 		t.start += float64(units) / t.weight
 	}
-	if len(t.requests) == 0 {
-		heap.Remove(&k.waiting, t.place)
-	} else {
-		heap.Fix(&k.waiting, t.place)
+	if len(t.requests) > 0 {
+		insert(&k.waiting, t, (*tenant).compare)
 	}
 }
 

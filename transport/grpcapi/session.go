@@ -40,16 +40,15 @@ type session struct {
 	cancel context.CancelCauseFunc
 	// identity is checked again for each message: a token may be revoked meanwhile.
 	identity access.Identity
-	// heard is the last heartbeat; beats has the one to answer, wake a token if there is something to send, ended one if slots are to be
+	// heard is the last heartbeat; beats has a token if it is to be answered, wake if there is something to send, ended if slots are to be
 	// released.
-	heard       atomic.Uint64
-	beats       chan uint64
-	wake, ended chan struct{}
-	mu          sync.Mutex
-	held        map[uint64]*heldSlot
-	out         []*sluicev1.SlotResponse
-	beat        *sluicev1.SessionResponse // the answer to the last heartbeat, nil if it is sent
-	toRelease   []limiter.Slot
+	heard              atomic.Uint64
+	beats, wake, ended chan struct{}
+	mu                 sync.Mutex
+	held               map[uint64]*heldSlot
+	out                []*sluicev1.SlotResponse
+	beat               *sluicev1.SessionResponse // the answer to the last heartbeat, nil if it is sent
+	toRelease          []limiter.Slot
 }
 
 // heldSlot is a slot or, before its answer, a request.
@@ -63,7 +62,7 @@ type heldSlot struct {
 // Session implements sluicev1.RateLimitServiceServer. When it ends, requests are canceled, and slots end at their deadline.
 func (s *Server) Session(stream sluicev1.RateLimitService_SessionServer) error {
 	x := &session{
-		server: s, stream: stream, identity: access.OfContext(stream.Context()), beats: make(chan uint64, 1),
+		server: s, stream: stream, identity: access.OfContext(stream.Context()), beats: make(chan struct{}, 1),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}, 1), held: map[uint64]*heldSlot{},
 	}
 	x.ctx, x.cancel = context.WithCancelCause(stream.Context())
@@ -126,11 +125,7 @@ func (x *session) read(pass access.Pass) error {
 		}
 		if n := req.GetHeartbeat(); n > 0 {
 			x.heard.Store(n)
-			select {
-			case <-x.beats: // the newer one is answered
-			default:
-			}
-			x.beats <- n
+			signal(x.beats)
 		}
 	}
 }
@@ -295,16 +290,15 @@ func (x *session) release() error {
 // renew answers heartbeats.
 func (x *session) renew() error {
 	for {
-		var beat uint64
 		select {
-		case beat = <-x.beats:
+		case <-x.beats:
 		case <-x.ctx.Done():
 			return nil
 		}
 		x.mu.Lock()
 		var numbers []uint64
 		var slots []limiter.Slot
-		res := &sluicev1.SessionResponse{Heartbeat: beat, ExpiresAfterNs: int64(limiter.SlotTTL)}
+		res := &sluicev1.SessionResponse{Heartbeat: x.heard.Load(), ExpiresAfterNs: int64(limiter.SlotTTL)}
 		for number, h := range x.held {
 			switch {
 			case h.granted && h.slot == limiter.Slot{}:
