@@ -80,7 +80,7 @@ func TestInvalidReserve(t *testing.T) {
 		{"short ttl", "ttl", "999.999µs; want 1ms or more", func(r *sluicev1.ReserveRequest) { r.TtlNs = 999_999 }},
 		{"negative ttl", "ttl", "want 1ms or more", func(r *sluicev1.ReserveRequest) { r.TtlNs = -1 }},
 		{"negative wait", "wait", "-1ns; want 0 or more", func(r *sluicev1.ReserveRequest) { r.WaitNs = -1 }},
-		{"wait for a hold", "wait", "0 with lease or hold", func(r *sluicev1.ReserveRequest) {
+		{"wait for a hold", "wait", "0 with hold", func(r *sluicev1.ReserveRequest) {
 			r.Checks, r.Units, r.Hold, r.TtlNs, r.WaitNs = users(1), nil, true, 1e9, 1
 		}},
 		{"nothing to wait for", "descriptor", "no limit with algorithm: concurrency", func(r *sluicev1.ReserveRequest) { r.WaitNs = 1 }},
