@@ -299,7 +299,7 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 		case <-stream.Context().Done():
 			return
 		}
-		runtime.Gosched()
+		runtime.Gosched() // callers that are ready share the message
 		mu.Lock()
 		out, now := s.out, time.Now()
 		s.out = new(sluicev1.SessionRequest)

@@ -348,17 +348,12 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 // askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
 func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
 	l.calls.Add(1)
-	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
+	b := new(check.Batch)
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
-	for i, c := range t.cells {
-		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
-			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated,
-			Reservation: &bucket.Reservation{ID: t.id, For: ttl, Most: t.most},
-		}}
-	}
+	t.add(b, verb, cost, once, ttl)
 	l.config.Decider.Decide(ctx, b)
 	known := new(check.Batch)
 	for i := range b.Answers {

@@ -574,14 +574,9 @@ func (l *Limiter) askSlots(ctx context.Context, slots []Slot, verb bucket.Verb) 
 	b, done := new(check.Batch), make([]bool, len(slots))
 	for i, s := range slots {
 		done[i] = true
-		for _, c := range s.cells {
-			b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
-				Key: c.key, Verb: verb, Unreplicated: c.unreplicated, Reservation: &bucket.Reservation{ID: s.id, For: SlotTTL},
-			}})
-		}
+		s.add(b, verb, 0, 0, SlotTTL)
 	}
 	if len(b.Requests) > 0 {
-		b.Answers = make([]check.Answer, len(b.Requests))
 		l.config.Decider.Decide(ctx, b)
 	}
 	at := 0

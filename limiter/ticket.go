@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 )
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
@@ -82,6 +83,17 @@ func (l *Limiter) idOf(b *Batch) string {
 		return ""
 	}
 	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(make([]byte, 0, 128))))
+}
+
+// add adds requests of verb to b, about all counters of t.
+func (t *ticket) add(b *check.Batch, verb bucket.Verb, cost int64, once uint64, ttl time.Duration) {
+	for _, c := range t.cells {
+		b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
+			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated,
+			Reservation: &bucket.Reservation{ID: t.id, For: ttl, Most: t.most},
+		}})
+	}
+	b.Answers = append(b.Answers, make([]check.Answer, len(t.cells))...)
 }
 
 func (t *ticket) append(b []byte) []byte {

@@ -277,7 +277,7 @@ func (x *session) release() error {
 		case <-x.ctx.Done():
 			over = true
 		}
-		runtime.Gosched()
+		runtime.Gosched() // slots that end with it share the call
 		x.mu.Lock()
 		list := x.toRelease
 		x.toRelease = nil
@@ -331,7 +331,7 @@ func (x *session) send() error {
 			return nil
 		}
 		for {
-			runtime.Gosched()
+			runtime.Gosched() // slots that are being given share the message
 			x.mu.Lock()
 			res := x.beat
 			if x.beat = nil; res == nil {
