@@ -474,7 +474,20 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		ask = *w.request.turn
 	}
 	w.batch.AllOrNothing = true
-	got, err := l.Reserve(context.Background(), w.batch, ask)
+	var got Reservation
+	var err error
+	free := true
+	if w.pause > 0 && w.request.turn == nil { // it looks first, since reservations that are canceled are remembered for a while
+		w.batch.reserving = nil
+		for i := range w.batch.Checks {
+			w.batch.Checks[i].Verb, w.batch.Checks[i].Cost = bucket.Read, ask.Units
+		}
+		err = l.Check(context.Background(), w.batch)
+		free, _, _ = Overall(w.batch.Results)
+	}
+	if err == nil && free {
+		got, err = l.Reserve(context.Background(), w.batch, ask)
+	}
 	q.mu.Lock()
 	w.asking = false
 	a := SlotAnswer{ID: got.ID, Until: began.Add(got.ExpiresAfter)}

@@ -56,6 +56,7 @@ type slotTest struct {
 	cluster placed
 	down    atomic.Bool // no owner decides
 	asked   atomic.Int64
+	taken   atomic.Int64           // reservations
 	before  atomic.Pointer[func()] // called before a decision, if set
 	mu      sync.Mutex
 	got     []SlotAnswer
@@ -77,6 +78,9 @@ func newSlotTest(t *testing.T) *slotTest {
 			if s.asked.Add(1); s.down.Load() {
 				q.Answers[i] = check.Answer{Err: check.ErrNoOwner}
 				continue
+			}
+			if r.Verb == bucket.Reserve {
+				s.taken.Add(1)
 			}
 			q.Answers[i] = check.Answer{Decision: table.Do(time.Now().UnixNano(), &r.Request), Source: check.Owned}
 			if r.Verb == bucket.Settle || r.Verb == bucket.Cancel {
@@ -351,7 +355,11 @@ func TestSlotWithOthers(t *testing.T) {
 		}
 		wantLeft("none of them", 2, 0, 0)
 		// One waits for tokens, and others pass it. It is the first again when they are there.
+		taken := s.taken.Load()
 		s.ask("tokens", "queue", waiting, "tokens")
+		if time.Sleep(2500 * time.Millisecond); s.taken.Load() != taken+2 {
+			t.Errorf("%d reservations were made and canceled while it waits, want that of its first attempt", s.taken.Load()-taken)
+		}
 		s.ask("i", "queue", waiting)
 		s.ask("j", "queue", waiting)
 		held := s.want("they pass it", "i,j")
