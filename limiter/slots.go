@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,7 @@ const (
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
-	// A request that another key denies comes back after leastPause, doubling up to lastRetry.
+	// A request that another key denies comes back after leastPause or half of it, doubling up to lastRetry.
 	leastPause = 10 * time.Millisecond
 	// renewWithin is how long a renewal waits for owners.
 	renewWithin = 300 * time.Millisecond
@@ -438,7 +439,8 @@ func (l *Limiter) stepAsideLocked(w *Waiter, wait time.Duration) {
 	w.removeLocked(0)
 	w.over, w.waited = false, true
 	w.line.aside++
-	w.aside = time.AfterFunc(min(max(wait, w.pause), lastRetry), func() {
+	some := w.pause/2 + mathrand.N(w.pause/2) // #nosec G404 -- two that want the same keys in another order must not always meet
+	w.aside = time.AfterFunc(min(max(wait, some), lastRetry), func() {
 		l.lines.mu.Lock()
 		if w.over {
 			l.lines.mu.Unlock()

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,10 @@ descriptors:
     limits: [{algorithm: token_bucket, count: 2, period: 10s}]
   - key: both
     limits: [{algorithm: concurrency, count: 2}, {count: 5, period: 1h}]
+  - key: x
+    limits: [{algorithm: concurrency, count: 1}]
+  - key: y
+    limits: [{algorithm: concurrency, count: 1}]
   - key: smooth
     limits: [{algorithm: leaky_queue, count: 5, period: 1h}]
 `
@@ -464,6 +469,33 @@ func TestReserveWaits(t *testing.T) {
 		inline.Checks[0].Limits = []bucket.Limit{{Algorithm: bucket.Concurrency, Count: 1}}
 		if _, err := s.Reserve(t.Context(), inline, ReserveRequest{Units: 1, Wait: 1}); err == nil || err.(*Error).Field != "wait" {
 			t.Error(err)
+		}
+	})
+}
+
+// Requests that want slots of the same keys, the other way round, all get them.
+func TestSlotsCrosswise(t *testing.T) {
+	slotsTest(t, func(t *testing.T, s *slotTest) {
+		const each = 50
+		began := time.Now()
+		for i := range each {
+			s.ask(strconv.Itoa(i), "x", waiting, "y")
+			s.ask(strconv.Itoa(i), "y", waiting, "x")
+		}
+		for n := 0; n < 2*each; {
+			_, list := s.answers()
+			for _, a := range list {
+				if a.ID == "" {
+					t.Fatalf("%+v", a)
+				}
+				s.ReleaseSlots(t.Context(), []Slot{a.Slot})
+			}
+			n += len(list)
+			time.Sleep(time.Millisecond)
+		}
+		t.Log("after", time.Since(began))
+		if took := time.Since(began); took > 2*each*lastRetry {
+			t.Errorf("after %v", took)
 		}
 	})
 }
