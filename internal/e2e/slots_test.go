@@ -21,7 +21,10 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-var slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestTrap02_KilledCallers kills, at most 10,000")
+var (
+	slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestTrap02_KilledCallers kills, at most 10,000")
+	slotCrashes     = flag.Int("slot-crashes", 1, "how many nodes TestSlotsThroughChange kills")
+)
 
 const slotRules = `domain: jobs
 descriptors:
@@ -90,14 +93,21 @@ func TestSlotsThroughChange(t *testing.T) {
 	processes[1].stopBeyond(p)
 	joined := start(t, nodeConfig{name: "n4", join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
 	p.progress("with a fourth node", 100)
-	crash := time.Now()
-	nodes[1].kill()
-	p.progress("after a crash", 100)
+	var crashes []time.Time
+	for i := range *slotCrashes {
+		crashes = append(crashes, time.Now())
+		nodes[1].kill()
+		p.progress("after a crash", 100)
+		if i < *slotCrashes-1 {
+			nodes[1] = start(t, nodeConfig{name: nodes[1].name, join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
+			p.progress("with another node", 100)
+		}
+	}
 	joined.stop(syscall.SIGTERM)
 	p.progress("after a leave", 100)
 	processes[2].kill()
 	p.progress("after callers were killed", 100)
-	verdicts := judgeAll(t, processes, crash)
+	verdicts := judgeAll(t, processes, crashes...)
 	beyond, mostBeyond := 0, 0
 	for _, v := range verdicts {
 		beyond, mostBeyond = beyond+v.beyond, max(mostBeyond, v.mostBeyond)
