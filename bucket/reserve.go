@@ -18,6 +18,7 @@ import "time"
 //     stays, since its caller may have it.
 //
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
+// Cancel, with the For of Reserve, undoes that charge.
 //
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
 type Reservation struct {
@@ -177,8 +178,14 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 		sh.followLocked(now, key, o, r.Unreplicated)
 		return true
 	case found && sh.mu.store.at(slot).isOpen() && sh.mu.store.at(slot).attempt() == attempt:
-		r.Reservation.Reserved.Returned = sh.mu.store.at(slot).spent
+		g := sh.mu.store.at(slot)
+		units, made, use := g.spent, subSat(g.now, int64(r.Reservation.For)), g.use()
+		r.Reservation.Reserved.Returned = units
 		sh.endLocked(at, slot, released, 0)
+		if c := sh.getLocked(at, r.Key); use == ForSlot && c != nil && !c.limits.stateless {
+			c.undoAt(made, c.settle(at), units)
+			sh.followLocked(now, r.Key, sh.keepLocked(c, changed), r.Unreplicated)
+		}
 		sh.mu.seq++
 	}
 	return false

@@ -107,6 +107,8 @@ type Cluster interface {
 	AskFacts(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	// Owner returns the name of the key's owner, "" for none, and whether it is this node.
 	Owner(key bucket.Key) (name string, here bool)
+	// AskTurn is AwaitTurn of the node owner. It reports true without an answer too.
+	AskTurn(ctx context.Context, owner string, t *facts.Turn) (moved bool)
 }
 
 // Config configures a Limiter. Decider, Cluster and Hasher are required.
@@ -130,6 +132,8 @@ type Config struct {
 	InlineEntries int
 	// SetsFull reports whether checks of the domain may bring no new sets of limits; they are Overloaded. nil is never.
 	SetsFull func(domain string) bool
+	// MaxWait bounds ReserveRequest.Wait.
+	MaxWait time.Duration
 	// Log gets a line about checks that no rule matches. nil means none.
 	Log *slog.Logger
 	// Tracer records some calls. nil records none.

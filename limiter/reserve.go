@@ -25,6 +25,10 @@ type ReserveRequest struct {
 	Lease bool
 	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it. The rule's reservation does not apply.
 	Hold bool
+	// Slots: units of limits with algorithm concurrency are reserved, all others are spent at once. Without such a limit it is Check.
+	Slots bool
+	// Wait is how long to wait, in the line of those who wait for slots of the first check, for Config.MaxWait at most.
+	Wait time.Duration
 }
 
 // Reservation is units that are set aside for a caller until their deadline.
@@ -98,6 +102,8 @@ type reserving struct {
 	attempt uint64
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
+	// ticket is what the ID of the reservation says, but for its domains.
+	ticket ticket
 }
 
 // apart reports whether x is no reservation of the rule's.
@@ -106,6 +112,11 @@ func (x *reserving) apart() bool { return x.Lease || x.Hold }
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
+	case r.Slots && !l.takesSlots(b):
+		for i := range b.Checks {
+			b.Checks[i].Cost = r.Units
+		}
+		return Reservation{}, l.Check(ctx, b)
 	case len(b.Checks) < 1 || len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Lease && (len(b.Checks) != 1 || b.IdempotencyKey != ""):
@@ -122,6 +133,12 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units, or leave it out for units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms or more, or leave it out", r.TTL)})
+	case r.Wait < 0 || r.Wait > 0 && (r.Lease || r.Hold):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "wait", Message: fmt.Sprintf("%v; want 0 or more, and 0 with hold", r.Wait)})
+	case r.Wait > 0:
+		if err := l.awaitTurn(ctx, b, r); err != nil {
+			return Reservation{}, l.reject(err)
+		}
 	}
 	if r.Lease {
 		r.Least = 1
@@ -143,6 +160,11 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 			l.reserved.denied.Add(1)
 		}
 		return Reservation{}, nil
+	}
+	if r.Slots && len(b.places) > 1 {
+		spent := l.about(b, bucket.Settle)
+		spent.Requests = slices.DeleteFunc(spent.Requests, func(q check.Request) bool { return q.Limits.Slots() })
+		l.decideDetached(ctx, spent)
 	}
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
@@ -234,6 +256,9 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 	if b.reserving.Hold {
 		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: bucket.MostReservation, OnExpiry: rules.ExpiryRelease}
 	}
+	if b.reserving.Slots && !b.Results[i].Limits.Slots() { // what is not settled at once is charged at the deadline
+		return &rules.Reservation{MaxOpen: maxHolds, TTL: bucket.MostReservation, MaxTTL: bucket.MostReservation}
+	}
 	if b.reserving.Lease {
 		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
 		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
@@ -278,18 +303,24 @@ func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 	l.decideDetached(ctx, l.about(b, bucket.Cancel))
 }
 
-// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest.
+// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest, and Settle
+// spends so much of each.
 func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	out := new(check.Batch)
 	for j, i := range b.places {
 		q, got := b.queued.Requests[j], b.reserving.cells[j].Reserved.Units
-		if q.Verb, q.Cost = verb, 0; verb == bucket.Extend { // once, whichever attempts are under way
+		q.Verb, q.Cost, q.Reservation = verb, 0, &bucket.Reservation{ID: b.reserving.id}
+		switch verb {
+		case bucket.Extend: // once, whichever attempts are under way
 			q.Cost, q.Once = b.reserving.units-got, b.reserving.id
+		case bucket.Settle:
+			q.Cost = b.reserving.units
+		case bucket.Cancel:
+			q.Reservation.For = b.reserving.cells[j].For
 		}
 		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && q.Cost == 0 {
 			continue
 		}
-		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
 		out.Requests = append(out.Requests, q)
 	}
 	return out
@@ -306,25 +337,19 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 // askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
 func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
 	l.calls.Add(1)
-	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
-	cells := make([]bucket.Reservation, len(t.cells))
+	b := new(check.Batch)
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
-	for i, c := range t.cells {
-		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most}
-		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
-			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated, Reservation: &cells[i],
-		}}
-	}
+	t.add(b, verb, cost, once, ttl)
 	l.config.Decider.Decide(ctx, b)
 	known := 0
 	for i := range b.Answers {
 		if err := b.Answers[i].Err; err != nil {
 			return nil, l.reject(errorOf(err))
 		}
-		if !cells[i].Reserved.Unknown {
+		if !b.Requests[i].Reservation.Reserved.Unknown {
 			b.Requests[known], b.Answers[known] = b.Requests[i], b.Answers[i]
 			known++
 		}

@@ -4,9 +4,11 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 )
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
@@ -54,28 +56,46 @@ func (l *Limiter) newReservationID(b *Batch) uint64 {
 	return max(1, id^uint64(b.reserving.Units)*0x9e3779b97f4a7c15)
 }
 
-// idOf returns the ID of what b has reserved.
+// idOf returns the ID of what b has reserved, "" if all of it is spent.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	var cells [4]cell
-	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: cells[:0], domains: b.key[:0]}
+	t := &x.ticket
+	*t = ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: make([]cell, 0, len(b.places)), domains: b.key[:0]}
 	if r := b.Results[b.places[0]].Rule; r != nil {
 		t.rule = ruleName{r.Domain, r.Name}.hash()
 	}
 	last := 0
 	for j, i := range b.places {
-		if x.cells[j].Reserved.Units == 0 {
-			continue // in shadow mode
-		}
 		q, domain := &b.queued.Requests[j], b.Checks[i].Domain
+		if x.cells[j].Reserved.Units == 0 || x.Slots && !q.Limits.Slots() {
+			continue // in shadow mode, or spent
+		}
 		if len(t.cells) == 0 || domain != b.Checks[last].Domain {
 			t.domains = append(binary.AppendUvarint(t.domains, uint64(len(domain))), domain...)
 		}
 		last = i
 		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart()})
 	}
+	if len(t.cells) == 0 {
+		return ""
+	}
 	var sealed, text [256]byte
-	return string(ticketText.AppendEncode(text[:0], l.config.Hasher.seal(t.append(sealed[:0]))))
+	id := string(ticketText.AppendEncode(text[:0], l.config.Hasher.seal(t.append(sealed[:0]))))
+	t.domains = nil // the batch's
+	return id
+}
+
+// add adds requests of verb to b, about all counters of t.
+func (t *ticket) add(b *check.Batch, verb bucket.Verb, cost int64, once uint64, ttl time.Duration) {
+	cells := make([]bucket.Reservation, len(t.cells))
+	b.Requests = slices.Grow(b.Requests, len(cells))
+	for i, c := range t.cells {
+		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most}
+		b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
+			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated, Reservation: &cells[i],
+		}})
+	}
+	b.Answers = append(b.Answers, make([]check.Answer, len(cells))...)
 }
 
 func (t *ticket) append(b []byte) []byte {
