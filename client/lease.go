@@ -303,7 +303,7 @@ func (c *Client) askLease(l *line, want int64, life time.Duration) (next *lease.
 	d.Source, d.Verdict = limit.SourceLease, limit.VerdictAllowed
 	last := time.Duration(res.GetExpiresAfterNs())
 	next = &lease.Lease{
-		ID: res.GetReservation(), Units: res.GetUnits(), Until: sent + last - last/128, Life: last, // less, for clocks of two machines
+		ID: res.GetReservation(), Units: res.GetUnits(), Until: lease.Deadline(sent, last), Life: last,
 		Low: res.GetUnits() / 4, Wake: l.low, About: d,
 	}
 	next.Open()

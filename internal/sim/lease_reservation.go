@@ -15,6 +15,9 @@ type reservation struct {
 	ended           bool
 	// lost: the caller never settles it.
 	lost bool
+	// lease: it is a client's lease. again is one that was made by a copy of its request after it had ended.
+	lease bool
+	again *granted
 }
 
 // reservationUnits is the most units of a reservation.
@@ -151,7 +154,7 @@ func (w *leaseSimCluster) ask(r *reservation, verb bucket.Verb, units int64) (go
 	if h == nil {
 		return got, false
 	}
-	x := &bucket.Reservation{ID: r.id, Least: 1, MaxOpen: 1000, For: r.life, Release: r.release}
+	x := &bucket.Reservation{ID: r.id, Least: 1, MaxOpen: 1000, For: r.life, Release: r.release, Lease: r.lease}
 	_, _, v := h.table.Try(w.now+h.ahead, &bucket.Request{Limits: w.limits, Verb: verb, Cost: units, Reservation: x}, nil)
 	return x.Reserved, v == bucket.Decided
 }

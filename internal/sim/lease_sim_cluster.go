@@ -10,8 +10,8 @@ import (
 )
 
 // Leases of one key, without the ownership protocol: nodes lease from the owner over a network that delays, loses and
-// duplicates, while owners hand off and crash, and leaseholders crash and pause. Callers reserve units and settle them, again and
-// again, or never. Every spent unit is checked against an exact
+// duplicates, while owners hand off and crash, and leaseholders crash and pause. So do clients, with leases of package lease. Callers
+// reserve units and settle them, again and again, or never. Every spent unit is checked against an exact
 // account of the limit at that moment (I2), and every grant against a book (I4).
 
 // LeaseOptions select a run.
@@ -22,6 +22,10 @@ type LeaseOptions struct {
 	Unconfirmed, FromAnswer, Careless bool
 	// Unaudited: grants are not compared with the owner's ledger.
 	Unaudited bool
+	// ClientsOnly: nodes have no leases, and make no reservations.
+	ClientsOnly bool
+	// Sleep is time.Sleep in the bubble of the run, whose clock package lease reads.
+	Sleep func(time.Duration)
 }
 
 // LeaseResult is the result of a run.
@@ -36,6 +40,7 @@ type LeaseResult struct {
 	Granted, Returned       int64
 	Handoffs, Crashes, Late int
 	Reservations            int
+	ClientLeases            int
 }
 
 // leaseLimits are the limits to test, each with the longest lifetime of a lease.
@@ -62,6 +67,7 @@ type leaseSimCluster struct {
 	queue  queue
 	began  int64
 	now    int64
+	slept  int64 // the time up to which Sleep was called
 	ttl    time.Duration
 	limits *bucket.Limits
 	exact  exact
@@ -89,7 +95,7 @@ type leaseNode struct {
 	bursts bool
 	// rest is the mean time between two checks.
 	rest   time.Duration
-	leases []*lease
+	leases []*nodeLease
 	// needed: it has the only copy until there is an owner again.
 	needed bool
 	// asking is when the pending lease request was sent, or 0.
@@ -108,7 +114,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 	}
 	w.limits, w.exact = limits, newExact(kind.limit)
 	w.began = 1_700_000_000_000_000_000 + w.rng.Int64N(int64(time.Hour))
-	w.now = w.began
+	w.now, w.slept = w.began, w.began
 	if w.healthy {
 		w.ttl = kind.ttl
 	} else {
@@ -131,7 +137,15 @@ func RunLeases(o LeaseOptions) LeaseResult {
 		w.after(0, func() { w.demand(p) })
 	}
 	w.after(between(w.rng, 0, time.Second), w.fault)
-	for w.Violation == nil && w.now < w.began+int64(leaseTime) {
+	w.startClients()
+	w.run(w.began + int64(leaseTime))
+	w.closeBook()
+	return w.LeaseResult
+}
+
+// run lets everything happen until a time, or a violation.
+func (w *leaseSimCluster) run(until int64) {
+	for w.Violation == nil && w.now < until {
 		e, ok := w.queue.pop()
 		if !ok {
 			break
@@ -139,8 +153,6 @@ func RunLeases(o LeaseOptions) LeaseResult {
 		w.now = e.at
 		e.do()
 	}
-	w.closeBook()
-	return w.LeaseResult
 }
 
 func (w *leaseSimCluster) newTable() *bucket.Table {
@@ -159,6 +171,12 @@ func (w *leaseSimCluster) fail(invariant, format string, args ...any) {
 	if w.Violation == nil {
 		w.Violation = &Violation{invariant, general, time.Duration(w.now - w.began), fmt.Sprintf(format, args...)}
 	}
+}
+
+// sync brings the clock of the bubble to the time of the run.
+func (w *leaseSimCluster) sync() {
+	w.Sleep(time.Duration(w.now - w.slept))
+	w.slept = w.now
 }
 
 // send calls do when a message arrives; the network may lose or duplicate it.

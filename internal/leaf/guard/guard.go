@@ -60,4 +60,13 @@ const (
 	SentIsSaved
 	// Expiry: expired units are not charged.
 	Expiry
+
+	// The rules of leases of clients, see package lease.
+
+	// LeaseDeadline: nothing of a lease is spent at its deadline or later.
+	LeaseDeadline
+	// LeaseMargin: the deadline is earlier than the owner's, for clocks that are slow.
+	LeaseMargin
+	// LeaseEnd: nothing of a lease is spent after its client has settled it.
+	LeaseEnd
 )
