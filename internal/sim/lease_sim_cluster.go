@@ -67,13 +67,16 @@ type leaseSimCluster struct {
 	queue  queue
 	began  int64
 	now    int64
-	slept  int64 // the time up to which Sleep was called
+	slept  int64 // the time up to which Sleep was called, and eager if that is before each event
+	eager  bool
 	ttl    time.Duration
 	limits *bucket.Limits
 	exact  exact
 	nodes  []*leaseNode
 	// owner decides, nil during a change of owner. replica has everything that it has confirmed.
 	owner, replica *leaseNode
+	// next is the next owner in a handoff.
+	next *leaseNode
 	book           []*granted
 	lose, double   int // ‰
 	// lastReservation is the ID of the last reservation.
@@ -104,35 +107,9 @@ type leaseNode struct {
 
 // RunLeases runs the schedule of one seed.
 func RunLeases(o LeaseOptions) LeaseResult {
-	w := &leaseSimCluster{LeaseResult: LeaseResult{LeaseOptions: o}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
 	kind := leaseLimits[o.Seed%uint64(len(leaseLimits))]
-	w.Limit, w.ttl = kind.limit, between(w.rng, kind.ttl/10, kind.ttl)
-	w.healthy = o.Seed/uint64(len(leaseLimits))%2 == 1
-	limits, err := bucket.NewLimits(kind.limit)
-	if err != nil {
-		panic(fmt.Sprintf("sim: limits of a lease: %v", err)) // constants
-	}
-	w.limits, w.exact = limits, newExact(kind.limit)
-	w.began = 1_700_000_000_000_000_000 + w.rng.Int64N(int64(time.Hour))
-	w.now, w.slept = w.began, w.began
-	if w.healthy {
-		w.ttl = kind.ttl
-	} else {
-		w.lose, w.double = w.rng.IntN(60), w.rng.IntN(60)
-	}
-	for place := range 3 + w.rng.IntN(3) {
-		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
-		if !readsClock(kind.limit) {
-			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // its windows do not depend on the clock
-		}
-		if w.healthy {
-			p.bursts, p.rest = w.rng.IntN(2) == 0, between(w.rng, time.Millisecond, 4*time.Millisecond)
-		}
-		w.nodes = append(w.nodes, p)
-	}
-	w.owner, w.replica = w.nodes[0], w.nodes[1]
-	w.owner.table.Record(0, bucket.RecordAll, 0)
-	w.replica.replica()
+	w := newLeaseSimCluster(o, kind.limit, kind.ttl)
+	w.exact = newExact(kind.limit)
 	for _, p := range w.nodes {
 		w.after(0, func() { w.demand(p) })
 	}
@@ -143,6 +120,39 @@ func RunLeases(o LeaseOptions) LeaseResult {
 	return w.LeaseResult
 }
 
+// newLeaseSimCluster makes the nodes of a run, with leases of at most ttl.
+func newLeaseSimCluster(o LeaseOptions, limit bucket.Limit, ttl time.Duration) *leaseSimCluster {
+	w := &leaseSimCluster{LeaseResult: LeaseResult{LeaseOptions: o, Limit: limit}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
+	w.ttl = between(w.rng, ttl/10, ttl)
+	w.healthy = o.Seed/uint64(len(leaseLimits))%2 == 1
+	limits, err := bucket.NewLimits(limit)
+	if err != nil {
+		panic(fmt.Sprintf("sim: limits of a lease: %v", err)) // constants
+	}
+	w.limits = limits
+	w.began = 1_700_000_000_000_000_000 + w.rng.Int64N(int64(time.Hour))
+	w.now, w.slept = w.began, w.began
+	if w.healthy {
+		w.ttl = ttl
+	} else {
+		w.lose, w.double = w.rng.IntN(60), w.rng.IntN(60)
+	}
+	for place := range 3 + w.rng.IntN(3) {
+		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
+		if !readsClock(limit) {
+			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // its windows do not depend on the clock
+		}
+		if w.healthy {
+			p.bursts, p.rest = w.rng.IntN(2) == 0, between(w.rng, time.Millisecond, 4*time.Millisecond)
+		}
+		w.nodes = append(w.nodes, p)
+	}
+	w.owner, w.replica = w.nodes[0], w.nodes[1]
+	w.owner.table.Record(0, bucket.RecordAll, 0)
+	w.replica.replica()
+	return w
+}
+
 // run lets everything happen until a time, or a violation.
 func (w *leaseSimCluster) run(until int64) {
 	for w.Violation == nil && w.now < until {
@@ -150,7 +160,9 @@ func (w *leaseSimCluster) run(until int64) {
 		if !ok {
 			break
 		}
-		w.now = e.at
+		if w.now = e.at; w.eager {
+			w.sync()
+		}
 		e.do()
 	}
 }
