@@ -20,7 +20,7 @@ const (
 	// MaxTenant is the most bytes of the name of a tenant, MaxWeight the largest weight.
 	MaxTenant, MaxWeight = 128, 1_000_000
 
-	// gatherFor is how long a new line waits for others, if its first request comes from a line of another node.
+	// gatherFor is how long a line waits for others when the first request comes from a line of another node.
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
@@ -213,9 +213,6 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 	switch {
 	case k == nil:
 		k = &line{key: key, tenants: map[string]*tenant{}}
-		if w.waited {
-			k.gather = time.Now().Add(gatherFor)
-		}
 		q.byKey[key] = k
 		q.count.Add(1)
 	case k.size > 0 && !r.Wait, k.size >= MaxWaiting:
@@ -228,6 +225,9 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 		q.mu.Unlock()
 		done(b, a)
 		return w
+	}
+	if w.waited && k.gather.IsZero() {
+		k.gather = time.Now().Add(gatherFor)
 	}
 	w.waited = w.waited || k.size > 0
 	q.last++
