@@ -1,6 +1,10 @@
 package bucket
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/internal/leaf/guard"
+)
 
 // Reservation is units that are set aside for a caller until a deadline. Until they are settled they count in every limit of the
 // key: a window that begins meanwhile has them too, and the units that are charged count in the window of the settlement.
@@ -95,7 +99,7 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
-	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen():
+	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays):
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true

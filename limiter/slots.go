@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 const (
@@ -226,7 +227,7 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 		done(b, a)
 		return w
 	}
-	if w.waited && k.gather.IsZero() {
+	if w.waited && k.gather.IsZero() && guard.On(guard.Gather) {
 		k.gather = time.Now().Add(gatherFor)
 	}
 	w.waited = w.waited || k.size > 0
@@ -330,7 +331,7 @@ func (l *Limiter) serve(k *line) {
 		wait := time.Until(k.gather)
 		if wait <= 0 {
 			k.again = false
-			if wait = l.serveFirstLocked(k); wait == 0 || k.again {
+			if wait = l.serveFirstLocked(k); wait == 0 || k.again && guard.On(guard.WakeAgain) {
 				continue
 			}
 		}
@@ -374,7 +375,11 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		return 0
 	case allowed:
 		w.removeLocked(w.request.Units)
-		q.fence = max(q.fence+1, uint64(time.Now().UnixNano()))
+		if next := q.fence + 1; guard.On(guard.FenceRises) {
+			q.fence = max(next, uint64(time.Now().UnixNano()))
+		} else {
+			q.fence = uint64(time.Now().UnixNano())
+		}
 		a.Fence = q.fence
 	case w.request.Wait && a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded):
 		return retrySlot
@@ -451,7 +456,7 @@ func (l *Limiter) askSlots(ctx context.Context, slots []Slot, verb bucket.Verb) 
 	at := 0
 	for i, s := range slots {
 		for range s.cells {
-			done[i] = done[i] && b.Answers[at].Err == nil && !b.Requests[at].Reservation.Reserved.Unknown
+			done[i] = done[i] && b.Answers[at].Err == nil && (!b.Requests[at].Reservation.Reserved.Unknown || !guard.On(guard.Renewed))
 			at++
 		}
 	}

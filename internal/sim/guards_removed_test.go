@@ -74,6 +74,27 @@ func TestLeaseGuardsRemoved(t *testing.T) {
 	}
 }
 
+// TestSlotGuardsRemoved shows for each rule of slots in packages bucket and limiter what fails without it.
+func TestSlotGuardsRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		removed    guard.Guard
+		invariants []string
+	}{
+		{"held", guard.Held, []string{"slots"}},
+		{"ended stays", guard.EndedStays, []string{"slots"}},
+		{"renewed", guard.Renewed, []string{"slots"}},
+		{"fence", guard.FenceRises, []string{"fence"}},
+		{"gather", guard.Gather, []string{"order"}},
+		{"wake again", guard.WakeAgain, []string{"idle"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run := func(seed uint64) *Violation { return runSlots(t, slotOptions{seed: seed}).violation }
+			shows(t, removed(c.removed, run), run, c.invariants...)
+		})
+	}
+}
+
 // removed is run without the rules of g.
 func removed(g guard.Guard, run func(seed uint64) *Violation) func(seed uint64) *Violation {
 	return func(seed uint64) *Violation {

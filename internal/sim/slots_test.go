@@ -68,6 +68,7 @@ type slotSim struct {
 	since, idle int64 // since is when it became the owner
 	fence       uint64
 	key         bucket.Key
+	numbers     map[uint64]uint64
 	closed      bool
 	calls       []func() // to make without mu
 }
@@ -152,7 +153,7 @@ var slotRules = sync.OnceValue(func() (sets []*rules.Set) {
 func runSlots(t *testing.T, o slotOptions) (r slotResult) {
 	synctest.Test(t, func(t *testing.T) {
 		n := o.seed % 5
-		w := &slotSim{o: o, count: int64(n) + 1, rules: slotRules()[n], began: time.Now()}
+		w := &slotSim{o: o, numbers: map[uint64]uint64{}, count: int64(n) + 1, rules: slotRules()[n], began: time.Now()}
 		sleep := func(d time.Duration) {
 			w.lead()
 			time.Sleep(d)
@@ -200,6 +201,7 @@ func (w *slotSim) at(d time.Duration, do func()) {
 		calls := w.calls
 		w.calls = nil
 		w.mu.Unlock()
+		synctest.Wait()
 		for _, f := range calls {
 			f()
 			synctest.Wait()
@@ -249,9 +251,9 @@ func (w *slotSim) lead() {
 	for _, s := range w.places {
 		if s.live() {
 			s.limiter.Wake(nil)
+			synctest.Wait() // one after the other, so that a seed is one schedule
 		}
 	}
-	synctest.Wait()
 }
 
 // Decide implements check.Decider.
@@ -313,7 +315,7 @@ func (s *slotPlace) Decide(ctx context.Context, b *check.Batch) {
 			})
 		})
 		w.mu.Unlock()
-		retry := time.NewTimer(100 * time.Millisecond)
+		retry := time.NewTimer(90 * time.Millisecond)
 		select {
 		case <-answered:
 		case <-ctx.Done():
@@ -330,7 +332,7 @@ func (s *slotPlace) decide(b *check.Batch) (freed bool) {
 	w := s.w
 	for i := range b.Requests {
 		r := &b.Requests[i].Request
-		w.key = r.Key
+		w.key, r.Once, r.Reservation.ID = r.Key, w.number(r.Once), w.number(r.Reservation.ID)
 		d, _, v := s.p.table.Try(w.clock()+s.p.ahead, r, nil)
 		if v == bucket.Decided {
 			b.Answers[i] = check.Answer{Decision: d, Source: check.Owned, Owner: s.name()}
@@ -339,6 +341,15 @@ func (s *slotPlace) decide(b *check.Batch) (freed bool) {
 	}
 	w.confirm()
 	return freed
+}
+
+// number returns what stands for a random number of a Limiter, so that a seed is one schedule.
+func (w *slotSim) number(n uint64) uint64 {
+	if n != 0 && w.numbers[n] == 0 {
+		own := uint64(time.Now().UnixMilli())<<22 | w.rng.Uint64N(1<<22) // as it is there
+		w.numbers[n], w.numbers[own] = own, own
+	}
+	return w.numbers[n]
 }
 
 // demand makes c ask for a slot now and then.
@@ -814,5 +825,36 @@ func TestSlotSeeds(t *testing.T) {
 		all.granted, all.waited, all.moved, all.renewed, all.resumed, all.lost, all.killed, all.handoffs)
 	if all.granted < 20*n || all.waited < n || all.renewed < 20*n || all.resumed < n || all.lost < n/2 || all.killed < n || all.handoffs < n {
 		t.Error("not much has happened")
+	}
+}
+
+// TestSameSeedSameSlots: a seed is one schedule.
+func TestSameSeedSameSlots(t *testing.T) {
+	for s := range uint64(12) {
+		if a, b := runSlots(t, slotOptions{seed: s}), runSlots(t, slotOptions{seed: s}); a != b {
+			t.Fatalf("seed %d: %+v, then %+v", s, a, b)
+		}
+	}
+}
+
+// TestSlotGuards shows for each rule of clients with slots what fails without it. TestSlotGuardsRemoved does so for the rules of the product.
+func TestSlotGuards(t *testing.T) {
+	for name, c := range map[string]struct {
+		options   slotOptions
+		invariant string
+	}{
+		"time from the request":           {slotOptions{fromAnswer: true}, "slots"},
+		"margin":                          {slotOptions{noMargin: true}, "slots"},
+		"slots that the node had":         {slotOptions{renewsAll: true}, "slots"},
+		"slots that were not renewed":     {slotOptions{deaf: true}, "slots"},
+		"the time waited in another line": {slotOptions{forgets: true}, "order"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shows(t, func(seed uint64) *Violation {
+				c.options.seed = seed
+				return runSlots(t, c.options).violation
+			}, func(seed uint64) *Violation { return runSlots(t, slotOptions{seed: seed}).violation }, c.invariant)
+		})
 	}
 }
