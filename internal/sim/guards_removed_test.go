@@ -59,6 +59,7 @@ func TestLeaseGuardsRemoved(t *testing.T) {
 		{"held", guard.Held, false, "I2"},
 		{"lapse", guard.Lapse, false, "I2"},
 		{"settled once", guard.SettleOnce, false, "I4"},
+		{"ended stays", guard.EndedStays, false, "I4"},
 		{"held by clients", guard.Held, true, "I2"},
 		{"lapse of clients", guard.Lapse, true, "I2"},
 		{"deadline of clients", guard.LeaseDeadline, true, "I2"},
@@ -82,7 +83,6 @@ func TestSlotGuardsRemoved(t *testing.T) {
 		invariants []string
 	}{
 		{"held", guard.Held, []string{"slots"}},
-		{"ended stays", guard.EndedStays, []string{"slots"}},
 		{"renewed", guard.Renewed, []string{"slots"}},
 		{"fence", guard.FenceRises, []string{"fence"}},
 		{"gather", guard.Gather, []string{"order"}},

@@ -47,7 +47,8 @@ func (w *leaseSimCluster) reserve(p *leaseNode) {
 				answered = true
 				if units > 0 && !r.lost {
 					r.actual = w.rng.Int64N(units + 1)
-					w.after(between(w.rng, 0, 2*r.life), func() { w.settleReservation(p, r, 0) })
+					w.after(between(w.rng, 0, 2*r.life), func() { w.send(func() { w.extendAt(r) }) })
+					w.after(between(w.rng, 0, 3*r.life), func() { w.settleReservation(p, r, 0) })
 				}
 			})
 		})
@@ -146,6 +147,24 @@ func (w *leaseSimCluster) settleAt(r *reservation) bool {
 	r.settled, r.ended = true, true
 	w.confirm()
 	return true
+}
+
+// extendAt moves the deadline of r at the owner, if it has not ended.
+func (w *leaseSimCluster) extendAt(r *reservation) {
+	if r.ended && w.now < r.over {
+		return // the book has charged it, as in settleAt
+	}
+	got, ok := w.ask(r, bucket.Extend, 0)
+	switch {
+	case !ok || got.Unknown:
+	case r.ended:
+		w.fail("I4", "reservation %d of %d units has ended, and is extended: %+v", r.id, r.units, got)
+	default:
+		r.over = max(r.over, w.now+int64(r.life))
+		w.Extended++
+		w.confirm()
+		w.audit()
+	}
 }
 
 // ask asks the owner about r.

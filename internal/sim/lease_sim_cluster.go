@@ -40,7 +40,7 @@ type LeaseResult struct {
 	Granted, Returned       int64
 	Handoffs, Crashes, Late int
 	Reservations            int
-	ClientLeases            int
+	Extended, ClientLeases  int
 }
 
 // leaseLimits are the limits to test, each with the longest lifetime of a lease.
@@ -76,9 +76,9 @@ type leaseSimCluster struct {
 	// owner decides, nil during a change of owner. replica has everything that it has confirmed.
 	owner, replica *leaseNode
 	// next is the next owner in a handoff.
-	next *leaseNode
-	book           []*granted
-	lose, double   int // ‰
+	next         *leaseNode
+	book         []*granted
+	lose, double int // ‰
 	// lastReservation is the ID of the last reservation.
 	lastReservation uint64
 	// healthy: there is much demand and no loss or crash, so that almost all granted units are spent.

@@ -34,11 +34,12 @@ func TestLeaseSeeds(t *testing.T) {
 		total.Crashes += r.Crashes
 		total.Late += r.Late
 		total.Reservations += r.Reservations
+		total.Extended += r.Extended
 		total.ClientLeases += r.ClientLeases
 	}
-	t.Logf("%d admitted, %d of them from leases; %d reservations, %d leases of clients; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
-		total.Admitted, total.Leased, total.Reservations, total.ClientLeases, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
-	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds || total.Reservations < 100**seeds || total.ClientLeases < 20**seeds {
+	t.Logf("%d admitted, %d of them from leases; %d reservations, %d times extended, %d leases of clients; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
+		total.Admitted, total.Leased, total.Reservations, total.Extended, total.ClientLeases, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
+	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds || total.Reservations < 100**seeds || total.Extended < 10**seeds || total.ClientLeases < 20**seeds {
 		t.Error("not much has happened")
 	}
 }
