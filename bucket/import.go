@@ -229,8 +229,9 @@ func (c *counter) readGrant(r *reader) {
 	if g.first.spent = r.units(); b != nil {
 		g.first.aux = int64(binary.LittleEndian.Uint64(b))
 	}
-	attributes := r.upTo(birthsMask*(attributesMask+1)+attributesMask, "a grant has unknown attributes")
-	g.admissions, g.birth = uint32(attributes&attributesMask), uint16(attributes/(attributesMask+1))
+	attributes := r.upTo((attributesMask+1)<<(birthBits+CallerBits)-1, "a grant has unknown attributes")
+	g.admissions, g.birth = uint32(attributes&attributesMask), uint16(attributes/(attributesMask+1)&birthsMask)
+	g.setCaller(uint32(attributes / (attributesMask + 1) >> birthBits))
 	switch {
 	case r.why != "":
 	case g.use() > ForSlot || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):

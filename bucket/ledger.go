@@ -53,7 +53,7 @@ const (
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
-// units and first.aux the Hi of its counter's key. admissions has its attributes, and birth the attempt that has reserved it.
+// units and first.aux the Hi of its counter's key. admissions has its attributes, and birth the attempt that has reserved it. See also callerOf.
 const (
 	useBits    = 3
 	useMask    = 1<<useBits - 1
@@ -62,6 +62,8 @@ const (
 	// releases: at its deadline its units are free again, and do not count as spent.
 	releases       = 1 << (useBits + endingBits)
 	attributesMask = 2*releases - 1
+	// CallerBits of who has a grant are in the rest of its admissions and in its cuts.
+	CallerBits = cutBits + admissionBits - useBits - endingBits - 1
 )
 
 // attributes returns the admissions of a grant.
@@ -73,6 +75,16 @@ func attributes(u Use, e ending, release bool) uint32 {
 	return a
 }
 
+// callerOf returns who has c, which is a grant, and setCaller sets it.
+func (c *counter) callerOf() uint32 {
+	return c.cuts>>flagBits | c.admissions/(attributesMask+1)<<cutBits
+}
+
+func (c *counter) setCaller(h uint32) {
+	c.cuts = c.cuts&(1<<flagBits-1) | h<<flagBits&cutsMask
+	c.admissions = c.admissions&attributesMask | h>>cutBits*(attributesMask+1)
+}
+
 func (c *counter) use() Use { return Use(c.admissions & useMask) }
 
 func (c *counter) ending() ending { return ending(c.admissions >> useBits & endingMask) }
@@ -81,6 +93,10 @@ func (r *record) use() Use { return Use(r.meta >> (flagBits + cutBits) & useMask
 
 func (r *record) ending() ending {
 	return ending(r.meta >> (flagBits + cutBits + useBits) & endingMask)
+}
+
+func (r *record) callerOf() uint32 {
+	return uint32(r.meta>>flagBits&(1<<cutBits-1) | r.meta>>(flagBits+cutBits)&admissionsMask/(attributesMask+1)<<cutBits)
 }
 
 func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
@@ -371,7 +387,7 @@ func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
 	switch {
 	case !ok:
 		before := s.bytes
-		g.slot, g.cuts = s.add(key), flagGrant
+		g.slot, g.cuts = s.add(key), g.cuts&^(1<<flagBits-1)|flagGrant
 		sh.enter(g, 0)
 		s.save(g)
 		s.grants++
@@ -382,7 +398,7 @@ func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
 			sh.closeLocked(r)
 			listed = r.now <= g.now
 		}
-		g.slot, g.set, g.cuts = slot, r.set(), flagGrant
+		g.slot, g.set, g.cuts = slot, r.set(), g.cuts&^(1<<flagBits-1)|flagGrant
 		g.limits = sh.table.account(g.set).limits
 		s.save(g)
 		o = outcome{0, g, 0}
@@ -501,6 +517,7 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
 		birth: r.attempt(),
 	}
+	g.setCaller(r.callerOf())
 	o := sh.putGrantLocked(at, r.key, &g)
 	if sh.mu.journal.takes(false) {
 		sh.recordLocked(sh.clockLocked(at), r.key, o.counter)

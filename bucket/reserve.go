@@ -10,7 +10,8 @@ import (
 // key: a window that begins meanwhile has them too, and the units that are charged count in the window of the settlement.
 //
 //   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
-//     margins. It is repeatable: with the ID of an open reservation it answers what that has.
+//     margins. The upper CallerBits of Request.Once say who asks, as Held tells. It is repeatable: with the ID of an open reservation it
+//     answers what that has.
 //   - Spend charges Cost of the units, if so many are left.
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
@@ -292,6 +293,7 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 type Held struct {
 	ID      uint64
 	Use     Use
+	Caller  uint32 // 0 for nobody known
 	Units   int64
 	Expires time.Duration
 }
@@ -316,7 +318,7 @@ func (t *Table) Held(now int64, key Key, most int) (list []Held, all int, units 
 			break
 		}
 		g := s.at(slot)
-		list = append(list, Held{g.id(), g.use(), g.spent, time.Duration(subSat(g.now, at))})
+		list = append(list, Held{g.id(), g.use(), g.callerOf(), g.spent, time.Duration(subSat(g.now, at))})
 	}
 	return list, c.granted(), c.more.ledger.units()
 }

@@ -24,8 +24,9 @@ type LeaseOptions struct {
 	Unaudited bool
 	// ClientsOnly: nodes have no leases, and make no reservations.
 	ClientsOnly bool
-	// Sleep is time.Sleep in the bubble of the run, whose clock package lease reads.
-	Sleep func(time.Duration)
+	// sleep is time.Sleep in the bubble of the run, whose clock package lease reads. start starts clients.
+	sleep func(time.Duration)
+	start func(*leaseSimCluster)
 }
 
 // LeaseResult is the result of a run.
@@ -67,7 +68,7 @@ type leaseSimCluster struct {
 	queue  queue
 	began  int64
 	now    int64
-	slept  int64 // the time up to which Sleep was called, and eager if that is before each event
+	slept  int64 // the time up to which sleep was called, and eager if that is before each event
 	eager  bool
 	ttl    time.Duration
 	limits *bucket.Limits
@@ -114,7 +115,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 		w.after(0, func() { w.demand(p) })
 	}
 	w.after(between(w.rng, 0, time.Second), w.fault)
-	w.startClients()
+	w.start(w)
 	w.run(w.began + int64(leaseTime))
 	w.closeBook()
 	return w.LeaseResult
@@ -187,7 +188,7 @@ func (w *leaseSimCluster) fail(invariant, format string, args ...any) {
 
 // sync brings the clock of the bubble to the time of the run.
 func (w *leaseSimCluster) sync() {
-	w.Sleep(time.Duration(w.now - w.slept))
+	w.sleep(time.Duration(w.now - w.slept))
 	w.slept = w.now
 }
 

@@ -9,7 +9,7 @@ import (
 // runLeases runs the schedule of one seed in a bubble.
 func runLeases(t *testing.T, o LeaseOptions) (r LeaseResult) {
 	synctest.Test(t, func(*testing.T) {
-		o.Sleep = time.Sleep
+		o.sleep, o.start = time.Sleep, (*leaseSimCluster).startClients
 		r = RunLeases(o)
 	})
 	return r

@@ -25,9 +25,9 @@ import (
 type slotOptions struct {
 	seed uint64
 	// fromAnswer: a client counts a slot's time from the answer on. noMargin: it uses all of it. renewsAll: an answered heartbeat
-	// renews slots that the node did not have when it was sent. deaf: it does not heed the slots that were not renewed. forgets:
+	// renews slots that the node did not have when it was sent. unheeding: it does not heed the slots that were not renewed. forgets:
 	// it does not say how long it has waited elsewhere.
-	fromAnswer, noMargin, renewsAll, deaf, forgets bool
+	fromAnswer, noMargin, renewsAll, unheeding, forgets bool
 }
 
 // slotResult counts what has happened.
@@ -165,7 +165,7 @@ func runSlots(t *testing.T, o slotOptions) (r slotResult) {
 			time.Sleep(d)
 			synctest.Wait()
 		}
-		w.leaseSimCluster = newLeaseSimCluster(LeaseOptions{Seed: o.seed, Sleep: sleep}, bucket.Limit{Algorithm: bucket.Concurrency, Count: w.count}, 200*time.Millisecond)
+		w.leaseSimCluster = newLeaseSimCluster(LeaseOptions{Seed: o.seed, sleep: sleep}, bucket.Limit{Algorithm: bucket.Concurrency, Count: w.count}, 200*time.Millisecond)
 		w.eager = true
 		var err error
 		if w.hasher, err = limiter.NewHasher([]byte(strings.Repeat("s", limiter.MinSecret))); err != nil {
@@ -694,7 +694,7 @@ func (x *slotSession) renew() {
 		x.toClient(func() {
 			x.answered = max(x.answered, beat)
 			for _, h := range x.c.held {
-				if h.x == x && w.now < h.until && (h.from < beat || w.o.renewsAll) && (!slices.Contains(lost, h.number) || w.o.deaf) {
+				if h.x == x && w.now < h.until && (h.from < beat || w.o.renewsAll) && (!slices.Contains(lost, h.number) || w.o.unheeding) {
 					h.renew(x.sent[beat], limiter.SlotTTL)
 					w.renewed++
 				}
@@ -871,7 +871,7 @@ func TestSlotGuards(t *testing.T) {
 		"time from the request":           {slotOptions{fromAnswer: true}, "slots"},
 		"margin":                          {slotOptions{noMargin: true}, "slots"},
 		"slots that the node had":         {slotOptions{renewsAll: true}, "slots"},
-		"slots that were not renewed":     {slotOptions{deaf: true}, "slots"},
+		"slots that were not renewed":     {slotOptions{unheeding: true}, "slots"},
 		"the time waited in another line": {slotOptions{forgets: true}, "order"},
 	} {
 		t.Run(name, func(t *testing.T) {
