@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -444,27 +445,28 @@ func (l *Limiter) callerOf(name string) uint64 {
 // Held implements Service.
 func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error) {
 	x, err := l.Inspect(ctx, q)
-	if err != nil {
-		return nil, 0, 0, err
-	}
+	return x.Held, x.Grants, x.Granted, err
+}
+
+// holdings returns the grants of a report, by deadline.
+func (l *Limiter) holdings(held []facts.Holding) (list []Holding) {
 	names := map[uint32]string{}
-	if l.config.Callers != nil {
+	if l.config.Callers != nil && len(held) > 0 {
 		for _, name := range l.config.Callers() {
 			names[uint32(l.callerOf(name))] = name
 		}
 	}
 	now := time.Now()
-	for _, h := range x.Held {
-		one := Holding{ID: h.ID, Use: h.Use, Caller: names[h.Caller], Units: h.Units, ExpiresAfter: h.Expires}
+	for _, h := range held {
+		one := Holding{ID: h.ID, Use: h.Use, Caller: names[h.Caller], Units: h.Units, Since: sinceID(h.ID, now), ExpiresAfter: h.Expires}
 		if one.Caller == "" && h.Caller != 0 {
 			one.Caller = fmt.Sprintf("unknown caller %x", h.Caller)
 		}
-		one.Since = sinceID(h.ID, now)
 		if since := now.Sub(time.Unix(0, int64(h.ID^1<<63))); h.Use == bucket.ForLease.String() && since >= 0 && since < bucket.MostLease { // of a node
 			one.Since = since
 		}
 		list = append(list, one)
 	}
 	slices.SortFunc(list, func(a, b Holding) int { return cmp.Compare(a.ExpiresAfter, b.ExpiresAfter) })
-	return list, x.Grants, x.Granted, nil
+	return list
 }
