@@ -336,6 +336,30 @@ func (t *target) redis(ctx context.Context) error {
 			t.add(report.Told(fmt.Sprintf("%s, %s ÷ the echo, checks/s", report.Count(callers, "caller"), cell.Series[1+i].Name), cell.Ratio(1+i, 0, report.Checks), ""))
 		}
 	}
+	plain := cs[2].by(system.NoLeases, "")
+	plain.name = cs[2].name + " without leases"
+	return t.leases(ctx, []contestant{cs[2], plain, cs[3], cs[4]})
+}
+
+// leases compares checks of one key, which the first of cs decides from leases.
+func (t *target) leases(ctx context.Context, cs []contestant) error {
+	for i := range cs {
+		cs[i].keys = 1
+	}
+	work := shape(1, 1, 1)
+	work.Keys, work.Note = 1, "one hot key"
+	cell, err := t.compare(ctx, work, cs...)
+	if err != nil {
+		return err
+	}
+	for i, s := range cell.Series {
+		r := report.Told(fmt.Sprintf("one hot key, 1 caller, %s: checks/s", s.Name), s.Of(report.Checks), "")
+		if i > 0 {
+			times := cell.Ratio(0, i, report.Checks)
+			r.Note = fmt.Sprintf("with leases %.0f times as many (%.0f to %.0f)", times.Median, times.Low, times.High)
+		}
+		t.add(r)
+	}
 	return nil
 }
 

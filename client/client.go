@@ -287,7 +287,7 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 		calls.Put(x)
 		return err
 	}
-	if c.leased(x.key, q, d) || c.remembered(x.key, q, d) {
+	if c.leased(ctx, x.key, q, d) || c.remembered(x.key, q, d) {
 		calls.Put(x)
 		return nil
 	}
@@ -316,7 +316,7 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 	if d.Allowed {
 		c.warm(x, q, d)
 	} else {
-		c.leasedSoon(ctx, x.key, q, d)
+		c.leased(ctx, x.key, q, d) // the units may be in a lease that was given meanwhile
 	}
 	x.release()
 	return nil

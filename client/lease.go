@@ -9,11 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/leaf/lease"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 const (
@@ -59,22 +56,20 @@ type heat struct {
 // line is the leases of one counter. One goroutine asks for them.
 type line struct {
 	lease.Line
-	key   counterKey
-	check *sluicev1.Check
-	low   chan struct{} // told when a lease is nearly spent
+	key  counterKey
+	body []byte        // a sluice.v1.Check of it
+	low  chan struct{} // told when a lease is nearly spent
 	// asking is closed when the request for a lease that is under way has ended; nil for none.
 	asking atomic.Pointer[chan struct{}]
+	// back is a lease with units left that has ended, and is not given back yet; nil for none.
+	back *spentLease
 }
 
-// both returns the leases that l has.
-func (l *line) both() (list []*lease.Lease) {
-	current, next := l.Leases()
-	for _, x := range []*lease.Lease{current, next} {
-		if x != nil {
-			list = append(list, x)
-		}
-	}
-	return list
+// spentLease is a lease that is not spent any more.
+type spentLease struct {
+	id     string
+	actual int64         // units that were spent
+	until  time.Duration // its deadline
 }
 
 func leasable(q *Check) bool {
@@ -92,8 +87,8 @@ func spend(l *lease.Line, n int64, d *Decision) bool {
 	return true
 }
 
-// leased decides q, whose counter is key, from a lease.
-func (c *Client) leased(key counterKey, q *Check, d *Decision) bool {
+// leased decides q, whose counter is key, from a lease, which may be on its way here: that takes no longer than to ask for one check.
+func (c *Client) leased(ctx context.Context, key counterKey, q *Check, d *Decision) bool {
 	l := c.leases.line(key)
 	if l == nil || !leasable(q) {
 		return false
@@ -101,23 +96,20 @@ func (c *Client) leased(key counterKey, q *Check, d *Decision) bool {
 	if cell := q.Cell(); cell != nil {
 		cell.Line.Store(&l.Line)
 	}
-	return spend(&l.Line, q.Amount, d)
-}
-
-// leasedSoon decides q, which a node has denied, if the units are in a lease that is on its way here.
-func (c *Client) leasedSoon(ctx context.Context, key counterKey, q *Check, d *Decision) {
-	l := c.leases.line(key)
-	if l == nil || !leasable(q) {
-		return
+	if spend(&l.Line, q.Amount, d) {
+		return true
 	}
 	if asking := l.asking.Load(); asking != nil {
+		t := time.NewTimer(leastLife)
+		defer t.Stop()
 		select {
 		case <-*asking:
+		case <-t.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
-	spend(&l.Line, q.Amount, d)
+	return spend(&l.Line, q.Amount, d)
 }
 
 // line returns the line of a counter, or nil.
@@ -162,11 +154,7 @@ func (c *Client) warm(x *call, q *Check, d *Decision) {
 
 // openLine opens a line for the counter of x, of which units were spent within leaseWindow.
 func (c *Client) openLine(x *call, units int64) {
-	l := &line{key: x.key, check: new(sluicev1.Check), low: make(chan struct{}, 1)}
-	if err := proto.Unmarshal(x.body, l.check); err != nil {
-		return
-	}
-	l.check.Cost = nil
+	l := &line{key: x.key, body: slices.Clone(x.body), low: make(chan struct{}, 1)}
 	m := &c.leases.mu
 	m.Lock()
 	defer m.Unlock()
@@ -183,13 +171,14 @@ func (c *Client) keepLeased(l *line, units int64) {
 		c.leases.mu.Lock()
 		delete(c.leases.mu.lines, l.key)
 		c.leases.mu.Unlock()
-		for range 2 {
-			c.settle(l.Advance())
+		for range 3 {
+			c.giveBack(l)
+			l.advance(c)
 		}
 	}()
 	now := lease.Now()
 	var (
-		slow    time.Duration // how long a response, or this goroutine, took at most of late
+		trip    time.Duration // a round trip, smoothed so that a process that was stopped once counts little
 		life    = leastLife
 		want    = unitsIn(units, leaseWindow, life)
 		ended   int64 // units that were spent of former leases
@@ -204,16 +193,15 @@ func (c *Client) keepLeased(l *line, units int64) {
 		current, next := l.Leases()
 		renew, end := askNext, askNext // when to ask for the next one, and when to give back what is left, in time
 		if current != nil {
-			end = current.Until - current.Life/6
+			end = current.Until
 			if current.Left() > current.Low {
 				renew = max(renew, current.Until-current.Life/3)
 			}
 		}
 		switch {
 		case current != nil && (now >= end || next != nil && current.Left() == 0):
-			l.Advance()
-			ended += current.Spent()
-			c.leases.work.Go(func() { c.settle(current) })
+			c.giveBack(l)
+			ended += l.advance(c)
 		case next == nil && now >= renew:
 			spent := ended + current.Spent()
 			if now-since >= leaseWindow {
@@ -232,19 +220,25 @@ func (c *Client) keepLeased(l *line, units int64) {
 				return
 			}
 			now = lease.Now()
-			slow = max(slow*7/8, now-asked)
+			trip = smoothed(trip, now-asked)
 			if askNext = now + wait; x != nil {
 				got = now
 			}
 		default:
+			if l.back != nil && renew >= l.back.until {
+				c.giveBack(l)
+				break
+			}
 			wake := renew
 			if current != nil && (next != nil || end < renew) {
 				wake = end
 			}
 			c.pauseLine(l.low, wake-now)
-			slow = max(slow, lease.Now()-wake)
+			if late := lease.Now() - wake; late > trip { // as a response would be
+				trip = smoothed(trip, late)
+			}
 		}
-		life = min(max(leastLife, 4*slow), mostLife)
+		life = min(max(leastLife, 4*trip), mostLife)
 		now = lease.Now()
 	}
 }
@@ -260,71 +254,87 @@ func (c *Client) pauseLine(low <-chan struct{}, d time.Duration) {
 	}
 }
 
+// smoothed returns the average of round trips when one more took d: it rises quickly, and falls slowly.
+func smoothed(average, d time.Duration) time.Duration {
+	if d > average {
+		return average + (min(d, 2*average+leastLife)-average)/4
+	}
+	return average + (d-average)/16
+}
+
 // unitsIn returns how many units are spent in life, and a quarter more, if so many are spent in a time.
 func unitsIn(units int64, in, life time.Duration) int64 {
 	return 1 + int64(min(float64(units)*1.25*float64(life)/float64(in), 1<<40))
 }
 
-// requestLease is askLease for l, and tells those who wait for it.
+// requestLease asks for a lease for l, once, and gives back what l has not given back. Without a lease it returns when to ask again.
 func (c *Client) requestLease(l *line, want int64, life time.Duration) (x *lease.Lease, wait time.Duration, err error) {
 	asking := make(chan struct{})
 	l.asking.Store(&asking)
-	if x, wait, err = c.askLease(l, max(1, want), life); x != nil {
-		l.Add(x)
-	}
-	l.asking.Store(nil)
-	close(asking)
-	return x, wait, err
-}
-
-// askLease asks for a lease, once. Without one it returns when to ask again.
-func (c *Client) askLease(l *line, want int64, life time.Duration) (next *lease.Lease, wait time.Duration, err error) {
-	sent := lease.Now()
-	req := &sluicev1.ReserveRequest{Checks: []*sluicev1.Check{l.check}, Units: &want, TtlNs: int64(life), Lease: true}
-	var res *sluicev1.ReserveResponse
-	err = c.unary(c.ctx, l.key, false, func(ctx context.Context, n sluicev1.RateLimitServiceClient) (err error) {
-		res, err = n.Reserve(ctx, req)
-		return err
-	})
-	if err != nil {
-		return nil, life, err
-	}
-	decisions, err := readDecisions(res.GetDecisions())
-	if err != nil || len(decisions) != 1 {
-		return nil, life, err
-	}
-	d := &decisions[0]
-	if res.GetUnits() == 0 {
-		if d.Allowed {
-			return nil, life, limit.Invalid("descriptor", "nothing limits it")
+	defer func() {
+		if x != nil {
+			l.Add(x)
 		}
+		l.asking.Store(nil)
+		close(asking)
+	}()
+	sent := lease.Now()
+	got, err := c.exchangeLease(l, max(1, want), life)
+	switch d := &got.answer.Decision; {
+	case err != nil:
+		return nil, life, err
+	case got.lease == nil && d.Allowed:
+		return nil, life, limit.Invalid("descriptor", "nothing limits it")
+	case got.lease == nil:
 		return nil, min(max(d.RetryAfter, 5*time.Millisecond), 100*time.Millisecond), nil
+	default:
+		d.Source, d.Verdict = limit.SourceLease, limit.VerdictAllowed
+		last := time.Duration(got.lease.ExpiresAfterNs)
+		x = &lease.Lease{
+			ID: got.lease.Id, Units: got.lease.Units, Until: lease.Deadline(sent, last), Life: last,
+			Low: got.lease.Units / 4, Wake: l.low, About: d,
+		}
+		x.Open()
+		return x, 0, nil
 	}
-	d.Source, d.Verdict = limit.SourceLease, limit.VerdictAllowed
-	last := time.Duration(res.GetExpiresAfterNs())
-	next = &lease.Lease{
-		ID: res.GetReservation(), Units: res.GetUnits(), Until: lease.Deadline(sent, last), Life: last,
-		Low: res.GetUnits() / 4, Wake: l.low, About: d,
-	}
-	next.Open()
-	return next, 0, nil
 }
 
-// settle ends x, which may be nil, and gives back what is left of it.
-func (c *Client) settle(x *lease.Lease) {
+// exchangeLease asks for units, or for none, and gives back what l has not given back.
+func (c *Client) exchangeLease(l *line, units int64, life time.Duration) (*call, error) {
+	x := newCall()
+	x.body, x.key = l.body, l.key
+	r := &request{calls: []*call{x}, fields: leasing(units, life, l.back)}
+	l.back = nil // if the response is lost, its deadline ends it
+	s, known, err := c.find(c.ctx, x.key, nil)
+	if err == nil {
+		r.known = known
+		err = c.attempt(c.ctx, s, r)
+	}
+	if err == nil {
+		c.learn(x.key, s.node, known, &x.answer.Decision)
+	}
+	return x, err
+}
+
+// advance makes the next lease of l the current one, and returns how many units of the former one were spent.
+func (l *line) advance(c *Client) (spent int64) {
+	x := l.Advance()
 	if x == nil {
-		return
+		return 0
 	}
-	spent := x.End()
+	spent = x.End()
 	c.stats.allowed[limit.SourceLease].Add(uint64(spent - x.Seen.Load()))
-	if lease.Now() >= x.Until {
-		return // the node has charged it
+	if spent < x.Units {
+		l.back = &spentLease{x.ID, spent, x.Until}
 	}
-	// It may be repeated: a lease that has ended is not known any more.
-	_ = c.unary(c.ctx, counterKey{}, true, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
-		_, err := n.Settle(ctx, &sluicev1.SettleRequest{Reservation: x.ID, Actual: spent})
-		return err
-	})
+	return spent
+}
+
+// giveBack gives back what l has not given back.
+func (c *Client) giveBack(l *line) {
+	if l.back != nil {
+		_, _ = c.exchangeLease(l, 0, 0)
+	}
 }
 
 // endLeases gives back all leases, of a client that is being closed.

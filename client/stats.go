@@ -64,9 +64,7 @@ func (c *Client) Stats() Stats {
 		Frames: s.frames.Load(), StreamsLost: s.streamsLost.Load(), Nodes: len(c.fleet.Load().nodes),
 	}
 	for _, l := range c.leases.all() {
-		for _, x := range l.both() {
-			r.Allowed[limit.SourceLease] += uint64(max(0, x.Spent()-x.Seen.Load()))
-		}
+		r.Allowed[limit.SourceLease] += uint64(l.Unseen())
 	}
 	for i := range s.allowed {
 		if n := s.allowed[i].Load(); n > 0 {

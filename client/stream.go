@@ -35,6 +35,7 @@ type call struct {
 	key     counterKey
 	answer  answer
 	asked   time.Time // when its frame was sent, if it was
+	lease   *sluicev1.Lease
 	failure *sluicev1.Error
 	err     error
 	done    chan struct{}
@@ -60,7 +61,7 @@ func (c *call) complete(err error) {
 
 // release returns c to the pool. It must be answered.
 func (c *call) release() {
-	c.answer, c.asked, c.failure, c.err = answer{}, time.Time{}, nil, nil
+	c.answer, c.asked, c.lease, c.failure, c.err = answer{}, time.Time{}, nil, nil, nil
 	calls.Put(c)
 }
 
@@ -325,27 +326,28 @@ func (s *stream) receive() {
 
 // take reads one response.
 func (s *stream) take(b []byte) error {
-	id, decisions, failure, err := readResponse(b, s.decisions[:0])
+	r, err := readResponse(b, s.decisions[:0])
 	if err != nil {
 		return err
 	}
-	s.decisions = decisions
-	f := s.answered(id)
+	s.decisions = r.decisions
+	f := s.answered(r.id)
 	if f == nil {
-		return fmt.Errorf("%w: to frame %d, which was not asked or is answered", errMalformed, id)
+		return fmt.Errorf("%w: to frame %d, which was not asked or is answered", errMalformed, r.id)
 	}
 	defer f.release()
 	if len(f.calls) > 0 && !s.worked.Load() {
 		s.worked.Store(true)
 	}
-	if failure == nil && len(decisions) != len(f.calls) && !f.left {
-		err = fmt.Errorf("%w: %d decisions on %d checks", errMalformed, len(decisions), len(f.calls))
+	if r.failure == nil && len(r.decisions) != len(f.calls) && !f.left {
+		err = fmt.Errorf("%w: %d decisions on %d checks", errMalformed, len(r.decisions), len(f.calls))
 	}
 	for i, c := range f.calls {
-		if failure != nil {
-			c.failure = failure
+		c.lease = r.lease
+		if r.failure != nil {
+			c.failure = r.failure
 		} else if err == nil {
-			c.failure, err = readDecision(decisions[i], &c.answer, &s.names)
+			c.failure, err = readDecision(r.decisions[i], &c.answer, &s.names)
 			c.asked = f.sent
 		}
 		if err != nil {

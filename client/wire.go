@@ -24,10 +24,11 @@ import (
 const (
 	requestChecks, requestAll, requestID                            = 1, 2, 3
 	requestTimeout, requestRequires, requestIdempotencyKey          = 4, 6, 7
+	requestLease                                                    = 8
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
-	responseDecisions, responseID, responseError = 1, 2, 3
+	responseDecisions, responseID, responseError, responseLease = 1, 2, 3, 6
 )
 
 // appendCounter appends the fields of c that identify its counter: domain, descriptor and limits. Domains and keys must
@@ -95,6 +96,15 @@ func idempotent(key string) []byte {
 	return appendString(appendString(nil, requestRequires, "idempotency_key"), requestIdempotencyKey, key)
 }
 
+// leasing returns the fields of a request for a lease, which may give back another one.
+func leasing(units int64, life time.Duration, back *spentLease) []byte {
+	b := appendNumber(appendNumber(nil, 1, units), 2, int64(life))
+	if back != nil {
+		b = appendNumber(appendString(b, 3, back.id), 4, back.actual)
+	}
+	return protowire.AppendBytes(protowire.AppendTag(nil, requestLease, protowire.BytesType), b)
+}
+
 func appendNumber(b []byte, num protowire.Number, v int64) []byte {
 	if v == 0 {
 		return b
@@ -125,33 +135,48 @@ func sizeString(s string) int {
 
 var errMalformed = errors.New("malformed answer")
 
-// readResponse returns the id of a CheckResponse, its decisions, appended to into, and its error.
-func readResponse(b []byte, into [][]byte) (id uint64, decisions [][]byte, failure *sluicev1.Error, err error) {
+// response is a CheckResponse.
+type response struct {
+	id        uint64
+	decisions [][]byte
+	failure   *sluicev1.Error
+	lease     *sluicev1.Lease
+}
+
+// readResponse reads a CheckResponse, and appends its decisions to into.
+func readResponse(b []byte, into [][]byte) (r response, err error) {
+	r.decisions = into
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return 0, nil, nil, errMalformed
+			return response{}, errMalformed
 		}
 		b = b[n:]
 		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return 0, nil, nil, errMalformed
+			return response{}, errMalformed
 		}
+		var m proto.Message
 		switch {
 		case num == responseDecisions && typ == protowire.BytesType:
 			v, _ := protowire.ConsumeBytes(b)
-			into = append(into, v)
+			r.decisions = append(r.decisions, v)
 		case num == responseID && typ == protowire.VarintType:
-			id, _ = protowire.ConsumeVarint(b)
+			r.id, _ = protowire.ConsumeVarint(b)
 		case num == responseError && typ == protowire.BytesType:
-			v, _ := protowire.ConsumeBytes(b)
-			failure = new(sluicev1.Error)
-			if proto.Unmarshal(v, failure) != nil {
-				return 0, nil, nil, errMalformed
+			r.failure = new(sluicev1.Error)
+			m = r.failure
+		case num == responseLease && typ == protowire.BytesType:
+			r.lease = new(sluicev1.Lease)
+			m = r.lease
+		}
+		if m != nil {
+			if v, _ := protowire.ConsumeBytes(b); proto.Unmarshal(v, m) != nil {
+				return response{}, errMalformed
 			}
 		}
 		b = b[n:]
 	}
-	return id, into, failure, nil
+	return r, nil
 }
 
 func duration(v uint64) time.Duration { return time.Duration(int64(v)) }

@@ -132,16 +132,16 @@ func TestAnswerAsGenerated(t *testing.T) {
 		if r.flag() && p.Verdict != sluicev1.Verdict_VERDICT_DENIED_NEVER {
 			p.RetryAfterNs = new(r.number())
 		}
-		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
+		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}, Lease: &sluicev1.Lease{Units: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, decisions, failure, err := readResponse(b, nil)
-		if id != 7 || len(decisions) != 2 || failure != nil || err != nil {
-			t.Fatalf("%d, %d decisions, %v, %v", id, len(decisions), failure, err)
+		got, err := readResponse(b, nil)
+		if got.id != 7 || len(got.decisions) != 2 || got.failure != nil || got.lease.GetUnits() != 3 || err != nil {
+			t.Fatalf("%+v, %v", got, err)
 		}
 		var names names
-		for _, b := range decisions {
+		for _, b := range got.decisions {
 			var d answer
 			if fault, err := readDecision(b, &d, &names); fault != nil || err != nil {
 				t.Fatalf("%v, %v", fault, err)
@@ -170,15 +170,15 @@ func TestAnswerAsGenerated(t *testing.T) {
 
 // FuzzAnswer: no bytes of a node do worse than an error.
 func FuzzAnswer(f *testing.F) {
-	b, _ := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{{Rule: "r", Response: &sluicev1.DenialResponse{Status: 1}}}, Error: &sluicev1.Error{Message: "m"}})
+	b, _ := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{{Rule: "r", Response: &sluicev1.DenialResponse{Status: 1}}}, Error: &sluicev1.Error{Message: "m"}, Lease: &sluicev1.Lease{Id: "l"}})
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, decisions, _, err := readResponse(b, nil)
-		if err != nil && decisions != nil {
-			t.Errorf("%d decisions with %v", len(decisions), err)
+		r, err := readResponse(b, nil)
+		if err != nil && r.decisions != nil {
+			t.Errorf("%d decisions with %v", len(r.decisions), err)
 		}
 		var names names
-		for _, b := range decisions {
+		for _, b := range r.decisions {
 			var d answer
 			_, _ = readDecision(b, &d, &names)
 		}

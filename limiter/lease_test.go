@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// TestClientLease: a lease has an eighth of what is left, ends with its window, is settled once, and counts as spent at its deadline. It
-// is no reservation of the rule's.
+// TestClientLease: a lease has an eighth of what is left, ends before its window, is settled once, and counts as spent some time after its
+// deadline. It is no reservation of the rule's.
 func TestClientLease(t *testing.T) {
 	b, ctx := newBudgets(t), context.Background()
 	lease := func(units int64, descriptor string) Reservation {
@@ -33,9 +33,14 @@ func TestClientLease(t *testing.T) {
 	if _, err := b.Settle(ctx, x.ID, 5); codeOf(err) != NotFound {
 		t.Errorf("settled again: %v", err)
 	}
-	lease(3, "user=ann")
-	b.now += int64(100 * time.Millisecond)
-	b.wants("after the deadline", 92)
+	x = lease(3, "user=ann")
+	lease(4, "user=ann")
+	b.now += int64(150 * time.Millisecond)
+	if s, err := b.Settle(ctx, x.ID, 1); err != nil || s.Returned != 2 {
+		t.Errorf("given back after its deadline: %+v, %v", s, err)
+	}
+	b.now += int64(50 * time.Millisecond)
+	b.wants("not given back", 90)
 	if x := lease(9, "bare=1"); x.Units != 1 {
 		t.Errorf("%+v of 9", x)
 	}
@@ -43,7 +48,7 @@ func TestClientLease(t *testing.T) {
 		t.Errorf("leases count as reservations: %+v", s)
 	}
 	b.now += int64(time.Hour) - b.now%int64(time.Hour) - int64(50*time.Millisecond)
-	if x := lease(9, "user=bob"); x.Units != 9 || x.ExpiresAfter != 50*time.Millisecond {
+	if x := lease(9, "user=bob"); x.Units != 9 || x.ExpiresAfter != 25*time.Millisecond {
 		t.Errorf("50 ms before the end of the window: %+v", x)
 	}
 	if x := lease(9, "watched=1"); x.Units != 1 {

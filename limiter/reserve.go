@@ -206,7 +206,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 			q.Cost = min(q.Cost, bounds.Most(b.Results[i].Limits))
 		}
 		x.cells[j] = bucket.Reservation{
-			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl, x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
+			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl+x.grace(x.ttl), x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
 			Lease: x.Lease, Hold: x.Hold,
 		}
 		q.Reservation, q.Once = &x.cells[j], x.attempt
@@ -218,11 +218,20 @@ const (
 	// Limits whose leases last less than leastClientLease give none to clients, since asking for them would cost more than they save.
 	// maxClientLease is the longest one.
 	leastClientLease, maxClientLease = 10 * time.Millisecond, time.Second
+	maxGrace                         = 100 * time.Millisecond
 	// maxClientLeases is the number of open grants of a counter from which on clients get no lease.
 	maxClientLeases = 1000
 	// maxHolds is the same for holds.
 	maxHolds = 10_000
 )
+
+// grace is how long a client's lease that lasts d may be given back after its deadline.
+func (x *reserving) grace(d time.Duration) time.Duration {
+	if !x.Lease {
+		return 0
+	}
+	return min(d, maxGrace)
+}
 
 // reservable returns the bounds of reservations of check i.
 func (b *Batch) reservable(i int) *rules.Reservation {
@@ -257,8 +266,8 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 		case got.Units > 0 && (x.units == 0 || got.Units < x.units):
 			x.units = got.Units
 		}
-		if r.Allowed && x.ttl > got.Expires {
-			x.ttl = got.Expires
+		if r.Allowed {
+			x.ttl = min(x.ttl, got.Expires-x.grace(got.Expires/2))
 		}
 	}
 	smaller := l.about(b, bucket.Extend)

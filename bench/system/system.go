@@ -45,8 +45,9 @@ type way struct{ api, domain string }
 
 // The APIs of sluice that Target has beside the unary one.
 const (
-	Frames = "frames" // CheckStream: single checks of all callers in common frames of the Go client; the echo has it too
-	SDK    = "sdk"    // the Go client, which chooses the nodes, without a denial cache
+	Frames   = "frames"   // CheckStream: single checks of all callers in common frames of the Go client; the echo has it too
+	SDK      = "sdk"      // the Go client, which chooses the nodes, without a denial cache
+	NoLeases = "unleased" // as above, without leases
 )
 
 // Nodes is the number of nodes.
@@ -99,6 +100,8 @@ func (s *System) open(w way) (target, error) {
 		return &frames{streams, single}, err
 	case SDK:
 		c.ClientOptions = []sluice.Option{sluice.WithDenyCache(0)}
+	case NoLeases:
+		name, c.ClientOptions = SDK, []sluice.Option{sluice.WithDenyCache(0), sluice.WithoutLeases()}
 	case RedisRate, Rueidis:
 		return openRedis(name, c.Addrs[0], redisBurst)
 	case "gubernator":

@@ -251,7 +251,7 @@ func heldText(res *sluicev1.HeldResponse) string {
 		return "no open reservations or leases\n"
 	}
 	var table grid
-	fmt.Fprintln(&table, "ID\tUSE\tHOLDER\tUNITS\tSINCE\tEXPIRES IN")
+	fmt.Fprintln(&table, "ID\tUSE\tCALLER\tUNITS\tSINCE\tEXPIRES IN")
 	for _, h := range res.Holdings {
 		fmt.Fprintf(&table, "%s\t%s\t%s\t%d\t%s\t%s\n", printable(h.Id), printable(h.Use), cmp.Or(printable(h.Caller), "-"), h.Units, brief(time.Duration(h.SinceNs)), brief(time.Duration(h.ExpiresAfterNs)))
 	}

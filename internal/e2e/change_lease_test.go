@@ -24,8 +24,8 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// Leases of client processes: a referee books in memory that outlives them what each has admitted, while they come, go and are killed, and
-// while all nodes restart.
+// Leases of client processes: a referee books in memory that outlives them what each has admitted, while they come, go, are stopped and are
+// killed, and while all nodes restart.
 
 var leaseClients = flag.Int("lease-clients", 100, "how many client processes TestChangeClientLeases has at a time")
 
@@ -167,6 +167,7 @@ func TestChangeClientLeases(t *testing.T) {
 		}
 	}()
 	killed, ended := 0, 0
+	var stopped *os.Process
 	for rolling := true; rolling || left() != [leaseKeys]int64{}; {
 		for _, s := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 			i := (killed + ended) % len(callers)
@@ -179,6 +180,11 @@ func TestChangeClientLeases(t *testing.T) {
 			}
 			callers[i] = call()
 		}
+		if stopped != nil {
+			stopped.Signal(syscall.SIGCONT)
+		}
+		stopped = callers[(killed+ended+len(callers)/2)%len(callers)].Process // beyond the deadlines of its leases
+		stopped.Signal(syscall.SIGSTOP)
 		if !pause.For(ctx, 500*time.Millisecond) {
 			t.Fatalf("not within 2 minutes: the end of the limits; %v left", left())
 		}
@@ -188,6 +194,7 @@ func TestChangeClientLeases(t *testing.T) {
 		default:
 		}
 	}
+	stopped.Signal(syscall.SIGCONT)
 	for _, c := range callers {
 		c.Process.Signal(syscall.SIGTERM)
 	}
@@ -201,9 +208,13 @@ func TestChangeClientLeases(t *testing.T) {
 			t.Errorf("key %d: %d admitted, %d over the limit", k, n, n-limit)
 		}
 	}
+	returned := int64(0)
+	for _, n := range left() {
+		returned += n
+	}
 	utilised := float64(admitted) / float64(leaseKeys*limit)
-	t.Logf("%d processes, %d killed, %d ended: %d admitted of %d, %.4f; %d by leases of those that ended; %d errors", started, killed, ended, admitted,
-		leaseKeys*limit, utilised, atomic.LoadInt64(entry(book, leaseKeys)), atomic.LoadInt64(entry(book, leaseKeys+1)))
+	t.Logf("%d processes, %d killed and as many stopped, %d ended: %d admitted of %d, %.4f, %d given back at the end, so %d lost, %d for each kill; %d by leases of those that ended; %d errors",
+		started, killed, ended, admitted, leaseKeys*limit, utilised, returned, leaseKeys*limit-admitted-returned, (leaseKeys*limit-admitted-returned)/int64(killed), atomic.LoadInt64(entry(book, leaseKeys)), atomic.LoadInt64(entry(book, leaseKeys+1)))
 	if utilised < 0.98 || atomic.LoadInt64(entry(book, leaseKeys)) == 0 {
 		t.Errorf("%.4f of the limits were admitted", utilised)
 	}

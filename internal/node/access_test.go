@@ -155,6 +155,15 @@ func attempts() (list []attempt) {
 	add := func(name, verb string, do func(s *outsider, authorization []string) string) {
 		list = append(list, attempt{name, verb, do})
 	}
+	for name, ask := range map[string]func(s *outsider) *sluicev1.LeaseRequest{
+		"asked for":  func(*outsider) *sluicev1.LeaseRequest { return &sluicev1.LeaseRequest{Units: 1, TtlNs: 1e7} },
+		"given back": func(s *outsider) *sluicev1.LeaseRequest { return &sluicev1.LeaseRequest{Ended: s.reservation} },
+	} {
+		add("gRPC Check, a lease "+name, "check", func(s *outsider, a []string) string {
+			_, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", 0), Lease: ask(s)})
+			return s.byCode(err)
+		})
+	}
 	for number, verb := range []string{"check", "read", "charge", "refund"} {
 		wire := sluicev1.Verb(number)
 		add("gRPC Check", verb, func(s *outsider, a []string) string {

@@ -90,7 +90,7 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		q.batch.Release()
 		return nil, statusOf(rejected)
 	}
-	a, err := s.check(ctx, q)
+	a, err := s.check(ctx, q, &pass)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -110,8 +110,8 @@ func (s *Server) traceparent(ctx context.Context) string {
 	return transport.Traceparent(ctx)
 }
 
-// check decides one request, of a call or of a stream. The question is used up.
-func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
+// check decides one request, of a call or of a stream, as far as pass goes. The question is used up.
+func (s *Server) check(ctx context.Context, q *question, pass *access.Pass) (*answer, error) {
 	if q.fault != nil {
 		q.batch.Release()
 		return nil, q.fault
@@ -124,11 +124,18 @@ func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 		ctx, cancel = context.WithTimeout(ctx, q.timeout)
 		defer cancel()
 	}
-	if err := s.config.Limiter.Check(ctx, q.batch); err != nil {
+	a := &answer{batch: q.batch, id: q.id}
+	var err error
+	if q.lease == nil {
+		err = s.config.Limiter.Check(ctx, q.batch)
+	} else {
+		a.lease, err = s.lease(ctx, q, pass)
+	}
+	if err != nil {
 		q.batch.Release()
 		return nil, err
 	}
-	return &answer{batch: q.batch, id: q.id}, nil
+	return a, nil
 }
 
 // Nodes implements sluicev1.RateLimitServiceServer.

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/wire"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // question is a sluice.v1.CheckRequest, decoded straight into a batch. It accepts exactly the messages that the generated
@@ -23,6 +24,7 @@ type question struct {
 	// timeout is how long the decision may take, 0 for no bound.
 	timeout     time.Duration
 	traceparent string
+	lease       *sluicev1.LeaseRequest
 	// fault is set when the whole request is invalid.
 	fault *limiter.Error
 	text  wire.Text
@@ -36,6 +38,7 @@ func (q *question) WireSize() int { return q.size }
 const (
 	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
 	requestTimeout, requestTraceparent, requestRequires, requestKey = 4, 5, 6, 7
+	requestLease                                                    = 8
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
 
@@ -66,6 +69,13 @@ func (q *question) DecodeWire(data []byte) error {
 			q.batch.AllOrNothing = wire.Varint(value) != 0
 		case num == requestID && typ == protowire.VarintType:
 			q.id = wire.Varint(value)
+		case num == requestLease && typ == protowire.BytesType: // several are merged
+			if q.lease == nil {
+				q.lease = new(sluicev1.LeaseRequest)
+			}
+			if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(value, q.lease); err != nil {
+				return fmt.Errorf("lease: %w", err)
+			}
 		case num == requestTimeout && typ == protowire.VarintType:
 			q.timeout = time.Duration(wire.Varint(value))
 		case (num == requestTraceparent || num == requestRequires || num == requestKey) && typ == protowire.BytesType:

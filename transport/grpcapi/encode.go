@@ -19,11 +19,12 @@ type answer struct {
 	batch *limiter.Batch // nil when fault is set
 	id    uint64
 	fault *limiter.Error
+	lease limiter.Reservation // if it has units
 }
 
 // Field numbers of sluice.v1.
 const (
-	responseDecisions, responseID, responseError, responseAllowed, responseRetryAfter = 1, 2, 3, 4, 5
+	responseDecisions, responseID, responseError, responseAllowed, responseRetryAfter, responseLease = 1, 2, 3, 4, 5, 6
 
 	decisionAllowed, decisionVerdict, decisionSource, decisionOwner = 1, 2, 3, 4
 	decisionRule, decisionLimitName, decisionLimit                  = 5, 6, 7
@@ -65,6 +66,9 @@ func (a *answer) EncodeWire() mem.BufferSlice {
 	out = wire.AppendVarint(out, responseID, a.id)
 	if a.fault != nil {
 		out = appendMessage(out, responseError, callError(a.fault))
+	}
+	if l := &a.lease; l.Units > 0 {
+		out = appendMessage(out, responseLease, &sluicev1.Lease{Id: l.ID, Units: l.Units, ExpiresAfterNs: int64(l.ExpiresAfter)})
 	}
 	*buf = out
 	return mem.BufferSlice{mem.NewBuffer(buf, pool)}

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -61,7 +62,7 @@ func readReserve(req *sluicev1.ReserveRequest, b *limiter.Batch) (limiter.Reserv
 	if req.GetTimeoutNs() < 0 {
 		return r, errTimeout
 	}
-	b.IdempotencyKey, r.Lease = req.GetIdempotencyKey(), req.GetLease()
+	b.IdempotencyKey = req.GetIdempotencyKey()
 	for i, p := range req.GetChecks()[:min(len(req.GetChecks()), limiter.MaxBudgets+1)] {
 		field := ""
 		switch {
@@ -95,6 +96,28 @@ func decisionToProto(r *limiter.Result, i int, room *int) *sluicev1.Decision {
 	d := new(sluicev1.Decision)
 	_ = proto.Unmarshal(appendDecision(nil, r, i, room), d) // it is what a client reads
 	return d
+}
+
+// lease gives units of the only check of q, after it has taken back those of an earlier lease.
+func (s *Server) lease(ctx context.Context, q *question, pass *access.Pass) (limiter.Reservation, error) {
+	r := q.lease
+	if id := r.GetEnded(); id != "" {
+		if err := pass.MayUse(s.config.Limiter.ReservationDomains, id); err != nil {
+			return limiter.Reservation{}, err
+		}
+		if _, err := s.config.Limiter.Settle(ctx, id, r.GetActual()); err != nil {
+			if e, ok := errors.AsType[*limiter.Error](err); !ok || e.Code != limiter.NotFound {
+				return limiter.Reservation{}, err
+			}
+		}
+	}
+	if r.GetUnits() == 0 {
+		for i := range q.batch.Checks {
+			q.batch.Checks[i].Verb = bucket.Read
+		}
+		return limiter.Reservation{}, s.config.Limiter.Check(ctx, q.batch)
+	}
+	return s.config.Limiter.Reserve(ctx, q.batch, limiter.ReserveRequest{Units: r.GetUnits(), TTL: time.Duration(r.GetTtlNs()), Lease: true})
 }
 
 // use admits a call about a reservation.

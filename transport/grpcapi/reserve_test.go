@@ -100,6 +100,40 @@ func TestInvalidReserve(t *testing.T) {
 	}
 }
 
+func TestLease(t *testing.T) {
+	f := &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}
+	d := open(t, Config{Limiter: f})
+	call := func(units int64, ended string, actual int64, checks ...*sluicev1.Check) (*sluicev1.CheckResponse, error) {
+		return d.client.Check(t.Context(), &sluicev1.CheckRequest{
+			Checks: checks, Lease: &sluicev1.LeaseRequest{Units: units, TtlNs: int64(50 * time.Millisecond), Ended: ended, Actual: actual},
+		})
+	}
+	for _, ended := range []string{"", apitest.ID} {
+		res, err := call(2, ended, 3, user("after"+ended))
+		want := limiter.ReserveRequest{Units: 2, TTL: 50 * time.Millisecond, Lease: true}
+		if err != nil || res.GetLease().GetId() != apitest.ID || res.GetLease().GetUnits() != 2 || res.Lease.ExpiresAfterNs <= 0 || len(res.Decisions) != 1 || f.Reserved != want {
+			t.Errorf("after %q: %v, %v, %+v", ended, res, err, f.Reserved)
+		}
+	}
+	if res, err := call(0, apitest.ID, 3, user("bob")); err != nil || res.Lease != nil || res.Decisions[0].GetRemaining() != 3 {
+		t.Errorf("given back alone: %v, %v", res, err)
+	}
+	d = open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t))})
+	for _, c := range []struct {
+		field string
+		err   func() error
+	}{
+		{"lease", func() error { _, err := call(1, "", 0, users(2)...); return err }},
+		{"checks", func() error { _, err := call(1, "", 0); return err }},
+		{"units", func() error { _, err := call(-1, "", 0, user("ann")); return err }},
+		{"reservation", func() error { _, err := call(1, "é", 0, user("ann")); return err }},
+	} {
+		if code, field := fieldOf(c.err()); code != codes.InvalidArgument || field != c.field {
+			t.Errorf("%v, field %q", c.err(), field)
+		}
+	}
+}
+
 func TestReservation(t *testing.T) {
 	f := &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}
 	d, ctx, id := open(t, Config{Limiter: f}), t.Context(), apitest.ID
@@ -123,7 +157,7 @@ func TestReservation(t *testing.T) {
 	}
 	held, err := d.client.Held(ctx, &sluicev1.HeldRequest{Domain: "shop", Descriptor_: user("ann").Descriptor_})
 	if err != nil || held.Count != 2 || held.Units != 12 || len(held.Holdings) != 1 ||
-		!proto.Equal(held.Holdings[0], &sluicev1.Holding{Id: "1f", Use: "reservation", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}) {
+		!proto.Equal(held.Holdings[0], &sluicev1.Holding{Id: "1f", Use: "reservation", Caller: "billing", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}) {
 		t.Errorf("%v %v", held, err)
 	}
 	for _, c := range []struct {

@@ -137,7 +137,7 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 	var a *answer
 	var err error
 	if p.server.config.Admit() {
-		a, err = p.server.check(p.stream.Context(), q)
+		a, err = p.server.check(p.stream.Context(), q, pass)
 	} else {
 		q.batch.Release()
 		err = limiter.ErrBusy

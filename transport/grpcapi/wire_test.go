@@ -35,6 +35,7 @@ func FuzzDecode(f *testing.F) {
 			}, {Unlimited: true}}},
 		},
 		AllOrNothing: true, Id: math.MaxUint64, TimeoutNs: 1e9, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Requires: []string{"reservations"}, IdempotencyKey: strings.Repeat("k", 200),
+		Lease: &sluicev1.LeaseRequest{Units: 3, TtlNs: 1e7, Ended: "é", Actual: -1},
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -81,6 +82,9 @@ func FuzzDecode(f *testing.F) {
 		}
 		if q.timeout != time.Duration(m.GetTimeoutNs()) || q.traceparent != m.GetTraceparent()[:min(len(m.GetTraceparent()), maxTraceparent+1)] {
 			t.Fatalf("timeout %v, traceparent %q; want %v, %q", q.timeout, q.traceparent, m.GetTimeoutNs(), m.GetTraceparent())
+		}
+		if !proto.Equal(q.lease, m.GetLease()) {
+			t.Fatalf("lease %v, want %v", q.lease, m.GetLease())
 		}
 		if (q.fault == nil) != (limiter.CountError(len(m.GetChecks())) == nil &&
 			!slices.ContainsFunc(m.GetRequires(), func(f string) bool { return !slices.Contains(limiter.Features, f) }) && m.GetTimeoutNs() >= 0) {

@@ -103,6 +103,18 @@ type Line struct{ current, next atomic.Pointer[Lease] }
 // Leases returns the leases, nil for none.
 func (l *Line) Leases() (current, next *Lease) { return l.current.Load(), l.next.Load() }
 
+// Unseen returns how many units of the leases were spent, and not by TakeSeen.
+func (l *Line) Unseen() (n int64) {
+	for _, at := range []*atomic.Pointer[Lease]{&l.current, &l.next} {
+		if x := at.Load(); x != nil {
+			if left := x.left.Load(); left >= 0 { // it has not ended
+				n += max(0, x.Units-left-x.Seen.Load())
+			}
+		}
+	}
+	return n
+}
+
 // Add makes x the next lease, or the current one if there is none.
 func (l *Line) Add(x *Lease) {
 	if l.current.Load() == nil {

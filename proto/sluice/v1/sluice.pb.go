@@ -969,8 +969,11 @@ type CheckRequest struct {
 	// same key, each of them is made once within 10 minutes, whichever nodes are asked; later ones are answered with the limits as
 	// they are then. Other verbs are invalid beside it. A node without the feature idempotency_key ignores it: see requires.
 	IdempotencyKey string `protobuf:"bytes,7,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Asks for units of the only check, whose cost and verb do not count, instead of its decision. A node without the feature leases
+	// ignores it.
+	Lease         *LeaseRequest `protobuf:"bytes,8,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckRequest) Reset() {
@@ -1052,6 +1055,152 @@ func (x *CheckRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *CheckRequest) GetLease() *LeaseRequest {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+// LeaseRequest asks for units that the caller may spend by itself until a deadline, which is no later than 1 s from now or than the
+// end of a window. What it has not given back soon after counts as spent. The rule's reservation does not apply. At most an eighth
+// of what is left is given.
+type LeaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many are wanted; 0 for none, to give back a lease alone.
+	Units int64 `protobuf:"varint,1,opt,name=units,proto3" json:"units,omitempty"`
+	// Time until the deadline in nanoseconds, 1 ms or more.
+	TtlNs int64 `protobuf:"varint,2,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	// An earlier lease that the caller does not spend any more; empty for none. One that is not known any more is ignored.
+	Ended string `protobuf:"bytes,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	// How many of its units were spent.
+	Actual        int64 `protobuf:"varint,4,opt,name=actual,proto3" json:"actual,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseRequest) Reset() {
+	*x = LeaseRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseRequest) ProtoMessage() {}
+
+func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
+func (*LeaseRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LeaseRequest) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *LeaseRequest) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+func (x *LeaseRequest) GetEnded() string {
+	if x != nil {
+		return x.Ended
+	}
+	return ""
+}
+
+func (x *LeaseRequest) GetActual() int64 {
+	if x != nil {
+		return x.Actual
+	}
+	return 0
+}
+
+// Lease is units that the caller of a LeaseRequest may spend.
+type Lease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names it at all nodes: at most 1 KiB of visible ASCII.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// 1 or more.
+	Units int64 `protobuf:"varint,2,opt,name=units,proto3" json:"units,omitempty"`
+	// Time until the deadline in nanoseconds.
+	ExpiresAfterNs int64 `protobuf:"varint,3,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Lease) Reset() {
+	*x = Lease{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease) ProtoMessage() {}
+
+func (x *Lease) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
+func (*Lease) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Lease) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Lease) GetUnits() int64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *Lease) GetExpiresAfterNs() int64 {
+	if x != nil {
+		return x.ExpiresAfterNs
+	}
+	return 0
+}
+
 // CheckResponse has the decisions of a CheckRequest.
 type CheckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1064,14 +1213,16 @@ type CheckResponse struct {
 	// Every check was allowed.
 	Allowed bool `protobuf:"varint,4,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// Time until all checks would be admitted, in nanoseconds: set when one was denied, unless that is never or not known.
-	RetryAfterNs  *int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
+	RetryAfterNs *int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3,oneof" json:"retry_after_ns,omitempty"`
+	// Unset if no units are left, or none were wanted.
+	Lease         *Lease `protobuf:"bytes,6,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[4]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1234,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[4]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1247,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{4}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CheckResponse) GetDecisions() []*Decision {
@@ -1132,6 +1283,13 @@ func (x *CheckResponse) GetRetryAfterNs() int64 {
 		return *x.RetryAfterNs
 	}
 	return 0
+}
+
+func (x *CheckResponse) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
 }
 
 // Decision answers one Check. Its limit is, when denied, the one that takes longest to admit the cost; when allowed, the one
@@ -1187,7 +1345,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[5]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1357,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[5]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1370,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{5}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Decision) GetAllowed() bool {
@@ -1370,7 +1528,7 @@ type DenialResponse struct {
 
 func (x *DenialResponse) Reset() {
 	*x = DenialResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1540,7 @@ func (x *DenialResponse) String() string {
 func (*DenialResponse) ProtoMessage() {}
 
 func (x *DenialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1553,7 @@ func (x *DenialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenialResponse.ProtoReflect.Descriptor instead.
 func (*DenialResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DenialResponse) GetStatus() int32 {
@@ -1432,7 +1590,7 @@ type DenialHeader struct {
 
 func (x *DenialHeader) Reset() {
 	*x = DenialHeader{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1602,7 @@ func (x *DenialHeader) String() string {
 func (*DenialHeader) ProtoMessage() {}
 
 func (x *DenialHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1615,7 @@ func (x *DenialHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenialHeader.ProtoReflect.Descriptor instead.
 func (*DenialHeader) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DenialHeader) GetName() string {
@@ -1489,7 +1647,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1659,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1672,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{8}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Error) GetCode() ErrorCode {
@@ -1555,7 +1713,7 @@ type ReportLoadRequest struct {
 
 func (x *ReportLoadRequest) Reset() {
 	*x = ReportLoadRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1725,7 @@ func (x *ReportLoadRequest) String() string {
 func (*ReportLoadRequest) ProtoMessage() {}
 
 func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1738,7 @@ func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadRequest.ProtoReflect.Descriptor instead.
 func (*ReportLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReportLoadRequest) GetDomain() string {
@@ -1624,7 +1782,7 @@ type ReportLoadResponse struct {
 
 func (x *ReportLoadResponse) Reset() {
 	*x = ReportLoadResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1794,7 @@ func (x *ReportLoadResponse) String() string {
 func (*ReportLoadResponse) ProtoMessage() {}
 
 func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1807,7 @@ func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadResponse.ProtoReflect.Descriptor instead.
 func (*ReportLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReportLoadResponse) GetLoad() float64 {
@@ -1675,7 +1833,7 @@ type NodesRequest struct {
 
 func (x *NodesRequest) Reset() {
 	*x = NodesRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1845,7 @@ func (x *NodesRequest) String() string {
 func (*NodesRequest) ProtoMessage() {}
 
 func (x *NodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1858,7 @@ func (x *NodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesRequest.ProtoReflect.Descriptor instead.
 func (*NodesRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
 }
 
 // NodesResponse lists the nodes that decide checks.
@@ -1721,7 +1879,7 @@ type NodesResponse struct {
 
 func (x *NodesResponse) Reset() {
 	*x = NodesResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1891,7 @@ func (x *NodesResponse) String() string {
 func (*NodesResponse) ProtoMessage() {}
 
 func (x *NodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1904,7 @@ func (x *NodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesResponse.ProtoReflect.Descriptor instead.
 func (*NodesResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodesResponse) GetSelf() string {
@@ -1794,7 +1952,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1964,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1977,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Node) GetName() string {
@@ -1866,22 +2024,17 @@ type ReserveRequest struct {
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// As in CheckRequest.
 	TimeoutNs int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
-	// The units are for many checks that the caller decides by itself until the deadline, and what it has not settled by then counts
-	// as spent. Of one check only; its rule's reservation does not apply. At most an eighth of what is left is given, and the
-	// deadline is no later than 1 s from now or than the end of a window. Nothing is remembered of it once it has ended. A node without
-	// the feature leases ignores it.
-	Lease bool `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The whole limit is reserved, whatever is left of it: nothing is admitted until ttl_ns, which is required, has passed, 24 hours at most, or
 	// until it is settled with 0. Of one check only, without units; its rule's reservation does not apply. A node without the
 	// feature leases ignores it.
-	Hold          bool `protobuf:"varint,8,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold          bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2046,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2059,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReserveRequest) GetChecks() []*Check {
@@ -1951,13 +2104,6 @@ func (x *ReserveRequest) GetTimeoutNs() int64 {
 	return 0
 }
 
-func (x *ReserveRequest) GetLease() bool {
-	if x != nil {
-		return x.Lease
-	}
-	return false
-}
-
 func (x *ReserveRequest) GetHold() bool {
 	if x != nil {
 		return x.Hold
@@ -1986,7 +2132,7 @@ type ReserveResponse struct {
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2144,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2157,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReserveResponse) GetDecisions() []*Decision {
@@ -2069,7 +2215,7 @@ type SpendRequest struct {
 
 func (x *SpendRequest) Reset() {
 	*x = SpendRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2227,7 @@ func (x *SpendRequest) String() string {
 func (*SpendRequest) ProtoMessage() {}
 
 func (x *SpendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2240,7 @@ func (x *SpendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpendRequest.ProtoReflect.Descriptor instead.
 func (*SpendRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SpendRequest) GetReservation() string {
@@ -2124,7 +2270,7 @@ type SpendResponse struct {
 
 func (x *SpendResponse) Reset() {
 	*x = SpendResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2282,7 @@ func (x *SpendResponse) String() string {
 func (*SpendResponse) ProtoMessage() {}
 
 func (x *SpendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2295,7 @@ func (x *SpendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpendResponse.ProtoReflect.Descriptor instead.
 func (*SpendResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SpendResponse) GetAllowed() bool {
@@ -2182,7 +2328,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2340,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2353,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExtendRequest) GetReservation() string {
@@ -2248,7 +2394,7 @@ type ExtendResponse struct {
 
 func (x *ExtendResponse) Reset() {
 	*x = ExtendResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2406,7 @@ func (x *ExtendResponse) String() string {
 func (*ExtendResponse) ProtoMessage() {}
 
 func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2419,7 @@ func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
 func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExtendResponse) GetAllowed() bool {
@@ -2317,7 +2463,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2475,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2488,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SettleRequest) GetReservation() string {
@@ -2376,7 +2522,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2534,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2547,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SettleResponse) GetCharged() int64 {
@@ -2445,7 +2591,7 @@ type HeldRequest struct {
 
 func (x *HeldRequest) Reset() {
 	*x = HeldRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2603,7 @@ func (x *HeldRequest) String() string {
 func (*HeldRequest) ProtoMessage() {}
 
 func (x *HeldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2616,7 @@ func (x *HeldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldRequest.ProtoReflect.Descriptor instead.
 func (*HeldRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HeldRequest) GetDomain() string {
@@ -2502,7 +2648,7 @@ type HeldResponse struct {
 
 func (x *HeldResponse) Reset() {
 	*x = HeldResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2660,7 @@ func (x *HeldResponse) String() string {
 func (*HeldResponse) ProtoMessage() {}
 
 func (x *HeldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2673,7 @@ func (x *HeldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldResponse.ProtoReflect.Descriptor instead.
 func (*HeldResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HeldResponse) GetHoldings() []*Holding {
@@ -2572,7 +2718,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2730,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2743,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Holding) GetId() string {
@@ -2659,7 +2805,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2817,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2830,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SessionRequest) GetAcquire() []*SlotRequest {
@@ -2738,7 +2884,7 @@ type SlotRequest struct {
 
 func (x *SlotRequest) Reset() {
 	*x = SlotRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2896,7 @@ func (x *SlotRequest) String() string {
 func (*SlotRequest) ProtoMessage() {}
 
 func (x *SlotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2909,7 @@ func (x *SlotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotRequest.ProtoReflect.Descriptor instead.
 func (*SlotRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SlotRequest) GetNumber() uint64 {
@@ -2828,7 +2974,7 @@ type HeldSlot struct {
 
 func (x *HeldSlot) Reset() {
 	*x = HeldSlot{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2986,7 @@ func (x *HeldSlot) String() string {
 func (*HeldSlot) ProtoMessage() {}
 
 func (x *HeldSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +2999,7 @@ func (x *HeldSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldSlot.ProtoReflect.Descriptor instead.
 func (*HeldSlot) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HeldSlot) GetNumber() uint64 {
@@ -2887,7 +3033,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +3045,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3058,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SessionResponse) GetSlots() []*SlotResponse {
@@ -2972,7 +3118,7 @@ type SlotResponse struct {
 
 func (x *SlotResponse) Reset() {
 	*x = SlotResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2984,7 +3130,7 @@ func (x *SlotResponse) String() string {
 func (*SlotResponse) ProtoMessage() {}
 
 func (x *SlotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2997,7 +3143,7 @@ func (x *SlotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotResponse.ProtoReflect.Descriptor instead.
 func (*SlotResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{29}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SlotResponse) GetNumber() uint64 {
@@ -3107,7 +3253,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vlog_entries\x18\x0f \x01(\x05R\n" +
 	"logEntries\x12 \n" +
 	"\fblock_for_ns\x18\x10 \x01(\x03R\n" +
-	"blockForNs\"\xfa\x01\n" +
+	"blockForNs\"\xa9\x02\n" +
 	"\fCheckRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x0e\n" +
@@ -3116,13 +3262,24 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"timeout_ns\x18\x04 \x01(\x03R\ttimeoutNs\x12 \n" +
 	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\x12\x1a\n" +
 	"\brequires\x18\x06 \x03(\tR\brequires\x12'\n" +
-	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKeyJ\x04\b\b\x10\r\"\xd2\x01\n" +
+	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKey\x12-\n" +
+	"\x05lease\x18\b \x01(\v2\x17.sluice.v1.LeaseRequestR\x05leaseJ\x04\b\t\x10\r\"i\n" +
+	"\fLeaseRequest\x12\x14\n" +
+	"\x05units\x18\x01 \x01(\x03R\x05units\x12\x15\n" +
+	"\x06ttl_ns\x18\x02 \x01(\x03R\x05ttlNs\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\tR\x05ended\x12\x16\n" +
+	"\x06actual\x18\x04 \x01(\x03R\x06actual\"W\n" +
+	"\x05Lease\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05units\x18\x02 \x01(\x03R\x05units\x12(\n" +
+	"\x10expires_after_ns\x18\x03 \x01(\x03R\x0eexpiresAfterNs\"\xfa\x01\n" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
 	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\x18\n" +
 	"\aallowed\x18\x04 \x01(\bR\aallowed\x12)\n" +
-	"\x0eretry_after_ns\x18\x05 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01B\x11\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03H\x00R\fretryAfterNs\x88\x01\x01\x12&\n" +
+	"\x05lease\x18\x06 \x01(\v2\x10.sluice.v1.LeaseR\x05leaseB\x11\n" +
 	"\x0f_retry_after_ns\"\xe6\x05\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12,\n" +
@@ -3183,7 +3340,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"\x8d\x02\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf7\x01\n" +
 	"\x0eReserveRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12\x19\n" +
 	"\x05units\x18\x02 \x01(\x03H\x00R\x05units\x88\x01\x01\x12\x19\n" +
@@ -3191,9 +3348,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06ttl_ns\x18\x04 \x01(\x03R\x05ttlNs\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1d\n" +
 	"\n" +
-	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\x12\x14\n" +
-	"\x05lease\x18\a \x01(\bR\x05lease\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04holdB\b\n" +
+	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\x12\x12\n" +
+	"\x04hold\x18\a \x01(\bR\x04holdB\b\n" +
 	"\x06_unitsB\b\n" +
 	"\x06_least\"\xfe\x01\n" +
 	"\x0fReserveResponse\x121\n" +
@@ -3373,7 +3529,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                  // 0: sluice.v1.Verb
 	(Algorithm)(0),             // 1: sluice.v1.Algorithm
@@ -3388,32 +3544,34 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*Check)(nil),              // 10: sluice.v1.Check
 	(*Limit)(nil),              // 11: sluice.v1.Limit
 	(*CheckRequest)(nil),       // 12: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),      // 13: sluice.v1.CheckResponse
-	(*Decision)(nil),           // 14: sluice.v1.Decision
-	(*DenialResponse)(nil),     // 15: sluice.v1.DenialResponse
-	(*DenialHeader)(nil),       // 16: sluice.v1.DenialHeader
-	(*Error)(nil),              // 17: sluice.v1.Error
-	(*ReportLoadRequest)(nil),  // 18: sluice.v1.ReportLoadRequest
-	(*ReportLoadResponse)(nil), // 19: sluice.v1.ReportLoadResponse
-	(*NodesRequest)(nil),       // 20: sluice.v1.NodesRequest
-	(*NodesResponse)(nil),      // 21: sluice.v1.NodesResponse
-	(*Node)(nil),               // 22: sluice.v1.Node
-	(*ReserveRequest)(nil),     // 23: sluice.v1.ReserveRequest
-	(*ReserveResponse)(nil),    // 24: sluice.v1.ReserveResponse
-	(*SpendRequest)(nil),       // 25: sluice.v1.SpendRequest
-	(*SpendResponse)(nil),      // 26: sluice.v1.SpendResponse
-	(*ExtendRequest)(nil),      // 27: sluice.v1.ExtendRequest
-	(*ExtendResponse)(nil),     // 28: sluice.v1.ExtendResponse
-	(*SettleRequest)(nil),      // 29: sluice.v1.SettleRequest
-	(*SettleResponse)(nil),     // 30: sluice.v1.SettleResponse
-	(*HeldRequest)(nil),        // 31: sluice.v1.HeldRequest
-	(*HeldResponse)(nil),       // 32: sluice.v1.HeldResponse
-	(*Holding)(nil),            // 33: sluice.v1.Holding
-	(*SessionRequest)(nil),     // 34: sluice.v1.SessionRequest
-	(*SlotRequest)(nil),        // 35: sluice.v1.SlotRequest
-	(*HeldSlot)(nil),           // 36: sluice.v1.HeldSlot
-	(*SessionResponse)(nil),    // 37: sluice.v1.SessionResponse
-	(*SlotResponse)(nil),       // 38: sluice.v1.SlotResponse
+	(*LeaseRequest)(nil),       // 13: sluice.v1.LeaseRequest
+	(*Lease)(nil),              // 14: sluice.v1.Lease
+	(*CheckResponse)(nil),      // 15: sluice.v1.CheckResponse
+	(*Decision)(nil),           // 16: sluice.v1.Decision
+	(*DenialResponse)(nil),     // 17: sluice.v1.DenialResponse
+	(*DenialHeader)(nil),       // 18: sluice.v1.DenialHeader
+	(*Error)(nil),              // 19: sluice.v1.Error
+	(*ReportLoadRequest)(nil),  // 20: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil), // 21: sluice.v1.ReportLoadResponse
+	(*NodesRequest)(nil),       // 22: sluice.v1.NodesRequest
+	(*NodesResponse)(nil),      // 23: sluice.v1.NodesResponse
+	(*Node)(nil),               // 24: sluice.v1.Node
+	(*ReserveRequest)(nil),     // 25: sluice.v1.ReserveRequest
+	(*ReserveResponse)(nil),    // 26: sluice.v1.ReserveResponse
+	(*SpendRequest)(nil),       // 27: sluice.v1.SpendRequest
+	(*SpendResponse)(nil),      // 28: sluice.v1.SpendResponse
+	(*ExtendRequest)(nil),      // 29: sluice.v1.ExtendRequest
+	(*ExtendResponse)(nil),     // 30: sluice.v1.ExtendResponse
+	(*SettleRequest)(nil),      // 31: sluice.v1.SettleRequest
+	(*SettleResponse)(nil),     // 32: sluice.v1.SettleResponse
+	(*HeldRequest)(nil),        // 33: sluice.v1.HeldRequest
+	(*HeldResponse)(nil),       // 34: sluice.v1.HeldResponse
+	(*Holding)(nil),            // 35: sluice.v1.Holding
+	(*SessionRequest)(nil),     // 36: sluice.v1.SessionRequest
+	(*SlotRequest)(nil),        // 37: sluice.v1.SlotRequest
+	(*HeldSlot)(nil),           // 38: sluice.v1.HeldSlot
+	(*SessionResponse)(nil),    // 39: sluice.v1.SessionResponse
+	(*SlotResponse)(nil),       // 40: sluice.v1.SlotResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	9,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -3424,51 +3582,53 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	2,  // 5: sluice.v1.Limit.align:type_name -> sluice.v1.Align
 	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.CalendarUnit
 	10, // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
-	14, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	17, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
-	6,  // 10: sluice.v1.Decision.verdict:type_name -> sluice.v1.Verdict
-	5,  // 11: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	17, // 12: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	15, // 13: sluice.v1.Decision.response:type_name -> sluice.v1.DenialResponse
-	7,  // 14: sluice.v1.Decision.on_failure:type_name -> sluice.v1.OnFailure
-	16, // 15: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
-	8,  // 16: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	22, // 17: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
-	10, // 18: sluice.v1.ReserveRequest.checks:type_name -> sluice.v1.Check
-	14, // 19: sluice.v1.ReserveResponse.decisions:type_name -> sluice.v1.Decision
-	9,  // 20: sluice.v1.HeldRequest.descriptor:type_name -> sluice.v1.Entry
-	33, // 21: sluice.v1.HeldResponse.holdings:type_name -> sluice.v1.Holding
-	35, // 22: sluice.v1.SessionRequest.acquire:type_name -> sluice.v1.SlotRequest
-	36, // 23: sluice.v1.SessionRequest.resume:type_name -> sluice.v1.HeldSlot
-	10, // 24: sluice.v1.SlotRequest.check:type_name -> sluice.v1.Check
-	38, // 25: sluice.v1.SessionResponse.slots:type_name -> sluice.v1.SlotResponse
-	14, // 26: sluice.v1.SlotResponse.decision:type_name -> sluice.v1.Decision
-	17, // 27: sluice.v1.SlotResponse.error:type_name -> sluice.v1.Error
-	12, // 28: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	12, // 29: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	20, // 30: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	18, // 31: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	23, // 32: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
-	25, // 33: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
-	27, // 34: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
-	29, // 35: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
-	31, // 36: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
-	34, // 37: sluice.v1.RateLimitService.Session:input_type -> sluice.v1.SessionRequest
-	13, // 38: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	13, // 39: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	21, // 40: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	19, // 41: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	24, // 42: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
-	26, // 43: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
-	28, // 44: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
-	30, // 45: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
-	32, // 46: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
-	37, // 47: sluice.v1.RateLimitService.Session:output_type -> sluice.v1.SessionResponse
-	38, // [38:48] is the sub-list for method output_type
-	28, // [28:38] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	13, // 8: sluice.v1.CheckRequest.lease:type_name -> sluice.v1.LeaseRequest
+	16, // 9: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
+	19, // 10: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	14, // 11: sluice.v1.CheckResponse.lease:type_name -> sluice.v1.Lease
+	6,  // 12: sluice.v1.Decision.verdict:type_name -> sluice.v1.Verdict
+	5,  // 13: sluice.v1.Decision.source:type_name -> sluice.v1.Source
+	19, // 14: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	17, // 15: sluice.v1.Decision.response:type_name -> sluice.v1.DenialResponse
+	7,  // 16: sluice.v1.Decision.on_failure:type_name -> sluice.v1.OnFailure
+	18, // 17: sluice.v1.DenialResponse.headers:type_name -> sluice.v1.DenialHeader
+	8,  // 18: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
+	24, // 19: sluice.v1.NodesResponse.nodes:type_name -> sluice.v1.Node
+	10, // 20: sluice.v1.ReserveRequest.checks:type_name -> sluice.v1.Check
+	16, // 21: sluice.v1.ReserveResponse.decisions:type_name -> sluice.v1.Decision
+	9,  // 22: sluice.v1.HeldRequest.descriptor:type_name -> sluice.v1.Entry
+	35, // 23: sluice.v1.HeldResponse.holdings:type_name -> sluice.v1.Holding
+	37, // 24: sluice.v1.SessionRequest.acquire:type_name -> sluice.v1.SlotRequest
+	38, // 25: sluice.v1.SessionRequest.resume:type_name -> sluice.v1.HeldSlot
+	10, // 26: sluice.v1.SlotRequest.check:type_name -> sluice.v1.Check
+	40, // 27: sluice.v1.SessionResponse.slots:type_name -> sluice.v1.SlotResponse
+	16, // 28: sluice.v1.SlotResponse.decision:type_name -> sluice.v1.Decision
+	19, // 29: sluice.v1.SlotResponse.error:type_name -> sluice.v1.Error
+	12, // 30: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	12, // 31: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	22, // 32: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	20, // 33: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	25, // 34: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
+	27, // 35: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
+	29, // 36: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
+	31, // 37: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
+	33, // 38: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
+	36, // 39: sluice.v1.RateLimitService.Session:input_type -> sluice.v1.SessionRequest
+	15, // 40: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	15, // 41: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	23, // 42: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	21, // 43: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	26, // 44: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
+	28, // 45: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
+	30, // 46: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
+	32, // 47: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
+	34, // 48: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
+	39, // 49: sluice.v1.RateLimitService.Session:output_type -> sluice.v1.SessionResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -3477,18 +3637,18 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[4].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[5].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[14].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[15].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[19].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[6].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[7].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[16].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[17].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
