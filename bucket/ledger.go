@@ -75,11 +75,7 @@ func attributes(u Use, e ending, release bool) uint32 {
 	return a
 }
 
-// callerOf returns who has c, which is a grant, and setCaller sets it.
-func (c *counter) callerOf() uint32 {
-	return c.cuts>>flagBits | c.admissions/(attributesMask+1)<<cutBits
-}
-
+// setCaller sets who has c, which is a grant.
 func (c *counter) setCaller(h uint32) {
 	c.cuts = c.cuts&(1<<flagBits-1) | h<<flagBits&cutsMask
 	c.admissions = c.admissions&attributesMask | h>>cutBits*(attributesMask+1)
@@ -95,6 +91,7 @@ func (r *record) ending() ending {
 	return ending(r.meta >> (flagBits + cutBits + useBits) & endingMask)
 }
 
+// callerOf returns who has r, which is a grant.
 func (r *record) callerOf() uint32 {
 	return uint32(r.meta>>flagBits&(1<<cutBits-1) | r.meta>>(flagBits+cutBits)&admissionsMask/(attributesMask+1)<<cutBits)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -49,7 +50,7 @@ const (
 	// slotEnd is how much longer than its time a slot of a dead client may be held, for what is still on its way.
 	slotEnd = time.Second
 	// slotSync is how old a replica is at most that is not synchronous.
-	slotSync = 50 * time.Millisecond
+	slotSync = 300 * time.Millisecond
 )
 
 // slotSim is the state of a run. mu guards it against the goroutines of limiters, which are idle between two events.
@@ -86,6 +87,7 @@ type slotPlace struct {
 	p       *leaseNode
 	boot    int
 	limiter *limiter.Limiter
+	rng     *rand.Rand // since lines of two nodes may go on at one moment
 }
 
 // slotClient is a client process.
@@ -224,7 +226,7 @@ func (w *slotSim) place(p *leaseNode) *slotPlace {
 			return s
 		}
 	}
-	s := &slotPlace{w: w, p: p, boot: p.boot}
+	s := &slotPlace{w: w, p: p, boot: p.boot, rng: rand.New(rand.NewPCG(w.o.seed, uint64(10+len(w.places))))}
 	l, err := limiter.New(limiter.Config{Decider: s, Cluster: s, Hasher: w.hasher})
 	if err != nil {
 		panic(err)
@@ -281,7 +283,7 @@ func (s *slotPlace) Decide(ctx context.Context, b *check.Batch) {
 		freed := s.decide(b)
 		var wait time.Duration
 		if !w.async || b.Requests[0].Verb != bucket.Reserve { // for the replica
-			wait = between(w.rng, 0, 5*time.Millisecond)
+			wait = between(s.rng, 0, 5*time.Millisecond)
 		}
 		w.mu.Unlock()
 		time.Sleep(wait)
@@ -346,7 +348,7 @@ func (s *slotPlace) decide(b *check.Batch) (freed bool) {
 	w := s.w
 	for i := range b.Requests {
 		r := &b.Requests[i].Request
-		w.key, r.Once, r.Reservation.ID = r.Key, w.number(r.Once), w.number(r.Reservation.ID)
+		w.key, r.Once, r.Reservation.ID = r.Key, s.number(r.Once), s.number(r.Reservation.ID)
 		d, _, v := s.p.table.Try(w.clock()+s.p.ahead, r, nil)
 		if v == bucket.Decided {
 			b.Answers[i] = check.Answer{Decision: d, Source: check.Owned, Owner: s.name()}
@@ -360,12 +362,13 @@ func (s *slotPlace) decide(b *check.Batch) (freed bool) {
 }
 
 // number returns what stands for a random number of a Limiter, so that a seed is one schedule.
-func (w *slotSim) number(n uint64) uint64 {
-	if n != 0 && w.numbers[n] == 0 {
-		own := uint64(time.Now().UnixMilli())<<22 | w.rng.Uint64N(1<<22) // as it is there
-		w.numbers[n], w.numbers[own] = own, own
+func (s *slotPlace) number(n uint64) uint64 {
+	known := s.w.numbers
+	if n != 0 && known[n] == 0 {
+		own := uint64(time.Now().UnixMilli())<<22 | s.rng.Uint64N(1<<22)
+		known[n], known[own] = own, own
 	}
-	return w.numbers[n]
+	return known[n]
 }
 
 // demand makes c ask for a slot now and then.
@@ -422,10 +425,10 @@ func (w *slotSim) session(c *slotClient, s *slotPlace) *slotSession {
 
 // arrival returns when a message arrives that is sent now, after the one at last.
 func (x *slotSession) arrival(last *int64) time.Duration {
-	w := x.place.w
-	d := between(w.rng, 50*time.Microsecond, 5*time.Millisecond)
-	if !w.healthy && w.rng.IntN(50) == 0 {
-		d = between(w.rng, 0, 100*time.Millisecond)
+	w, rng := x.place.w, x.place.rng
+	d := between(rng, 50*time.Microsecond, 5*time.Millisecond)
+	if !w.healthy && rng.IntN(50) == 0 {
+		d = between(rng, 0, 100*time.Millisecond)
 	}
 	*last = max(*last+1, max(w.now, x.c.cut)+int64(d))
 	return time.Duration(*last - w.now)
@@ -530,7 +533,7 @@ func (x *slotSession) take(number uint64, h *nodeSlot, s limiter.SlotAnswer) {
 		}
 		w.fence = s.Fence
 		if h.released && !x.closed {
-			go x.place.limiter.ReleaseSlots(context.Background(), []limiter.Slot{s.Slot})
+			w.at(0, func() { go x.place.limiter.ReleaseSlots(context.Background(), []limiter.Slot{s.Slot}) })
 		}
 		h.ask.served = true
 		w.inOrder(h.ask)
@@ -702,7 +705,7 @@ func (x *slotSession) renew() {
 			w.audit()
 		})
 		if x.renewing = x.pending != beat && !x.closed; x.renewing {
-			x.renew()
+			w.at(0, x.renew)
 		}
 	}()
 }

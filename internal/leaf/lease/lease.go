@@ -31,7 +31,7 @@ var began = time.Now()
 // Now returns the time since a fixed moment, by the monotonic clock.
 func Now() time.Duration { return time.Since(began) }
 
-// Margin: one part of so many of a lease's time is left unused, since the clocks of two machines may run so much faster and slower.
+// Margin is how many parts a lease's time has, one of which is left unused, because a clock may be slow by as much.
 const Margin = 128
 
 // Deadline returns the Until of a lease that lasts for a time from when it was requested.
