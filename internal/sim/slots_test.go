@@ -252,14 +252,19 @@ func (s *slotPlace) Owner(bucket.Key) (string, bool) {
 	return fmt.Sprint(owner.place), s.w.owner == s.p
 }
 
-// lead tells lines that another node is the owner.
+// lead tells lines that another node is the owner. The mutex also shows goroutines that timers start what was done without it.
 func (w *slotSim) lead() {
-	if w.owner == w.owned {
-		return
+	w.mu.Lock()
+	same := w.owner == w.owned
+	if !same {
+		w.owned, w.since = w.owner, w.now
+		if w.owner == nil && w.next == nil {
+			w.crashed = w.now
+		}
 	}
-	w.owned, w.since = w.owner, w.now
-	if w.owner == nil && w.next == nil {
-		w.crashed = w.now
+	w.mu.Unlock()
+	if same {
+		return
 	}
 	for _, s := range w.places {
 		if s.live() {
@@ -305,9 +310,7 @@ func (s *slotPlace) Decide(ctx context.Context, b *check.Batch) {
 			r := *asked.Requests[i].Reservation
 			asked.Requests[i].Reservation = &r
 		}
-		w.send(func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+		w.sendLocked(func() {
 			if w.owner == nil {
 				return
 			}
@@ -315,9 +318,7 @@ func (s *slotPlace) Decide(ctx context.Context, b *check.Batch) {
 			if h.decide(asked) {
 				w.at(0, func() { w.calls = append(w.calls, func() { h.limiter.Wake(&asked.Requests[0].Key) }) })
 			}
-			w.send(func() {
-				w.mu.Lock()
-				defer w.mu.Unlock()
+			w.sendLocked(func() {
 				if over {
 					return
 				}
@@ -341,6 +342,16 @@ func (s *slotPlace) Decide(ctx context.Context, b *check.Batch) {
 		w.mu.Lock()
 	}
 	over = true
+}
+
+// sendLocked sends a message between nodes, which is for do with mu.
+func (w *slotSim) sendLocked(do func()) {
+	w.send(func() {
+		w.mu.Lock()
+		do()
+		w.mu.Unlock()
+		synctest.Wait()
+	})
 }
 
 // decide decides b as the owner, and reports whether units may be free.
