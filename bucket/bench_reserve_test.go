@@ -1,11 +1,15 @@
 package bucket_test
 
 import (
+	"fmt"
 	"math"
+	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/leaf/race"
 )
 
 // BenchmarkReserve makes and settles reservations of a key that has so many open ones.
@@ -41,4 +45,50 @@ func BenchmarkReserve(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkReservationMemory makes a million open reservations and reports what they add to the process, each,
+// with their counters.
+func BenchmarkReservationMemory(b *testing.B) {
+	defer debug.SetGCPercent(debug.SetGCPercent(50)) // the daemon's target
+	for _, keys := range []int{10, 1000, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			var full int64
+			for range b.N {
+				full += reservationMemory(b, keys, million)
+			}
+			b.ReportMetric(float64(full)/float64(b.N)/million, "B/reservation")
+		})
+	}
+}
+
+// TestReservationMemory: an open reservation takes at most 128 bytes of the process.
+func TestReservationMemory(t *testing.T) {
+	const open = 300_000
+	for _, keys := range []int{3, 3000} {
+		if got := float64(reservationMemory(t, keys, open)) / open; got > 128 && !race.Enabled {
+			t.Errorf("%d reservations of %d keys take %.1f bytes each, want at most 128", open, keys, got)
+		} else {
+			t.Logf("%d reservations of %d keys take %.1f bytes each", open, keys, got)
+		}
+	}
+}
+
+// reservationMemory returns what so many open reservations of so many keys add to the process.
+func reservationMemory(tb testing.TB, keys, open int) int64 {
+	debug.FreeOSMemory()
+	empty := resident(tb)
+	table, limits, list := benchTable(tb), mustLimits(tb, per(bucket.TokenBucket, math.MaxInt32, time.Hour)), benchKeys(keys)
+	for i := range open {
+		r := bucket.Request{Key: list[i%keys], Limits: limits, Cost: 5, Verb: bucket.Reserve, Reservation: &bucket.Reservation{
+			ID: uint64(i + 1), Least: 1, MaxOpen: math.MaxInt32, For: time.Hour,
+		}}
+		if !table.Do(day, &r).Allowed {
+			tb.Fatal("denied")
+		}
+	}
+	debug.FreeOSMemory()
+	full := resident(tb) - empty
+	runtime.KeepAlive(table)
+	return full
 }

@@ -230,7 +230,7 @@ func (r *record) appendGrant(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, headGrant), uint64(r.aux))
 	b = binary.AppendUvarint(b, uint64(r.spent))
 	attributes := uint64(r.meta >> (flagBits + cutBits) & attributesMask)
-	return binary.AppendUvarint(b, attributes|(uint64(r.attempt())|uint64(r.callerOf())<<birthBits)*(attributesMask+1))
+	return binary.AppendUvarint(b, attributes|(uint64(r.attempt())|uint64(r.callerOf())<<attemptBits)<<attemptShift)
 }
 
 // add appends key's counter c, or the mark of a missing one.

@@ -53,7 +53,8 @@ const (
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
-// units and first.aux the Hi of its counter's key. admissions has its attributes, and birth the attempt that has reserved it. See also callerOf.
+// units and first.aux the Hi of its counter's key. The bits of admissions, birth and cuts have its attributes, the attempt that has reserved
+// it, and who has it.
 const (
 	useBits    = 3
 	useMask    = 1<<useBits - 1
@@ -62,8 +63,12 @@ const (
 	// releases: at its deadline its units are free again, and do not count as spent.
 	releases       = 1 << (useBits + endingBits)
 	attributesMask = 2*releases - 1
-	// CallerBits of who has a grant are in the rest of its admissions and in its cuts.
-	CallerBits = cutBits + admissionBits - useBits - endingBits - 1
+	// The attempt has the next bits, and CallerBits of who has it are in the rest and in the cuts.
+	attemptShift = useBits + endingBits + 1
+	attemptBits  = 13
+	attemptMask  = 1<<attemptBits - 1
+	restBits     = admissionBits + birthBits - attemptShift - attemptBits
+	CallerBits   = restBits + cutBits
 )
 
 // attributes returns the admissions of a grant.
@@ -73,12 +78,6 @@ func attributes(u Use, e ending, release bool) uint32 {
 		a |= releases
 	}
 	return a
-}
-
-// setCaller sets who has c, which is a grant.
-func (c *counter) setCaller(h uint32) {
-	c.cuts = c.cuts&(1<<flagBits-1) | h<<flagBits&cutsMask
-	c.admissions = c.admissions&attributesMask | h>>cutBits*(attributesMask+1)
 }
 
 func (c *counter) use() Use { return Use(c.admissions & useMask) }
@@ -91,16 +90,24 @@ func (r *record) ending() ending {
 	return ending(r.meta >> (flagBits + cutBits + useBits) & endingMask)
 }
 
-// callerOf returns who has r, which is a grant.
-func (r *record) callerOf() uint32 {
-	return uint32(r.meta>>flagBits&(1<<cutBits-1) | r.meta>>(flagBits+cutBits)&admissionsMask/(attributesMask+1)<<cutBits)
-}
-
 func (r *record) releases() bool { return r.meta>>(flagBits+cutBits)&releases != 0 }
 
 // attempt returns what is kept of the Once of the only Reserve that has got r, 0 if there were several.
-func (r *record) attempt() uint16 {
-	return uint16(r.meta >> (flagBits + cutBits + admissionBits) & birthsMask)
+func (r *record) attempt() uint32 {
+	return uint32(r.meta >> (flagBits + cutBits + attemptShift) & attemptMask)
+}
+
+// callerOf returns who has r, which is a grant.
+func (r *record) callerOf() uint32 {
+	return uint32(r.meta>>(flagBits+cutBits+attemptShift+attemptBits)&(1<<restBits-1) | r.meta>>flagBits&(1<<cutBits-1)<<restBits)
+}
+
+// setWho sets the attempt that has reserved c, which is a grant, and who has it.
+func (c *counter) setWho(attempt, caller uint32) {
+	rest := attempt | caller<<attemptBits&(1<<(attemptBits+restBits)-1)
+	c.admissions = c.admissions&attributesMask | rest<<attemptShift&admissionsMask
+	c.birth = uint16(rest >> (admissionBits - attemptShift))
+	c.cuts = c.cuts&(1<<flagBits-1) | caller>>restBits<<flagBits
 }
 
 // isOpen reports whether r is a grant that has not ended.
@@ -512,9 +519,8 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 	r := sh.mu.store.at(slot)
 	g := counter{
 		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
-		birth: r.attempt(),
 	}
-	g.setCaller(r.callerOf())
+	g.setWho(r.attempt(), r.callerOf())
 	o := sh.putGrantLocked(at, r.key, &g)
 	if sh.mu.journal.takes(false) {
 		sh.recordLocked(sh.clockLocked(at), r.key, o.counter)

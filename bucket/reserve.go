@@ -20,9 +20,10 @@ import (
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
 //     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
-//     stays, and is released at its deadline.
+//     stays, since its caller may have it.
 //
 // Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
+// Cancel, with the For of Reserve, undoes that charge.
 //
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
 type Reservation struct {
@@ -38,6 +39,8 @@ type Reservation struct {
 	Release bool
 	// Hold: Reserve gets Cost units, whatever is left.
 	Hold bool
+	// Fresh: no other attempt has the ID, unless by chance. Then Reserve answers Unknown.
+	Fresh bool
 	// Lease: Reserve makes a lease as Table.Grant does, of at most an eighth of what is left. It ends with its window, its units
 	// count as spent at the deadline, and nothing is remembered of it once it has ended.
 	Lease bool
@@ -89,8 +92,12 @@ func (t *Table) reserve(now int64, r *Request, try bool, d *Decision) (seq uint6
 
 func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bool) {
 	at, x := sh.atLocked(now), r.Reservation
-	c := sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
+	var c *counter
 	slot, found := sh.mu.store.find(r.Key.grantKey(x.ID))
+	if found || r.Verb != Reserve {
+		c = sh.getLocked(at, r.Key) // reservations whose deadline has passed have ended now
+		slot, found = sh.mu.store.find(r.Key.grantKey(x.ID))
+	}
 	attempt := attemptOf(r.Once)
 	if found { // the sweep may not have removed it yet
 		found = sh.mu.store.at(slot).isOpen() || sh.mu.store.at(slot).now > at
@@ -100,12 +107,14 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
-	case !found || r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays):
+	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays), x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
 		if sh.mu.store.at(slot).attempt() != attempt {
-			sh.markLocked(now, slot, r, func(g *counter) { g.birth = 0 })
+			g := sh.lookLocked(slot)
+			g.setWho(0, sh.mu.store.at(slot).callerOf())
+			sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
 		}
 	case r.Verb == Settle:
 		return sh.settleLocked(c, at, slot, r, d)
@@ -150,18 +159,11 @@ func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown boo
 }
 
 // attemptOf returns what is kept of Request.Once, 0 only for 0.
-func attemptOf(once uint64) uint16 {
+func attemptOf(once uint64) uint32 {
 	if once == 0 {
 		return 0
 	}
-	return 1 + uint16(once%birthsMask)
-}
-
-// markLocked changes the attempt or the attributes of the open reservation in slot.
-func (sh *shard) markLocked(now int64, slot uint32, r *Request, change func(g *counter)) {
-	g := sh.lookLocked(slot)
-	change(g)
-	sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
+	return 1 + uint32(once%attemptMask)
 }
 
 // cancelLocked cancels the attempt of r, whose reservation, if found, is in slot.
@@ -171,21 +173,25 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 	switch {
 	case !found && r.Limits != nil: // so that what is still on its way gets nothing
 		key := r.Key.grantKey(r.Reservation.ID)
-		o := sh.putGrantLocked(at, key, &counter{
+		g := counter{
 			limits: r.Limits, now: addSat(at, sh.table.settleWindow.Load()), first: state{aux: int64(r.Key.Hi), last: never},
-			admissions: attributes(ForReservation, released, false), birth: attempt,
-		})
+			admissions: attributes(ForReservation, released, false),
+		}
+		g.setWho(attempt, 0)
+		o := sh.putGrantLocked(at, key, &g)
 		o.did |= changed
 		sh.followLocked(now, key, o, r.Unreplicated)
 		return true
-	case !found || !sh.mu.store.at(slot).isOpen():
-	case sh.mu.store.at(slot).attempt() == attempt:
-		units := sh.mu.store.at(slot).spent
-		sh.endLocked(at, slot, released, 0)
-		sh.mu.seq++
+	case found && sh.mu.store.at(slot).isOpen() && sh.mu.store.at(slot).attempt() == attempt:
+		g := sh.mu.store.at(slot)
+		units, made, use := g.spent, subSat(g.now, int64(r.Reservation.For)), g.use()
 		r.Reservation.Reserved.Returned = units
-	default:
-		sh.markLocked(now, slot, r, func(g *counter) { g.admissions |= releases })
+		sh.endLocked(at, slot, released, 0)
+		if c := sh.getLocked(at, r.Key); use == ForSlot && c != nil && !c.limits.stateless {
+			c.undoAt(made, c.settle(at), units)
+			sh.followLocked(now, r.Key, sh.keepLocked(c, changed), r.Unreplicated)
+		}
+		sh.mu.seq++
 	}
 	return false
 }

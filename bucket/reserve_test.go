@@ -232,7 +232,8 @@ func TestReserveAttempts(t *testing.T) {
 	}{
 		{"canceled", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Cancel, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}}, 4},
 		{"canceled before it arrives", []attemptStep{{bucket.Cancel, 1, 10}, {bucket.Reserve, 1, 10}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 2, 10}}, 10},
-		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Cancel, 2, 4}}, 10},
+		{"another attempt has it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Cancel, 2, 4}}, 4},
+		{"and was alone", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Cancel, 2, 4}}, 4},
 		{"and settles it", []attemptStep{{bucket.Reserve, 1, 4}, {bucket.Reserve, 2, 4}, {bucket.Cancel, 1, 4}, {bucket.Settle, 0, 9}, {bucket.Cancel, 2, 9}, {bucket.Reserve, 3, 9}}, 9},
 	} {
 		table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
@@ -253,6 +254,57 @@ func TestReserveAttempts(t *testing.T) {
 		}
 		if got := left(table, day+int64(time.Minute), &bucket.Request{Limits: limits}); got != c.atEnd {
 			t.Errorf("%s: %d left in the end, want %d", c.name, got, c.atEnd)
+		}
+	}
+}
+
+// TestFreshReservation: an ID that another attempt has got by chance gives nothing, and the other one keeps what it has.
+func TestFreshReservation(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
+	reserve := func(attempt uint64) bucket.Reserved {
+		x := bucket.Reservation{ID: 9, Least: 4, MaxOpen: 9, For: time.Minute, Fresh: true}
+		table.Do(day, &bucket.Request{Limits: limits, Cost: 4, Verb: bucket.Reserve, Once: attempt, Reservation: &x})
+		return x.Reserved
+	}
+	if got := reserve(1); got.Units != 4 || got.Unknown {
+		t.Errorf("%+v", got)
+	}
+	if got := reserve(1); got.Units != 4 || !got.Repeated {
+		t.Errorf("the same attempt: %+v", got)
+	}
+	if got := reserve(2); !got.Unknown {
+		t.Errorf("another attempt: %+v", got)
+	}
+	if got := left(table, day, &bucket.Request{Limits: limits}); got != 6 {
+		t.Errorf("%d left", got)
+	}
+}
+
+// TestReservationsWhenFull: a caller that reserves of ever new keys is denied when the table is full, and others keep what they have.
+func TestReservationsWhenFull(t *testing.T) {
+	const room = 2000 // a reservation of a new key takes two
+	table := mustTable(t, bucket.Config{Shards: 1, MaxEntries: room, WhenFull: bucket.DenyNew})
+	limits, made := mustLimits(t, per(bucket.FixedWindow, 10, time.Hour)), 0
+	reserve := func(i int) *bucket.Request {
+		return &bucket.Request{
+			Key: bucket.Key{Hi: uint64(i)}, Limits: limits, Cost: 4, Verb: bucket.Reserve,
+			Reservation: &bucket.Reservation{ID: uint64(i) + 1, Least: 4, MaxOpen: 9, For: time.Minute},
+		}
+	}
+	for i := range room {
+		if d := table.Do(day, reserve(i)); d.Allowed {
+			made++
+		} else if d.RetryAfter <= 0 || d.RetryAfter == bucket.Never {
+			t.Fatalf("%d: %+v", i, d)
+		}
+	}
+	if s := table.Stats(); made < room/2-1 || made > room/2 || s.EvictedLive > 0 || s.Entries > room {
+		t.Errorf("%d were made: %+v", made, s)
+	}
+	for i := range made {
+		r := reserve(i)
+		if r.Verb, r.Cost = bucket.Settle, 3; !table.Do(day, r).Allowed || r.Reservation.Reserved.Returned != 1 {
+			t.Fatalf("%d: %+v", i, r.Reservation.Reserved)
 		}
 	}
 }

@@ -79,3 +79,32 @@ func TestSlotRetry(t *testing.T) {
 		}
 	}
 }
+
+// TestCanceledSlot: Cancel gives back what Reserve has charged to other limits, but not to a window that has begun since.
+func TestCanceledSlot(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit bucket.Limit
+		at    string // of Cancel
+		spent int64  // then
+	}{
+		"window":             {per(bucket.FixedWindow, 9, time.Minute), "0:01", 2},
+		"the next window":    {per(bucket.FixedWindow, 9, 10*time.Second), "0:10", 2},
+		"bucket":             {per(bucket.TokenBucket, 10, 1000*time.Second), "0:00.001", 2},
+		"log":                {per(bucket.SlidingLog, 9, time.Minute), "0:01", 2},
+		"sliding counter":    {per(bucket.SlidingCounter, 9, time.Minute), "0:01", 2},
+		"the whole of a day": {bucket.Limit{Algorithm: bucket.FixedWindow, Count: 9, Align: bucket.AlignCalendar, Unit: bucket.Day}, "0:01", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: 3}, c.limit)
+			do := func(at string, v bucket.Verb, cost int64, x *bucket.Reservation) {
+				table.Do(clock(t, at), &bucket.Request{Limits: limits, Cost: cost, Verb: v, Reservation: x, Once: 7})
+			}
+			do("0:00", bucket.Reserve, 3, &bucket.Reservation{ID: 1, Least: 3, MaxOpen: 9, For: 20 * time.Second})
+			do(c.at, bucket.Charge, 2, nil)
+			do(c.at, bucket.Cancel, 0, &bucket.Reservation{ID: 1, For: 20 * time.Second})
+			if list, _ := table.Look(clock(t, c.at), bucket.Key{}, limits); list[0].Remaining != 3 || list[1].Spent != c.spent {
+				t.Errorf("%+v, want 3 left and %d spent", list, c.spent)
+			}
+		})
+	}
+}

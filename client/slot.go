@@ -3,10 +3,9 @@ package sluice
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
@@ -17,6 +16,9 @@ import (
 type AcquireRequest struct {
 	// Key is the counter. Its FailurePolicy and name from Once do not count.
 	Key Key
+	// With are up to 15 further keys. Units of all are had at once, or of none: units of other limits with algorithm: concurrency are in use
+	// with the slot, and those of all other limits are spent. While one of them denies, others pass the request.
+	With []Key
 	// Units in use at a time, 1 or more; 0 for 1.
 	Units int64
 	// MaxWait is how long to wait for the units at most, in order of arrival. 0 waits until the context ends; below 0 denies at once.
@@ -29,7 +31,7 @@ type AcquireRequest struct {
 
 // Slot is units that are in use until Release. The client renews it, until no node has done so in time. It is safe for concurrent use.
 type Slot struct {
-	// Decision is how the limits are. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
+	// Decision is how the limits of Key are, or of the first of With that denies the request. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
 	Decision
 	// Fence rises with each slot of a key, as long as the clocks of nodes differ by less than it takes to pass a slot on: what is
 	// changed under the slot can reject lower ones. 0 if no slot is held.
@@ -106,11 +108,11 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	checks, key, err := budgets([]Key{r.Key})
+	checks, key, err := budgets(append([]Key{r.Key}, r.With...))
 	if err != nil {
 		return nil, err
 	}
-	req := &sluicev1.SlotRequest{Check: checks[0], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
+	req := &sluicev1.SlotRequest{Check: checks[0], Also: checks[1:], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
 	most := r.MaxWait
 	if most < 0 {
 		most = time.Duration(c.patience.Load())
@@ -209,8 +211,10 @@ func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q
 		return slotAnswer{err: ErrClosed}
 	}
 	s.last++
-	number, m := s.last, proto.CloneOf(req)
-	m.Number = number
+	number := s.last
+	m := &sluicev1.SlotRequest{
+		Number: number, Check: req.Check, Also: req.Also, Units: req.Units, Wait: req.Wait, Tenant: req.Tenant, Weight: req.Weight,
+	}
 	s.out.Acquire = append(s.out.Acquire, m)
 	s.asked[number] = q
 	s.wakeUnlock()
@@ -295,6 +299,7 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 		case <-stream.Context().Done():
 			return
 		}
+		runtime.Gosched() // callers that are ready share the message
 		mu.Lock()
 		out, now := s.out, time.Now()
 		s.out = new(sluicev1.SessionRequest)
@@ -352,13 +357,13 @@ func (s *session) take(res *sluicev1.SessionResponse) {
 		}
 		for number, slot := range s.held {
 			if !lost[number] && res.GetHeartbeat() > slot.from {
-				slot.renewLocked(sent, res.GetExpiresAfterNs())
+				slot.end.Reset(leftOf(sent, res.GetExpiresAfterNs()))
 			}
 		}
 	}
 }
 
-// holdLocked returns the slot that q was answered with.
+// holdLocked returns the slot that q was answered with. One whose time is over is to be asked for again, as if its key had moved.
 func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) {
 	decisions, err := readDecisions([]*sluicev1.Decision{m.GetDecision()})
 	if err != nil {
@@ -368,21 +373,26 @@ func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) 
 	if x.ID == "" {
 		return x, nil
 	}
-	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
-	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
-	s.held[x.number] = x
 	since := q.sent
 	if sent, ok := s.sentLocked(m.GetHeartbeat()); ok && sent.After(since) {
 		since = sent
 	}
-	x.end = time.AfterFunc(time.Hour, x.lose)
-	x.renewLocked(since, m.GetExpiresAfterNs())
+	left := leftOf(since, m.GetExpiresAfterNs())
+	if left <= 0 { // this process has slept meanwhile
+		s.out.Release = append(s.out.Release, m.GetNumber())
+		m.Moved, m.Waited, m.Owner = true, true, s.node.name
+		return nil, nil
+	}
+	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
+	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
+	s.held[x.number] = x
+	x.end = time.AfterFunc(left, x.lose)
 	return x, nil
 }
 
-// renewLocked lets x be used until its time since then is over.
-func (x *Slot) renewLocked(since time.Time, ns int64) {
-	x.end.Reset(time.Until(since.Add(time.Duration(ns - ns/slotMargin))))
+// leftOf returns how long a slot may be used that was renewed for ns since then.
+func leftOf(since time.Time, ns int64) time.Duration {
+	return time.Until(since.Add(time.Duration(ns - ns/slotMargin)))
 }
 
 // lose ends x, which was not renewed in time.

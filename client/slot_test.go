@@ -26,6 +26,8 @@ type slotBook struct {
 	resumed  []string
 	released int
 	waited   []int64 // waited_ns of the requests at the owner
+	also     int     // further checks of the last one
+	late     int     // so many requests for 5 units are answered when it is too late
 	end      chan struct{}
 }
 
@@ -62,9 +64,13 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 				default:
 					a.Decision = &sluicev1.Decision{Allowed: true, Verdict: sluicev1.Verdict_VERDICT_ALLOWED}
 					a.Reservation, a.Fence, a.ExpiresAfterNs = "slot", 7, int64(2*time.Second)
+					if r.GetUnits() == 5 && b.late > 0 {
+						b.late--
+						a.ExpiresAfterNs = 1
+					}
 				}
 				if !a.Moved {
-					b.waited = append(b.waited, r.GetWaitedNs())
+					b.waited, b.also = append(b.waited, r.GetWaitedNs()), len(r.GetAlso())
 				}
 				res.Slots = append(res.Slots, a)
 			}
@@ -104,6 +110,14 @@ func TestAcquire(t *testing.T) {
 	if owner, _ := c.owners.Peek(x.key); owner.name != "n2" {
 		t.Errorf("the owner is %q", owner.name)
 	}
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, With: []Key{key, key}}); err != nil || !x.Allowed || f.slots.also != 2 {
+		t.Errorf("with others: %+v %v", x, err)
+	}
+	// This process sleeps until its slot has ended.
+	f.slots.late = 2
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 5}); err != nil || !x.Allowed || x.Context().Err() != nil || f.slots.late != 0 {
+		t.Errorf("too late: %+v %v", x, err)
+	}
 	// A denial, an error, and waits that end.
 	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 3, MaxWait: -1}); err != nil || x.Allowed || x.RetryAfter != time.Second {
 		t.Errorf("%+v %v", x, err)
@@ -135,7 +149,7 @@ func TestAcquire(t *testing.T) {
 		t.Error(d, err)
 	}
 	x.Release()
-	waitFor(t, "two releases and two cancellations", func() bool { f.slots.Lock(); defer f.slots.Unlock(); return f.slots.released == 4 })
+	waitFor(t, "two releases, two cancellations, and two slots that came too late", func() bool { f.slots.Lock(); defer f.slots.Unlock(); return f.slots.released == 6 })
 	unrouted := f.dial(WithoutRouting())
 	f.slots.Lock()
 	f.slots.owner = "somebody else"

@@ -45,6 +45,7 @@ func (f *fakeCluster) KeyFacts(ctx context.Context, k bucket.Key, l *bucket.Limi
 func (f *fakeCluster) AskKeyFacts(ctx context.Context, k bucket.Key, l *bucket.Limits) ([]facts.Key, []string) {
 	return f.askKeyFacts(ctx, k, l)
 }
+func (f *fakeCluster) AskTurn(context.Context, string, *facts.Turn) bool      { return true }
 func (f *fakeCluster) Owner(bucket.Key) (string, bool)                        { return "self", true }
 func (f *fakeCluster) Report(*facts.Node)                                     {}
 func (f *fakeCluster) AskFacts(context.Context, int) ([]facts.Node, []string) { return nil, nil }

@@ -215,6 +215,7 @@ func (b *Batch) finish(failed bool) {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err != nil {
+			r.Allowed = false // a reservation that the rule rejects has a decision too
 			continue
 		}
 		// The Decider does not deny shadows for a failed batch, so this is the rule's own denial.

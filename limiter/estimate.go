@@ -10,28 +10,35 @@ import (
 )
 
 const (
-	// learnFrom is the number of settlements of a rule among which its estimate is, learnEvery after how many it is made anew.
+	// learnFrom is the number of settlements of a rule among which its estimate is, learnLeast how many there must be.
 	learnFrom  = 256
-	learnEvery = 16
+	learnLeast = 16
 )
 
 // usage is what the latest reservations of a rule have used, of those that were settled through this node.
 type usage struct {
 	mu struct {
 		sync.Mutex
-		latest [learnFrom]int64
-		n      int // of all
+		latest, sorted [learnFrom]int64 // those of sorted in their order
+		n              int              // of all
 	}
-	// p95 is the estimate, 0 until there have been learnEvery.
+	// p95 is the estimate, 0 until there have been learnLeast.
 	p95 atomic.Int64
 }
 
 func (u *usage) add(units int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.mu.latest[u.mu.n%learnFrom] = units
-	if u.mu.n++; u.mu.n%learnEvery == 0 {
-		sorted := slices.Sorted(slices.Values(u.mu.latest[:min(u.mu.n, learnFrom)]))
+	last := &u.mu.latest[u.mu.n%learnFrom]
+	sorted := u.mu.sorted[:min(u.mu.n, learnFrom)]
+	if len(sorted) == learnFrom {
+		i, _ := slices.BinarySearch(sorted, *last)
+		sorted = slices.Delete(sorted, i, i+1)
+	}
+	i, _ := slices.BinarySearch(sorted, units)
+	sorted = slices.Insert(sorted, i, units) // there is room
+	*last = units
+	if u.mu.n++; u.mu.n >= learnLeast {
 		u.p95.Store(max(1, sorted[(len(sorted)*95-1)/100]))
 	}
 }
@@ -45,12 +52,13 @@ func (n ruleName) hash() uint64 {
 
 // estimate returns the units of a reservation that gives none: the estimate of the first check's rule or, where that has a
 // max_units, what 95 % of its reservations used, or all of max_units until that is known. It is at most what all rules allow.
-func (b *Batch) estimate(c ruleCounts) int64 {
-	first := b.places[0]
-	bounds := b.reservable(first)
+func (b *Batch) estimate(n *counts) int64 {
+	bounds := b.reservable(b.places[0])
 	units := cmp.Or(bounds.Estimate, bounds.MaxUnits)
-	if n := c.byRule[b.Results[first].Rule]; n != nil && bounds.Estimate == 0 && units > 0 {
-		units = cmp.Or(n.usage.Load().estimate(), units)
+	if n != nil && bounds.Estimate == 0 && units > 0 {
+		if u := n.usage.Load(); u != nil {
+			units = cmp.Or(u.p95.Load(), units)
+		}
 	}
 	for _, i := range b.places {
 		if r := &b.Results[i]; !r.shadow() {
@@ -58,14 +66,6 @@ func (b *Batch) estimate(c ruleCounts) int64 {
 		}
 	}
 	return units
-}
-
-// estimate returns 0 if it is not known.
-func (u *usage) estimate() int64 {
-	if u == nil {
-		return 0
-	}
-	return u.p95.Load()
 }
 
 // learn takes what a reservation has used into the estimate of its rule. What Extend has added is not known here.

@@ -107,6 +107,8 @@ type Cluster interface {
 	AskFacts(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	// Owner returns the name of the key's owner, "" for none, and whether it is this node.
 	Owner(key bucket.Key) (name string, here bool)
+	// AskTurn is AwaitTurn of the node owner. It reports true without an answer too.
+	AskTurn(ctx context.Context, owner string, t *facts.Turn) (moved bool)
 }
 
 // Config configures a Limiter. Decider, Cluster and Hasher are required.
@@ -132,6 +134,8 @@ type Config struct {
 	SetsFull func(domain string) bool
 	// Callers returns the names of all callers that may be authenticated, so that Held can name them. nil means none.
 	Callers func() []string
+	// MaxWait bounds ReserveRequest.Wait.
+	MaxWait time.Duration
 	// Log gets a line about checks that no rule matches. nil means none.
 	Log *slog.Logger
 	// Tracer records some calls. nil records none.

@@ -26,6 +26,10 @@ type ReserveRequest struct {
 	Lease bool
 	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it. The rule's reservation does not apply.
 	Hold bool
+	// Slots: units of limits with algorithm concurrency are reserved, all others are spent at once. Without such a limit it is Check.
+	Slots bool
+	// Wait is how long to wait, in the line of those who wait for slots of the first check, for Config.MaxWait at most.
+	Wait time.Duration
 }
 
 // Reservation is units that are set aside for a caller until their deadline.
@@ -102,6 +106,8 @@ type reserving struct {
 	attempt uint64
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
+	// ticket is what the ID of the reservation says, but for its domains.
+	ticket ticket
 }
 
 // apart reports whether x is no reservation of the rule's.
@@ -110,6 +116,11 @@ func (x *reserving) apart() bool { return x.Lease || x.Hold }
 // Reserve implements Service. It reserves in all counters at once, and gives back what it got if it did not get all.
 func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Reservation, error) {
 	switch {
+	case r.Slots && !l.takesSlots(b):
+		for i := range b.Checks {
+			b.Checks[i].Cost = r.Units
+		}
+		return Reservation{}, l.Check(ctx, b)
 	case len(b.Checks) < 1 || len(b.Checks) > MaxBudgets:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)})
 	case r.Lease && (len(b.Checks) != 1 || b.IdempotencyKey != ""):
@@ -126,6 +137,12 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "least", Message: fmt.Sprintf("%d; want 1 to units, or leave it out for units", r.Least)})
 	case r.TTL != 0 && r.TTL < bucket.LeastLease:
 		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; want 1ms or more, or leave it out", r.TTL)})
+	case r.Wait < 0 || r.Wait > 0 && (r.Lease || r.Hold):
+		return Reservation{}, l.reject(&Error{Code: Invalid, Field: "wait", Message: fmt.Sprintf("%v; want 0 or more, and 0 with hold", r.Wait)})
+	case r.Wait > 0:
+		if err := l.awaitTurn(ctx, b, r); err != nil {
+			return Reservation{}, l.reject(err)
+		}
 	}
 	if r.Lease {
 		r.Least = 1
@@ -148,6 +165,11 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 		}
 		return Reservation{}, nil
 	}
+	if r.Slots && len(b.places) > 1 {
+		spent := l.about(b, bucket.Settle)
+		spent.Requests = slices.DeleteFunc(spent.Requests, func(q check.Request) bool { return q.Limits.Slots() })
+		l.decideDetached(ctx, spent)
+	}
 	id := l.idOf(b)
 	if len(id) > MaxReservationID {
 		l.cancel(ctx, b)
@@ -165,7 +187,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
 	if x.Units == 0 && len(b.places) > 0 {
-		x.Units = b.estimate(c)
+		x.Units = b.estimate(c.byRule[b.Results[b.places[0]].Rule])
 	}
 	for j, i := range b.places {
 		r, bounds := &b.Results[i], b.reservable(i)
@@ -207,7 +229,7 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 		}
 		x.cells[j] = bucket.Reservation{
 			ID: x.id, Least: min(x.Least, q.Cost), MaxOpen: bounds.MaxOpen, For: min(x.ttl+x.grace(x.ttl), x.maxTTL), Release: bounds.OnExpiry == rules.ExpiryRelease,
-			Lease: x.Lease, Hold: x.Hold,
+			Lease: x.Lease, Hold: x.Hold, Fresh: b.IdempotencyKey == "",
 		}
 		q.Reservation, q.Once = &x.cells[j], x.attempt
 	}
@@ -238,6 +260,9 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 	if b.reserving.Hold {
 		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: bucket.MostReservation, OnExpiry: rules.ExpiryRelease}
 	}
+	if b.reserving.Slots && !b.Results[i].Limits.Slots() { // what is not settled at once is charged at the deadline
+		return &rules.Reservation{MaxOpen: maxHolds, TTL: bucket.MostReservation, MaxTTL: bucket.MostReservation}
+	}
 	if b.reserving.Lease {
 		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
 		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
@@ -259,6 +284,9 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 			return
 		case got.Unknown:
 			r.Err = &Error{Code: Rejected, Field: "idempotency_key", Message: "its reservation has ended; use another key"}
+			if b.IdempotencyKey == "" {
+				r.Err = &Error{Code: Unavailable, Message: "another reservation has its ID by chance; ask again"}
+			}
 			fallthrough
 		case r.Err != nil, !r.Allowed && !r.shadow():
 			l.cancel(ctx, b)
@@ -270,13 +298,7 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 			x.ttl = min(x.ttl, got.Expires-x.grace(got.Expires/2))
 		}
 	}
-	smaller := l.about(b, bucket.Extend)
-	for j := len(smaller.Requests) - 1; j >= 0; j-- {
-		if q := &smaller.Requests[j]; q.Cost == 0 {
-			smaller.Requests = slices.Delete(smaller.Requests, j, j+1)
-		}
-	}
-	l.decideDetached(ctx, smaller)
+	l.decideDetached(ctx, l.about(b, bucket.Extend))
 }
 
 // cancel gives back what Reserve has got, or may still get, for b.
@@ -285,20 +307,24 @@ func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 	l.decideDetached(ctx, l.about(b, bucket.Cancel))
 }
 
-// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest.
+// about returns requests of verb about the reservations that b may have made: Extend makes them as small as the smallest, and Settle
+// spends so much of each.
 func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	out := new(check.Batch)
 	for j, i := range b.places {
-		got := &b.reserving.cells[j].Reserved
-		if got.Units == 0 && b.Results[i].Err == nil {
+		q, got := b.queued.Requests[j], b.reserving.cells[j].Reserved.Units
+		q.Verb, q.Cost, q.Reservation = verb, 0, &bucket.Reservation{ID: b.reserving.id}
+		switch verb {
+		case bucket.Extend: // once, whichever attempts are under way
+			q.Cost, q.Once = b.reserving.units-got, b.reserving.id
+		case bucket.Settle:
+			q.Cost = b.reserving.units
+		case bucket.Cancel:
+			q.Reservation.For = b.reserving.cells[j].For
+		}
+		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && q.Cost == 0 {
 			continue
 		}
-		q := b.queued.Requests[j]
-		q.Verb, q.Cost = verb, 0
-		if verb == bucket.Extend {
-			q.Cost = b.reserving.units - got.Units
-		}
-		q.Reservation = &bucket.Reservation{ID: b.reserving.id}
 		out.Requests = append(out.Requests, q)
 	}
 	return out
@@ -315,28 +341,25 @@ func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 // askCells returns the decisions of verb in all counters of a reservation that have it still: those of the others are lost.
 func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cost int64, ttl time.Duration) (*check.Batch, error) {
 	l.calls.Add(1)
-	b := &check.Batch{Requests: make([]check.Request, len(t.cells)), Answers: make([]check.Answer, len(t.cells))}
+	b := new(check.Batch)
 	var once uint64
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
-	for i, c := range t.cells {
-		b.Requests[i] = check.Request{Sync: c.sync, Request: bucket.Request{
-			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated,
-			Reservation: &bucket.Reservation{ID: t.id, For: ttl, Most: t.most},
-		}}
-	}
+	t.add(b, verb, cost, once, ttl)
 	l.config.Decider.Decide(ctx, b)
-	known := new(check.Batch)
+	known := 0
 	for i := range b.Answers {
 		if err := b.Answers[i].Err; err != nil {
 			return nil, l.reject(errorOf(err))
 		}
 		if !b.Requests[i].Reservation.Reserved.Unknown {
-			known.Requests, known.Answers = append(known.Requests, b.Requests[i]), append(known.Answers, b.Answers[i])
+			b.Requests[known], b.Answers[known] = b.Requests[i], b.Answers[i]
+			known++
 		}
 	}
-	if len(known.Requests) == 0 {
+	b.Requests, b.Answers = b.Requests[:known], b.Answers[:known]
+	if known == 0 {
 		message := "it was settled or has expired, or its counters were lost; reserve anew"
 		if verb == bucket.Settle && !t.cells[0].apart {
 			l.reserved.unknown.Add(1)
@@ -344,7 +367,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 		}
 		return nil, l.reject(&Error{Code: NotFound, Field: "reservation", Message: message})
 	}
-	return known, nil
+	return b, nil
 }
 
 // Spend implements Service.

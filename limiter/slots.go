@@ -1,16 +1,22 @@
 package limiter
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluice-project/sluice/rules"
 )
 
 const (
@@ -25,6 +31,8 @@ const (
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
+	// A request that another key denies comes back after leastPause or half of it, doubling up to lastRetry.
+	leastPause = 10 * time.Millisecond
 	// renewWithin is how long a renewal waits for owners.
 	renewWithin = 300 * time.Millisecond
 )
@@ -40,6 +48,8 @@ type SlotRequest struct {
 	Weight int64
 	// Arrival is when it began to wait in a line of another node, zero if it did not.
 	Arrival time.Time
+	// turn is what is reserved, nil for a slot of a session.
+	turn *ReserveRequest
 }
 
 // SlotAnswer answers a SlotRequest. With neither Moved nor Err, the batch has the decision.
@@ -51,6 +61,8 @@ type SlotAnswer struct {
 	Fence uint64
 	// Until is when the slot ends, or somewhat earlier.
 	Until time.Time
+	// Check is the index of the check that denied it or failed, 0 for none.
+	Check int
 	// Moved: the node Owner, "" for none, owns the key now. Waited: the request has waited here.
 	Moved, Waited bool
 	Owner         string
@@ -75,12 +87,13 @@ type lines struct {
 type line struct {
 	key     bucket.Key
 	tenants map[string]*tenant
-	waiting heapOf[*tenant] // those with requests
-	clock   float64         // virtual time
-	size    int             // number of requests
-	busy    bool            // a goroutine serves it
-	again   bool            // a unit may be free since that one has asked
-	gather  time.Time       // nobody is served before
+	waiting []*tenant // those with requests, sorted
+	clock   float64   // virtual time
+	size    int       // number of requests
+	aside   int       // number of requests that other keys have denied: they come back
+	busy    bool      // a goroutine serves it
+	again   bool      // a unit may be free since that one has asked
+	gather  time.Time // nobody is served before
 	timer   *time.Timer
 	denial  bucket.Decision // the last one
 }
@@ -88,14 +101,12 @@ type line struct {
 // tenant is those of a line with one SlotRequest.Tenant.
 type tenant struct {
 	weight, start float64
-	requests      heapOf[*Waiter]
-	place         int
+	requests      []*Waiter // sorted
 }
 
-func (t *tenant) before(o *tenant) bool {
-	return t.start < o.start || t.start == o.start && t.requests[0].before(o.requests[0])
+func (t *tenant) compare(o *tenant) int {
+	return cmp.Or(cmp.Compare(t.start, o.start), t.requests[0].compare(o.requests[0]))
 }
-func (t *tenant) moveTo(i int) { t.place = i }
 
 // Waiter is a request for a slot.
 type Waiter struct {
@@ -107,50 +118,31 @@ type Waiter struct {
 	tenant  *tenant
 	arrival time.Time
 	number  uint64
-	place   int
 	waited  bool // it was denied at least once, or came behind others
 	asking  bool // its line asks for it just now
 	over    bool // it is answered, or canceled
+	pause   time.Duration
+	aside   *time.Timer // it is out of its line until then, if not nil
 }
 
-func (w *Waiter) before(o *Waiter) bool {
-	return w.arrival.Before(o.arrival) || w.arrival.Equal(o.arrival) && w.number < o.number
-}
-func (w *Waiter) moveTo(i int) { w.place = i }
-
-// ordered is an item of a heapOf, which knows its place there.
-type ordered[T any] interface {
-	before(T) bool
-	moveTo(int)
+func (w *Waiter) compare(o *Waiter) int {
+	return cmp.Or(w.arrival.Compare(o.arrival), cmp.Compare(w.number, o.number))
 }
 
-var (
-	_ ordered[*tenant] = (*tenant)(nil)
-	_ ordered[*Waiter] = (*Waiter)(nil)
-)
-
-// heapOf is a heap.Interface.
-type heapOf[T ordered[T]] []T
-
-func (h heapOf[T]) Len() int           { return len(h) }
-func (h heapOf[T]) Less(i, j int) bool { return h[i].before(h[j]) }
-func (h heapOf[T]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].moveTo(i)
-	h[j].moveTo(j)
+// insert and remove change a sorted list. Most requests come at its end, and leave from its beginning.
+func insert[T any](list *[]T, x T, compare func(T, T) int) {
+	i, _ := slices.BinarySearchFunc(*list, x, compare)
+	*list = slices.Insert(*list, i, x)
 }
 
-func (h *heapOf[T]) Push(x any) {
-	x.(T).moveTo(len(*h))
-	*h = append(*h, x.(T))
-}
-
-func (h *heapOf[T]) Pop() any {
-	list := *h
-	last := list[len(list)-1]
-	clear(list[len(list)-1:])
-	*h = list[:len(list)-1]
-	return last
+func remove[T any](list *[]T, x T, compare func(T, T) int) {
+	i, _ := slices.BinarySearchFunc(*list, x, compare)
+	if i == 0 {
+		clear((*list)[:1])
+		*list = (*list)[1:]
+		return
+	}
+	*list = slices.Delete(*list, i, i+1)
 }
 
 // addLocked queues w.
@@ -169,30 +161,34 @@ func (k *line) addLocked(w *Waiter) {
 	}
 	t.weight = float64(max(1, w.request.Weight))
 	w.line, w.tenant = k, t
-	heap.Push(&t.requests, w)
-	k.size++
-	if len(t.requests) == 1 {
-		t.start = max(t.start, k.clock)
-		heap.Push(&k.waiting, t)
+	if len(t.requests) > 0 {
+		remove(&k.waiting, t, (*tenant).compare) // w may be its first, and begin as early as another tenant's
 	} else {
-		heap.Fix(&k.waiting, t.place) // it may be the first, and begin as early as another tenant's
+		t.start = max(t.start, k.clock)
 	}
+	insert(&t.requests, w, (*Waiter).compare)
+	insert(&k.waiting, t, (*tenant).compare)
+	k.size++
 }
 
 // removeLocked takes w out of its line. units are those that it has got, 0 for none.
 func (w *Waiter) removeLocked(units int64) {
 	k, t := w.line, w.tenant
 	w.over = true
-	heap.Remove(&t.requests, w.place)
+	if w.aside != nil {
+		w.aside.Stop()
+		k.aside--
+		return
+	}
+	remove(&k.waiting, t, (*tenant).compare)
+	remove(&t.requests, w, (*Waiter).compare)
 	k.size--
 	if units > 0 {
 		k.clock = max(k.clock, t.start)
 		t.start += float64(units) / t.weight
 	}
-	if len(t.requests) == 0 {
-		heap.Remove(&k.waiting, t.place)
-	} else {
-		heap.Fix(&k.waiting, t.place)
+	if len(t.requests) > 0 {
+		insert(&k.waiting, t, (*tenant).compare)
 	}
 }
 
@@ -216,7 +212,7 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 		k = &line{key: key, tenants: map[string]*tenant{}}
 		q.byKey[key] = k
 		q.count.Add(1)
-	case k.size > 0 && !r.Wait, k.size >= MaxWaiting:
+	case k.size > 0 && !r.Wait, k.size+k.aside >= MaxWaiting:
 		w.over = true
 		b.Results[0].Decision, b.Results[0].Source = k.denial, check.Owned
 		a := SlotAnswer{}
@@ -252,10 +248,100 @@ func (l *Limiter) slotKey(b *Batch, r *SlotRequest) (key bucket.Key, _ *Error) {
 		return key, &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; want 1 or more", r.Units)}
 	case r.Weight < 0 || r.Weight > MaxWeight:
 		return key, &Error{Code: Invalid, Field: "weight", Message: fmt.Sprintf("%d; want 1 to %d", r.Weight, MaxWeight)}
+	case len(b.Checks) > MaxBudgets:
+		return key, &Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want 1 to %d", len(b.Checks), MaxBudgets)}
 	case len(r.Tenant) > MaxTenant:
 		return key, &Error{Code: Invalid, Field: "tenant", Message: fmt.Sprintf("%d bytes; want at most %d", len(r.Tenant), MaxTenant)}
 	}
 	return l.counterKey(b, c, x.Rule), nil
+}
+
+// takesSlots reports whether one of the rules of b has a limit with algorithm concurrency.
+func (l *Limiter) takesSlots(b *Batch) bool {
+	set := l.Rules()
+	return set != nil && slices.ContainsFunc(b.Checks, func(c Check) bool {
+		rule, _ := set.Match(c.Domain, c.Descriptor)
+		return len(c.Limits) == 0 && rule != nil && rule.Limits != nil && rule.Limits.Slots()
+	})
+}
+
+// awaitTurn returns when it is b's turn among those who wait for slots of its first check, and they are reserved under b.IdempotencyKey, or
+// when r.Wait or Config.MaxWait has passed. Reserve decides what comes of it.
+func (l *Limiter) awaitTurn(ctx context.Context, b *Batch, r ReserveRequest) *Error {
+	for i := range b.Checks {
+		switch c := &b.Checks[i]; {
+		case c.Err != nil:
+			return nil
+		case len(c.Limits) > 0:
+			return &Error{Code: Invalid, Field: "wait", Message: "is set; want checks without limits of their own beside it"}
+		}
+	}
+	if e := keyError(b); e != nil {
+		return e
+	}
+	if b.IdempotencyKey == "" {
+		b.IdempotencyKey = rand.Text()
+	}
+	t := &facts.Turn{Key: b.IdempotencyKey, Caller: b.Caller, Units: r.Units, Least: r.Least, TTL: r.TTL}
+	for i := range b.Checks {
+		c := facts.TurnCheck{Domain: b.Checks[i].Domain}
+		for _, e := range b.Checks[i].Descriptor {
+			c.Descriptor = append(c.Descriptor, e.Key, e.Value)
+		}
+		t.Checks = append(t.Checks, c)
+	}
+	wait := min(r.Wait, l.config.MaxWait)
+	if deadline, ok := ctx.Deadline(); ok { // so that there is time to reserve
+		wait = min(wait, time.Until(deadline)*7/8)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	key, err := l.slotKey(b, &SlotRequest{Units: 1})
+	if err != nil {
+		return err
+	}
+	for began := time.Now(); ctx.Err() == nil; t.Waited = time.Since(began) {
+		moved := true
+		switch owner, here := l.config.Cluster.Owner(key); {
+		case here:
+			moved = l.AwaitTurn(ctx, t)
+		case owner != "":
+			moved = l.config.Cluster.AskTurn(ctx, owner, t)
+		}
+		if !moved {
+			break
+		}
+		pause.For(ctx, retrySlot)
+	}
+	return nil
+}
+
+// AwaitTurn waits for t in a line of this node. It reports true if another node owns the key now.
+func (l *Limiter) AwaitTurn(ctx context.Context, t *facts.Turn) (moved bool) {
+	ask := SlotRequest{Units: max(1, t.Units), Wait: true, turn: &ReserveRequest{Units: t.Units, Least: t.Least, TTL: t.TTL}}
+	if t.Waited > 0 {
+		ask.Arrival = time.Now().Add(-t.Waited)
+	}
+	b := NewBatch()
+	b.IdempotencyKey, b.Caller = t.Key, t.Caller
+	for i := range t.Checks {
+		c := b.Add()
+		c.Domain = t.Checks[i].Domain
+		for d := t.Checks[i].Descriptor; len(d) > 1; d = d[2:] {
+			c.Descriptor = append(c.Descriptor, rules.Entry{Key: d[0], Value: d[1]})
+		}
+	}
+	turn := make(chan bool, 1)
+	w := l.Acquire(b, ask, func(b *Batch, a SlotAnswer) {
+		b.Release()
+		turn <- a.Moved
+	})
+	select {
+	case moved = <-turn:
+	case <-ctx.Done():
+		w.Cancel()
+	}
+	return moved
 }
 
 // Cancel ends a request that is not answered. It returns false for one that is, or is being answered.
@@ -270,14 +356,15 @@ func (w *Waiter) Cancel() bool {
 	if !w.asking {
 		w.batch.Release()
 	}
-	if w.line.size == 0 && !w.line.busy {
-		q.dropLocked(w.line)
-	}
+	q.dropLocked(w.line)
 	return true
 }
 
-// dropLocked forgets the line k, which is empty and not busy.
+// dropLocked forgets the line k if it is empty and not busy.
 func (q *lines) dropLocked(k *line) {
+	if k.busy || k.size+k.aside > 0 {
+		return
+	}
 	if k.timer != nil {
 		k.timer.Stop()
 	}
@@ -343,7 +430,41 @@ func (l *Limiter) serve(k *line) {
 		k.busy = false
 		return
 	}
+	k.busy = false
 	q.dropLocked(k)
+}
+
+// stepAsideLocked takes w, which another key denies, out of its line for a while, so that those behind it need not wait for that key.
+func (l *Limiter) stepAsideLocked(w *Waiter, wait time.Duration) {
+	w.pause = min(max(2*w.pause, leastPause), lastRetry)
+	w.removeLocked(0)
+	w.over, w.waited = false, true
+	w.line.aside++
+	some := w.pause/2 + mathrand.N(w.pause/2) // #nosec G404 -- two that want the same keys in another order must not always meet
+	w.aside = time.AfterFunc(min(max(wait, some), lastRetry), func() {
+		l.lines.mu.Lock()
+		if w.over {
+			l.lines.mu.Unlock()
+			return
+		}
+		w.aside = nil
+		w.line.aside--
+		w.line.addLocked(w)
+		l.wakeUnlock(w.line)
+	})
+}
+
+// deniedBy returns the index of the check that fails b or denies it, 0 if there is none.
+func deniedBy(b *Batch) int {
+	denied := 0
+	for i := len(b.Results) - 1; i >= 0; i-- {
+		if r := &b.Results[i]; r.Err != nil {
+			return i
+		} else if !r.Allowed && !r.givenBack {
+			denied = i
+		}
+	}
+	return denied
 }
 
 // serveFirstLocked asks for a slot of the first one in k, and returns how long to wait before the next, 0 for not at all.
@@ -351,19 +472,38 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 	q, w := &l.lines, k.waiting[0].requests[0]
 	w.asking = true
 	q.mu.Unlock()
-	began := time.Now()
-	got, err := l.Reserve(context.Background(), w.batch, ReserveRequest{Units: w.request.Units, TTL: SlotTTL})
+	began, ask := time.Now(), ReserveRequest{Units: w.request.Units, TTL: SlotTTL, Slots: len(w.batch.Checks) > 1}
+	if w.request.turn != nil {
+		ask = *w.request.turn
+	}
+	w.batch.AllOrNothing = true
+	var got Reservation
+	var err error
+	free := true
+	if w.pause > 0 && w.request.turn == nil { // it looks first, since reservations that are canceled are remembered for a while
+		w.batch.reserving = nil
+		for i := range w.batch.Checks {
+			w.batch.Checks[i].Verb, w.batch.Checks[i].Cost = bucket.Read, ask.Units
+		}
+		err = l.Check(context.Background(), w.batch)
+		free, _, _ = Overall(w.batch.Results)
+	}
+	if err == nil && free {
+		got, err = l.Reserve(context.Background(), w.batch, ask)
+	}
 	q.mu.Lock()
 	w.asking = false
-	a := SlotAnswer{ID: got.ID, Until: began.Add(got.ExpiresAfter), Err: w.batch.Results[0].Err}
+	a := SlotAnswer{ID: got.ID, Until: began.Add(got.ExpiresAfter)}
+	var r Result
 	if err != nil {
-		a.Err = errorOf(err)
+		r.Err = errorOf(err)
+	} else {
+		a.Check = deniedBy(w.batch)
+		r = w.batch.Results[a.Check]
 	}
-	if got.ID != "" {
-		a.Slot, _ = l.Slot(got.ID) // it is this node's
+	if a.Err = r.Err; got.ID != "" {
+		a.Slot = Slot{new(w.batch.reserving.ticket)}
 	}
-	r := &w.batch.Results[0]
-	allowed := a.Err == nil && r.Allowed
 	switch {
 	case w.over: // it was canceled meanwhile
 		q.mu.Unlock()
@@ -373,7 +513,7 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		w.batch.Release()
 		q.mu.Lock()
 		return 0
-	case allowed:
+	case a.Err == nil && r.Allowed:
 		w.removeLocked(w.request.Units)
 		if next := q.fence + 1; guard.On(guard.FenceRises) {
 			q.fence = max(next, uint64(time.Now().UnixNano()))
@@ -381,14 +521,25 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 			q.fence = uint64(time.Now().UnixNano())
 		}
 		a.Fence = q.fence
-	case w.request.Wait && a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded):
-		return retrySlot
-	case a.Err == nil && r.Source == check.Forwarded:
+	case a.Err == nil && a.Check == 0 && r.Source == check.Forwarded:
 		l.moveLocked(k, r.Owner)
 		return 0
-	case w.request.Wait && a.Err == nil && !r.Never():
-		k.denial, w.waited = r.Decision, true
-		return min(max(r.RetryAfter, time.Millisecond), lastRetry)
+	case w.request.Wait && (a.Err == nil && !r.Never() || a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded)):
+		wait := retrySlot
+		if a.Err == nil {
+			wait = min(max(r.RetryAfter, time.Millisecond), lastRetry)
+		}
+		if a.Check > 0 {
+			if a.Err != nil || r.Limits.Slots() {
+				wait = 0
+			}
+			l.stepAsideLocked(w, wait)
+			return 0
+		}
+		if w.waited = true; a.Err == nil {
+			k.denial = r.Decision
+		}
+		return wait
 	default:
 		w.removeLocked(0)
 	}
@@ -443,14 +594,9 @@ func (l *Limiter) askSlots(ctx context.Context, slots []Slot, verb bucket.Verb) 
 	b, done := new(check.Batch), make([]bool, len(slots))
 	for i, s := range slots {
 		done[i] = true
-		for _, c := range s.cells {
-			b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
-				Key: c.key, Verb: verb, Unreplicated: c.unreplicated, Reservation: &bucket.Reservation{ID: s.id, For: SlotTTL},
-			}})
-		}
+		s.add(b, verb, 0, 0, SlotTTL)
 	}
 	if len(b.Requests) > 0 {
-		b.Answers = make([]check.Answer, len(b.Requests))
 		l.config.Decider.Decide(ctx, b)
 	}
 	at := 0

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -21,12 +23,27 @@ descriptors:
     limits: [{algorithm: concurrency, count: 2}]
   - key: rate
     limits: [5/1h]
+  - key: tokens
+    limits: [{algorithm: token_bucket, count: 2, period: 10s}]
+  - key: both
+    limits: [{algorithm: concurrency, count: 2}, {count: 5, period: 1h}]
+  - key: x
+    limits: [{algorithm: concurrency, count: 1}]
+  - key: y
+    limits: [{algorithm: concurrency, count: 1}]
+  - key: smooth
+    limits: [{algorithm: leaky_queue, count: 5, period: 1h}]
 `
 
 // placed is a Cluster in which another node may own all keys.
 type placed struct {
 	*fakeCluster
 	elsewhere atomic.Bool
+	turn      func(context.Context, *facts.Turn) (moved bool)
+}
+
+func (p *placed) AskTurn(ctx context.Context, owner string, t *facts.Turn) bool {
+	return p.turn(ctx, t)
 }
 
 func (p *placed) Owner(bucket.Key) (string, bool) {
@@ -40,9 +57,11 @@ func (p *placed) Owner(bucket.Key) (string, bool) {
 type slotTest struct {
 	*Limiter
 	t       *testing.T
+	table   *bucket.Table
 	cluster placed
 	down    atomic.Bool // no owner decides
 	asked   atomic.Int64
+	taken   atomic.Int64           // reservations
 	before  atomic.Pointer[func()] // called before a decision, if set
 	mu      sync.Mutex
 	got     []SlotAnswer
@@ -54,7 +73,7 @@ func newSlotTest(t *testing.T) *slotTest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &slotTest{t: t}
+	s := &slotTest{t: t, table: table}
 	s.Limiter = newService(t, decideFunc(func(_ context.Context, q *check.Batch) {
 		if f := s.before.Load(); f != nil {
 			(*f)()
@@ -65,8 +84,11 @@ func newSlotTest(t *testing.T) *slotTest {
 				q.Answers[i] = check.Answer{Err: check.ErrNoOwner}
 				continue
 			}
+			if r.Verb == bucket.Reserve {
+				s.taken.Add(1)
+			}
 			q.Answers[i] = check.Answer{Decision: table.Do(time.Now().UnixNano(), &r.Request), Source: check.Owned}
-			if r.Verb == bucket.Settle {
+			if r.Verb == bucket.Settle || r.Verb == bucket.Cancel {
 				s.Wake(&r.Key) // as the node does
 			}
 		}
@@ -77,16 +99,33 @@ func newSlotTest(t *testing.T) *slotTest {
 	return s
 }
 
-// ask asks for a slot of jobs/key, and keeps the answer under a name.
-func (s *slotTest) ask(name, key string, r SlotRequest) *Waiter {
+// slotBatch has a check of jobs for each of these keys.
+func slotBatch(keys ...string) *Batch {
 	b := NewBatch()
-	c := b.Add()
-	c.Domain, c.Descriptor = "jobs", append(c.Descriptor, rules.Entry{Key: key, Value: "v"})
-	if key == "forbidden" {
-		c.Err = &Error{Code: Forbidden}
+	for _, key := range keys {
+		c := b.Add()
+		c.Domain, c.Descriptor = "jobs", append(c.Descriptor, rules.Entry{Key: key, Value: "v"})
+		if key == "forbidden" {
+			c.Err = &Error{Code: Forbidden}
+		}
 	}
+	return b
+}
+
+// left returns what is left of the last limit of a key.
+func (s *slotTest) left(key string) int64 {
+	b := slotBatch(key)
+	defer b.Release()
+	rule, _ := s.Rules().Match("jobs", b.Checks[0].Descriptor)
+	list, _ := s.table.Look(time.Now().UnixNano(), s.counterKey(b, &b.Checks[0], rule), rule.Limits)
+	return list[len(list)-1].Remaining
+}
+
+// ask asks for a slot of jobs/key with units of other keys, and keeps the answer under a name.
+func (s *slotTest) ask(name, key string, r SlotRequest, with ...string) *Waiter {
+	b := slotBatch(append([]string{key}, with...)...)
 	w := s.Acquire(b, r, func(b *Batch, a SlotAnswer) {
-		if a.Err == nil && !a.Moved && !b.Results[0].Allowed {
+		if a.Err == nil && !a.Moved && !b.Results[a.Check].Allowed {
 			name += " denied"
 		}
 		s.mu.Lock()
@@ -269,5 +308,194 @@ func TestSlotsGather(t *testing.T) {
 		held = s.want("the next two", "c,d")
 		s.ReleaseSlots(t.Context(), []Slot{held[0].Slot})
 		s.want("the last one", "new")
+	})
+}
+
+// A slot with units of other keys: all or none. What is spent of other limits stays spent, slots of all keys end together, and a request that
+// another key denies holds nobody up.
+func TestSlotWithOthers(t *testing.T) {
+	slotsTest(t, func(t *testing.T, s *slotTest) {
+		wantLeft := func(what string, queue, both, rate int64) {
+			t.Helper()
+			if q, b, r := s.left("queue"), s.left("both"), s.left("rate"); q != queue || b != both || r != rate {
+				t.Errorf("%s: %d, %d and %d are left, want %d, %d and %d", what, q, b, r, queue, both, rate)
+			}
+		}
+		s.ask("a", "queue", waiting, "both", "rate")
+		a := s.want("all are free", "a")[0]
+		wantLeft("one", 1, 4, 4)
+		s.ReleaseSlots(t.Context(), []Slot{a.Slot})
+		wantLeft("released", 2, 4, 4)
+		s.ask("b", "queue", SlotRequest{Units: 2}, "both", "rate")
+		b := s.want("two units", "b")[0]
+		if s.ask("c", "both", SlotRequest{Units: 1}, "queue", "rate"); s.want("denied", "c denied")[0].Check != 0 {
+			t.Error("the first check denies it")
+		}
+		wantLeft("denied", 0, 2, 2)
+		s.ReleaseSlots(t.Context(), []Slot{b.Slot})
+		if s.ask("d", "queue", SlotRequest{Units: 2}, "tokens", "rate", "both"); s.want("all but its own slots", "d")[0].ID == "" {
+			t.Error("nothing is held")
+		}
+		wantLeft("d", 0, 0, 0)
+		time.Sleep(SlotTTL)
+		wantLeft("its slots have ended, no more", 2, 0, 0)
+		{
+			var a SlotAnswer
+			s.ask("e", "queue", SlotRequest{Units: 1}, "rate")
+			if a = s.want("the rate", "e denied")[0]; a.Check != 1 || a.ID != "" {
+				t.Errorf("%+v", a)
+			}
+			s.ask("f", "queue", waiting, "smooth")
+			if a = s.want("a queue that delays", "f")[0]; a.Check != 1 || a.Err == nil || a.Err.Code != Invalid {
+				t.Errorf("%+v", a)
+			}
+			s.ask("g", "queue", waiting, strings.Split(strings.Repeat("rate ", MaxBudgets), " ")...)
+			if a = s.want("too many", "g")[0]; a.Err == nil || a.Err.Field != "checks" {
+				t.Errorf("%+v", a)
+			}
+			s.ask("h", "queue", waiting, "forbidden")
+			if a = s.want("forbidden", "h")[0]; a.Check != 1 || a.Err == nil || a.Err.Code != Forbidden {
+				t.Errorf("%+v", a)
+			}
+		}
+		wantLeft("none of them", 2, 0, 0)
+		// One waits for tokens, and others pass it. It is the first again when they are there.
+		taken := s.taken.Load()
+		s.ask("tokens", "queue", waiting, "tokens")
+		if time.Sleep(2500 * time.Millisecond); s.taken.Load() != taken+2 {
+			t.Errorf("%d reservations were made and canceled while it waits, want that of its first attempt", s.taken.Load()-taken)
+		}
+		s.ask("i", "queue", waiting)
+		s.ask("j", "queue", waiting)
+		held := s.want("they pass it", "i,j")
+		time.Sleep(SlotTTL / 2)
+		s.RenewSlots(t.Context(), []Slot{held[0].Slot, held[1].Slot})
+		gone := s.ask("gone", "queue", waiting, "tokens")
+		s.ask("k", "queue", waiting)
+		for range 10 {
+			time.Sleep(time.Second)
+			s.RenewSlots(t.Context(), []Slot{held[0].Slot, held[1].Slot})
+		}
+		s.want("none is free", "")
+		s.ReleaseSlots(t.Context(), []Slot{held[0].Slot})
+		tokens := s.want("in order", "tokens")
+		gone.Cancel()
+		s.ReleaseSlots(t.Context(), []Slot{held[1].Slot, tokens[0].Slot})
+		s.want("the last one", "k")
+		if time.Sleep(time.Minute); s.lines.count.Load() != 0 {
+			t.Error("a line is left")
+		}
+	})
+}
+
+// Reserve with Wait stands in the same line as the sessions, here and at the node that owns the key.
+func TestReserveWaits(t *testing.T) {
+	slotsTest(t, func(t *testing.T, s *slotTest) {
+		s.config.MaxWait = 1500 * time.Millisecond
+		s.ask("a", "queue", waiting)
+		s.ask("b", "queue", waiting)
+		held := s.want("both units", "a,b")
+		var all sync.WaitGroup
+		reserve := func(name string, r ReserveRequest, keys ...string) {
+			all.Go(func() {
+				b, began := slotBatch(keys...), time.Now()
+				defer b.Release()
+				got, err := s.Reserve(t.Context(), b, r)
+				if allowed, _, _ := Overall(b.Results); err == nil && allowed != (got.ID != "") {
+					t.Errorf("%s: %+v", name, got)
+				} else if !allowed {
+					name += " denied after " + time.Since(began).String()
+				}
+				s.mu.Lock()
+				s.names, s.got = append(s.names, name), append(s.got, SlotAnswer{ID: got.ID, Until: time.Now().Add(got.ExpiresAfter)})
+				s.mu.Unlock()
+			})
+			synctest.Wait()
+		}
+		reserve("first", ReserveRequest{Units: 1, TTL: time.Minute, Wait: time.Second}, "queue", "rate")
+		s.ask("second", "queue", waiting)
+		reserve("third", ReserveRequest{Units: 1, Wait: time.Hour}, "queue")
+		s.ReleaseSlots(t.Context(), []Slot{held[0].Slot})
+		list := s.want("in order", "first")
+		s.ReleaseSlots(t.Context(), []Slot{held[1].Slot})
+		list = append(list, s.want("in order", "second")...)
+		if got := time.Until(list[0].Until); got != time.Minute {
+			t.Errorf("it lasts %v", got)
+		}
+		if left := s.left("rate"); left != 4 {
+			t.Errorf("%d are left of the rate, which is reserved too", left)
+		}
+		time.Sleep(time.Second)
+		s.RenewSlots(t.Context(), []Slot{list[1].Slot})
+		s.want("none is free", "")
+		time.Sleep(500 * time.Millisecond)
+		s.want("no longer than MaxWait", "third denied after 1.5s")
+		reserve("fourth", ReserveRequest{Units: 1, Wait: 100 * time.Millisecond}, "queue")
+		time.Sleep(100 * time.Millisecond)
+		s.want("nor than it says", "fourth denied after 100ms")
+		if _, err := s.Settle(t.Context(), list[0].ID, 0); err != nil || s.left("rate") != 5 {
+			t.Error(err, "the reservation of the rate is not returned")
+		}
+		// Another node has the line: it reserves, or has moved it on.
+		s.cluster.elsewhere.Store(true)
+		var turns []facts.Turn
+		s.cluster.turn = func(ctx context.Context, turn *facts.Turn) bool {
+			turns = append(turns, *turn)
+			if len(turns) == 1 {
+				return true
+			}
+			s.cluster.elsewhere.Store(false)
+			return s.AwaitTurn(ctx, turn)
+		}
+		reserve("elsewhere", ReserveRequest{Units: 1, Least: 1, TTL: time.Minute, Wait: time.Second}, "queue")
+		time.Sleep(retrySlot + gatherFor)
+		s.want("its turn", "elsewhere")
+		if x := turns[1]; len(turns) != 2 || x.Waited != retrySlot || x.Units != 1 || x.Least != 1 || x.TTL != time.Minute || x.Key == "" || x.Checks[0].Descriptor[0] != "queue" {
+			t.Errorf("%+v", turns)
+		}
+		all.Wait()
+		if n := s.lines.count.Load(); n != 0 {
+			t.Errorf("%d lines are left", n)
+		}
+		for field, r := range map[string]ReserveRequest{
+			"wait": {Units: 1, Wait: -1}, "descriptor": {Units: 1, Wait: 1}, "lease": {Units: 1, Wait: 1, Lease: true},
+		} {
+			keys := []string{"rate", "queue"}
+			if _, err := s.Reserve(t.Context(), slotBatch(keys...), r); err == nil || err.(*Error).Field != field {
+				t.Errorf("%+v: %v", r, err)
+			}
+		}
+		inline := slotBatch("queue")
+		inline.Checks[0].Limits = []bucket.Limit{{Algorithm: bucket.Concurrency, Count: 1}}
+		if _, err := s.Reserve(t.Context(), inline, ReserveRequest{Units: 1, Wait: 1}); err == nil || err.(*Error).Field != "wait" {
+			t.Error(err)
+		}
+	})
+}
+
+// Requests that want slots of the same keys, the other way round, all get them.
+func TestSlotsCrosswise(t *testing.T) {
+	slotsTest(t, func(t *testing.T, s *slotTest) {
+		const each = 50
+		began := time.Now()
+		for i := range each {
+			s.ask(strconv.Itoa(i), "x", waiting, "y")
+			s.ask(strconv.Itoa(i), "y", waiting, "x")
+		}
+		for n := 0; n < 2*each; {
+			_, list := s.answers()
+			for _, a := range list {
+				if a.ID == "" {
+					t.Fatalf("%+v", a)
+				}
+				s.ReleaseSlots(t.Context(), []Slot{a.Slot})
+			}
+			n += len(list)
+			time.Sleep(time.Millisecond)
+		}
+		t.Log("after", time.Since(began))
+		if took := time.Since(began); took > 2*each*lastRetry {
+			t.Errorf("after %v", took)
+		}
 	})
 }

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 )
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
 //
-//	version, id, rule, units, maxTTL, most, number of cells; each cell's flags, key and place of its domain;
-//	number of domains; each domain's length and name; a keyed hash of all that
+//	spaceSeal, version, id, rule, units, maxTTL, most, number of cells; each cell's flags and key; each domain's length and name;
+//	a keyed hash of all that
 type ticket struct {
 	// id is that of the reservation in all its counters: timed with random bits or those of a hash of its idempotency key, or such a hash
 	// alone.
@@ -26,22 +27,18 @@ type ticket struct {
 	maxTTL  time.Duration
 	most    int64
 	cells   []cell
-	domains []string
+	domains []byte
 }
 
 // cell is one counter of a reservation.
 type cell struct {
-	key                       bucket.Key
+	key bucket.Key
+	// apart is as reserving.apart. They are the first three flags.
 	sync, unreplicated, apart bool
-	domain                    int
 }
 
 const (
-	ticketVersion = 2
-
-	cellSync         = 1 << 0
-	cellUnreplicated = 1 << 1
-	cellApart        = 1 << 2 // see reserving.apart
+	ticketVersion = 3
 )
 
 // ticketText is the form of the text. It is strict, so that there is one text of an ID.
@@ -95,52 +92,65 @@ func uuidTime(s string) (time.Time, bool) {
 	return time.UnixMilli(int64(ms)), err == nil
 }
 
-// idOf returns the ID of what b has reserved.
+// idOf returns the ID of what b has reserved, "" if all of it is spent.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	t := ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most}
+	t := &x.ticket
+	*t = ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: make([]cell, 0, len(b.places)), domains: b.key[:0]}
 	if r := b.Results[b.places[0]].Rule; r != nil {
 		t.rule = ruleName{r.Domain, r.Name}.hash()
 	}
+	last := 0
 	for j, i := range b.places {
-		if x.cells[j].Reserved.Units == 0 {
-			continue // in shadow mode
-		}
 		q, domain := &b.queued.Requests[j], b.Checks[i].Domain
-		at := slices.Index(t.domains, domain)
-		if at < 0 {
-			at, t.domains = len(t.domains), append(t.domains, domain)
+		if x.cells[j].Reserved.Units == 0 || x.Slots && !q.Limits.Slots() {
+			continue // in shadow mode, or spent
 		}
-		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart(), at})
+		if len(t.cells) == 0 || domain != b.Checks[last].Domain {
+			t.domains = append(binary.AppendUvarint(t.domains, uint64(len(domain))), domain...)
+		}
+		last = i
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart()})
 	}
-	return ticketText.EncodeToString(l.config.Hasher.seal(t.append(nil)))
+	if len(t.cells) == 0 {
+		return ""
+	}
+	var sealed, text [256]byte
+	id := string(ticketText.AppendEncode(text[:0], l.config.Hasher.seal(t.append(sealed[:0]))))
+	t.domains = nil // the batch's
+	return id
+}
+
+// add adds requests of verb to b, about all counters of t.
+func (t *ticket) add(b *check.Batch, verb bucket.Verb, cost int64, once uint64, ttl time.Duration) {
+	cells := make([]bucket.Reservation, len(t.cells))
+	b.Requests = slices.Grow(b.Requests, len(cells))
+	for i, c := range t.cells {
+		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most}
+		b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
+			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated, Reservation: &cells[i],
+		}})
+	}
+	b.Answers = append(b.Answers, make([]check.Answer, len(cells))...)
 }
 
 func (t *ticket) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(append(b, ticketVersion), t.id)
+	b = binary.LittleEndian.AppendUint64(append(b, spaceSeal, ticketVersion), t.id)
 	b = binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, t.rule), uint64(t.units))
 	b = binary.AppendUvarint(b, uint64(t.maxTTL))
 	b = binary.AppendUvarint(b, uint64(t.most))
 	b = append(b, byte(len(t.cells)))
 	for _, c := range t.cells {
 		var flags byte
-		if c.sync {
-			flags |= cellSync
-		}
-		if c.unreplicated {
-			flags |= cellUnreplicated
-		}
-		if c.apart {
-			flags |= cellApart
+		for i, set := range [...]bool{c.sync, c.unreplicated, c.apart} {
+			if set {
+				flags |= 1 << i
+			}
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
-		b = append(binary.LittleEndian.AppendUint64(b, c.key.Lo), byte(c.domain))
+		b = binary.LittleEndian.AppendUint64(b, c.key.Lo)
 	}
-	b = append(b, byte(len(t.domains)))
-	for _, d := range t.domains {
-		b = append(binary.AppendUvarint(b, uint64(len(d))), d...)
-	}
-	return b
+	return append(b, t.domains...)
 }
 
 var errTicket = &Error{
@@ -157,10 +167,10 @@ func (l *Limiter) ticketOf(id string) (*ticket, *Error) {
 		return nil, errTicket
 	}
 	b, ok := l.config.Hasher.unseal(b)
-	if !ok || b[0] != ticketVersion {
+	if !ok || b[0] != spaceSeal || b[1] != ticketVersion {
 		return nil, errTicket
 	}
-	return readTicket(b[1:]), nil
+	return readTicket(b[2:]), nil
 }
 
 // readTicket reads what ticket.append has written, after the version.
@@ -178,17 +188,11 @@ func readTicket(b []byte) *ticket {
 	for i := range t.cells {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
-			sync: b[0]&cellSync != 0, unreplicated: b[0]&cellUnreplicated != 0, apart: b[0]&cellApart != 0,
-			domain: int(b[17]),
+			sync: b[0]&1 != 0, unreplicated: b[0]&2 != 0, apart: b[0]&4 != 0,
 		}
-		b = b[18:]
+		b = b[17:]
 	}
-	t.domains = make([]string, b[0])
-	b = b[1:]
-	for i := range t.domains {
-		n := uint()
-		t.domains[i], b = string(b[:n]), b[n:]
-	}
+	t.domains = b
 	return t
 }
 
@@ -198,5 +202,10 @@ func (l *Limiter) ReservationDomains(id string) ([]string, error) {
 	if err != nil {
 		return nil, l.reject(err)
 	}
-	return t.domains, nil
+	var domains []string
+	for b := t.domains; len(b) > 0; {
+		n, size := binary.Uvarint(b)
+		domains, b = append(domains, string(b[size:][:n])), b[size:][n:]
+	}
+	return domains, nil
 }

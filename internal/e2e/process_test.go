@@ -40,8 +40,8 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	if target := os.Getenv(slotCallerEnv); target != "" {
-		slotCaller(target)
+	if args := os.Getenv(slotCallersEnv); args != "" {
+		slotCallers(args)
 		return
 	}
 	dir, err := os.MkdirTemp("", "sluice-e2e-")

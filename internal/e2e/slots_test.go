@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
+	"flag"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,8 +21,10 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// slotCallerEnv makes the test binary a slotCaller.
-const slotCallerEnv = "SLUICE_E2E_SLOT_CALLER"
+var (
+	slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestTrap02_KilledCallers kills, at most 10,000")
+	slotCrashes     = flag.Int("slot-crashes", 1, "how many nodes TestSlotsThroughChange kills")
+)
 
 const slotRules = `domain: jobs
 descriptors:
@@ -36,15 +36,25 @@ descriptors:
     limits: [{algorithm: concurrency, count: 1}]
   - key: pool
     limits: [{algorithm: concurrency, count: 40}]
+  - key: lax
+    replication: async
+    limits: [{algorithm: concurrency, count: 5}]
+  - key: crowd
+    limits: [{algorithm: concurrency, count: 10000}]
 `
 
-func slotClient(t *testing.T, nodes []*node) *sluice.Client {
-	t.Helper()
+// targetOf is the target of a client of nodes.
+func targetOf(nodes []*node) string {
 	var target []string
 	for _, n := range nodes {
 		target = append(target, n.grpc)
 	}
-	c, err := sluice.New(strings.Join(target, ","))
+	return strings.Join(target, ",")
+}
+
+func slotClient(t *testing.T, nodes []*node) *sluice.Client {
+	t.Helper()
+	c, err := sluice.New(targetOf(nodes))
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 		err = c.Ready(t.Context())
@@ -53,34 +63,6 @@ func slotClient(t *testing.T, nodes []*node) *sluice.Client {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// slotReferee books which slots are in use: from the moment Acquire returns until just before its context has ended, or Release.
-type slotReferee struct {
-	mu         sync.Mutex
-	inUse      map[string]int
-	fence      map[string]uint64
-	most       map[string]int // by key
-	done, lost int
-	unordered  int
-}
-
-func (r *slotReferee) begin(kind, queue string, s *sluice.Slot) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inUse[queue]++
-	r.most[kind] = max(r.most[kind], r.inUse[queue])
-	if queue[0] == 'l' && s.Fence <= r.fence[queue] {
-		r.unordered++
-	}
-	r.fence[queue] = max(r.fence[queue], s.Fence)
-}
-
-func (r *slotReferee) end(queue string) {
-	r.mu.Lock()
-	r.inUse[queue]--
-	r.done++
-	r.mu.Unlock()
 }
 
 // until polls until ok. Its bound only ends a test that would wait for ever.
@@ -95,64 +77,43 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Slots while members leave, join and crash: never more are in use than the limit, and callers go on.
+// Slots while members leave, join and crash, and while callers are stopped and killed: never more are in use than the limit, and callers go
+// on. Those that were stopped beyond their deadline are found to have lost their slots.
 func TestSlotsThroughChange(t *testing.T) {
 	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, slotRules))
-	c := slotClient(t, nodes)
-	r := &slotReferee{inUse: map[string]int{}, most: map[string]int{}, fence: map[string]uint64{}}
-	ctx, enough := context.WithCancel(t.Context())
-	defer enough()
-	var callers sync.WaitGroup
-	for i := range 60 {
-		kind, queue := "queue", fmt.Sprintf("q%d", i%6)
-		if i >= 48 {
-			kind, queue = "lock", fmt.Sprintf("l%d", i%4)
-		}
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				s, err := c.Acquire(ctx, sluice.AcquireRequest{Key: c.Key("jobs", kind, queue)})
-				if err != nil || !s.Allowed || s.ID == "" {
-					if ctx.Err() == nil {
-						t.Errorf("%v %+v", err, s)
-					}
-					return
-				}
-				r.begin(kind, queue, s)
-				work := time.NewTimer(20 * time.Millisecond)
-				select {
-				case <-work.C:
-				case <-s.Context().Done():
-					if errors.Is(context.Cause(s.Context()), sluice.ErrSlotLost) {
-						r.mu.Lock()
-						r.lost++
-						r.mu.Unlock()
-					}
-				}
-				r.end(queue)
-				s.Release()
-			}
-		})
+	var processes []*slotProcess
+	for range 3 {
+		processes = append(processes, startSlotCallers(t, exec.Command(os.Args[0]), 0, 24, targetOf(nodes)))
 	}
-	progress := func(what string) {
-		t.Helper()
-		r.mu.Lock()
-		from := r.done
-		r.mu.Unlock()
-		until(t, what, func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.done > from+600 })
+	p := processes[0]
+	for _, each := range processes {
+		each.progress("before a change", 100)
 	}
-	progress("before a change")
+	processes[1].stopBeyond(p)
 	joined := start(t, nodeConfig{name: "n4", join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
-	progress("with a fourth node")
-	nodes[1].kill()
-	progress("after a crash")
+	p.progress("with a fourth node", 100)
+	var crashes []time.Time
+	for i := range *slotCrashes {
+		crashes = append(crashes, time.Now())
+		nodes[1].kill()
+		p.progress("after a crash", 100)
+		if i < *slotCrashes-1 {
+			nodes[1] = start(t, nodeConfig{name: nodes[1].name, join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
+			p.progress("with another node", 100)
+		}
+	}
 	joined.stop(syscall.SIGTERM)
-	progress("after a leave")
-	enough()
-	callers.Wait()
-	t.Logf("%d slots, at most %v in use, %d lost", r.done, r.most, r.lost)
-	if r.most["queue"] != 5 || r.most["lock"] != 1 || r.unordered > 0 {
-		t.Errorf("%v in use at a time, want 5 and 1; %d fences of locks are not above earlier ones", r.most, r.unordered)
+	p.progress("after a leave", 100)
+	processes[2].kill()
+	p.progress("after callers were killed", 100)
+	verdicts := judgeAll(t, processes, crashes...)
+	beyond, mostBeyond := 0, 0
+	for _, v := range verdicts {
+		beyond, mostBeyond = beyond+v.beyond, max(mostBeyond, v.mostBeyond)
+	}
+	if beyond == 0 || mostBeyond <= 5 {
+		t.Errorf("%d were in use beyond their deadline, at most %d with those of others; want some", beyond, mostBeyond)
 	}
 }
 
@@ -261,7 +222,11 @@ func TestTrap13_ManyWaiters(t *testing.T) {
 	freed := map[int]time.Time{} // when the slot was released that is given next to a request
 	var took []time.Duration
 	var fence uint64
+	messages := 0
 	for got := 1; got <= waiters; got++ {
+		if len(pending) == 0 {
+			messages++
+		}
 		a := s.next(&pending)
 		if a.GetNumber() != uint64(got) || !a.GetDecision().GetAllowed() || a.GetReservation() == "" || a.GetFence() <= fence {
 			t.Fatalf("answer %d: %v, after fence %d", got, a, fence)
@@ -273,10 +238,15 @@ func TestTrap13_ManyWaiters(t *testing.T) {
 		if held = append(held, a.GetNumber()); len(held) == 40 {
 			freed[got+1] = time.Now()
 			s.send(&sluicev1.SessionRequest{Release: held[:1]})
+			messages++
 			held = held[1:]
 		}
 	}
 	slices.Sort(took)
+	t.Logf("%d messages for %d slots, from the release until the next one has it", messages, waiters)
+	if messages > 2*waiters {
+		t.Error("more than two messages for a slot")
+	}
 	p50, p99 := took[len(took)/2], took[len(took)*99/100]
 	t.Logf("from free to granted, with both ways of the network: median %v, p99 %v, at most %v", p50, p99, took[len(took)-1])
 	if p99 > 50*time.Millisecond { // 5 ms on a machine of its own; tests run beside others
@@ -425,60 +395,46 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 	}
 }
 
-// slotCaller is what TestMain runs instead of tests in a process that is to be killed: it holds slots and says how many.
-func slotCaller(target string) {
-	c, err := sluice.New(target)
-	for range 5 {
-		if err == nil {
-			_, err = c.Acquire(context.Background(), sluice.AcquireRequest{Key: c.Key("jobs", "queue", "killed")})
-		}
-	}
-	if err == nil {
-		fmt.Println("held")
-		for range 50 {
-			go func() {
-				_, _ = c.Acquire(context.Background(), sluice.AcquireRequest{Key: c.Key("jobs", "queue", "killed")})
-			}()
-		}
-		select {}
-	}
-	fmt.Println(err)
-}
-
 // Callers that are killed leak nothing: what they hold is free within two seconds, and they wait for nothing any more.
 func TestTrap02_KilledCallers(t *testing.T) {
 	nodes := cluster(t, 3, rulesOf(t, slotRules))
 	c := slotClient(t, nodes)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), slotCallerEnv+"="+nodes[0].grpc)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	const processes = 4
+	key := c.Key("jobs", "crowd", "c")
+	rest, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(10_000 - *slotCallerCount + 1)})
+	if err != nil || !rest.Allowed {
+		t.Fatal(rest, err)
 	}
-	if err != nil {
-		t.Fatal(err)
+	var callers []*slotProcess
+	for i := range processes {
+		some := *slotCallerCount / processes
+		callers = append(callers, startSlotCallers(t, exec.Command(os.Args[0]), some, 0, targetOf(nodes)))
+		if i < processes-1 {
+			<-callers[i].held
+		}
 	}
-	line := make([]byte, 5)
-	_, err = io.ReadFull(out, line)
-	if string(line) != "held\n" {
-		t.Errorf("%q %v", line, err)
+	// The last one of the last process waits.
+	var d sluice.Decision
+	until(t, "all slots are held", func() bool { d, err = key.Read(t.Context(), 1); return err != nil || d.Remaining == 0 })
+	if s, e := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, MaxWait: -1}); err != nil || e != nil || s.Allowed {
+		t.Errorf("beside them: %v %+v %v", err, s, e)
 	}
-	request := sluice.AcquireRequest{Key: c.Key("jobs", "queue", "killed"), MaxWait: -1}
-	if s, err := c.Acquire(t.Context(), request); err != nil || s.Allowed {
-		t.Errorf("beside them: %+v %v", s, err)
+	for _, p := range callers {
+		_ = p.cmd.Process.Kill() // all at once
 	}
-	cmd.Process.Kill()
 	began := time.Now()
-	_ = cmd.Wait() // it was killed
-	request.Units, request.MaxWait = 5, 0
-	if s, err := c.Acquire(t.Context(), request); err != nil || !s.Allowed {
-		t.Errorf("after them: %+v %v", s, err)
+	s, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(*slotCallerCount - 1)})
+	took := time.Since(began)
+	if err != nil || !s.Allowed || took > 4*time.Second { // 2 s, on a machine of its own
+		t.Errorf("after them: %+v %v after %v", s, err, took)
 	}
-	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("free after %v", took)
-	} else {
-		t.Log("all are free after", took)
+	t.Logf("%d callers were killed, all slots are free after %v", *slotCallerCount, took)
+	if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 0 {
+		t.Errorf("%d units have leaked in the other direction, or %v", d.Remaining, err)
 	}
+	s.Release()
+	rest.Release()
+	until(t, "all are free", func() bool { d, err = key.Read(t.Context(), 10_000); return err != nil || d.Allowed })
 }
 
 // A session that does not read its answers ends, and others are served meanwhile.

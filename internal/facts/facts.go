@@ -177,3 +177,23 @@ type Limit struct {
 	// ResetAfter is the time until the limit is unspent again if nothing more is spent.
 	ResetAfter time.Duration
 }
+
+// Turn is a reservation that waits for its turn among those who wait for slots, at the node that owns the key of the first check.
+type Turn struct {
+	Checks []TurnCheck `cbor:"1,keyasint"`
+	// Key is the idempotency key of Caller that the reservation is to have.
+	Key    string `cbor:"2,keyasint"`
+	Caller string `cbor:"3,keyasint,omitempty"`
+	// Units, Least and TTL are those of limiter.ReserveRequest.
+	Units int64         `cbor:"4,keyasint,omitempty"`
+	Least int64         `cbor:"5,keyasint,omitempty"`
+	TTL   time.Duration `cbor:"6,keyasint,omitempty"`
+	// Waited is how long it has waited at other nodes.
+	Waited time.Duration `cbor:"7,keyasint,omitempty"`
+}
+
+// TurnCheck is a check of a Turn. Descriptor has keys and values in turn.
+type TurnCheck struct {
+	Domain     string   `cbor:"1,keyasint"`
+	Descriptor []string `cbor:"2,keyasint"`
+}

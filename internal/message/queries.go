@@ -52,3 +52,13 @@ type KeyRequest struct {
 type KeyResponse struct {
 	Key facts.Key `cbor:"1,keyasint"`
 }
+
+// TurnRequest asks a node to wait in its line of those who wait for slots. The response is a TurnResponse.
+type TurnRequest struct {
+	Turn facts.Turn `cbor:"1,keyasint"`
+}
+
+// TurnResponse answers a TurnRequest.
+type TurnResponse struct {
+	Moved bool `cbor:"1,keyasint,omitempty"`
+}

@@ -35,6 +35,7 @@ func (n *Node) openLimiter() error {
 		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys], Callers: n.guard.Callers,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
+		MaxWait: n.config.CheckTimeout,
 	})
 	if err != nil {
 		return err

@@ -80,6 +80,8 @@ func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 			return nil // this node stops
 		}
 		return &message.KeyResponse{Key: k}
+	case *message.TurnRequest:
+		return &message.TurnResponse{Moved: n.service.AwaitTurn(ctx, &q.Turn)}
 	}
 	return nil
 }
@@ -123,6 +125,18 @@ func (q *peerQueries) AskKeyFacts(ctx context.Context, key bucket.Key, limits *b
 		answers = append(answers, b.Key)
 	}
 	return answers, missing
+}
+
+// AskTurn implements limiter.Cluster.
+func (q *peerQueries) AskTurn(ctx context.Context, owner string, t *facts.Turn) (moved bool) {
+	for p, addr := range q.others() {
+		if p.Name == owner {
+			answer, err := q.ask(ctx, addr, &message.TurnRequest{Turn: *t})
+			a, ok := answer.(*message.TurnResponse)
+			return err != nil || !ok || a.Moved
+		}
+	}
+	return true
 }
 
 // controlQueue takes control messages of other nodes: loads are for the limiter, all others for the cluster node.

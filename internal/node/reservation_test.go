@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +38,17 @@ import (
 //	15  network partitions                                      cluster
 //	16  who holds what                                          here
 //	17  no call gives back what was not reserved                bucket
+//
+// What is asked wrongly has an answer, and neither loses nor mints a unit:
+//
+//	unknown, changed and settled IDs, and those of another cluster   limiter: TestReserveRejects, TestReservationOfAnotherCluster, TestReserveBudgets
+//	negative numbers, TTLs out of their bounds                       here: TestReservationRanges; limiter: TestReserveRejects; transport/grpcapi
+//	the largest numbers                                              limiter: TestReservationOverflow
+//	settled above what was reserved                                  limiter: TestTrap05
+//	callers that may not use a domain                                transport/grpcapi, httpapi: TestReservationAccess
+//	more reservations than a key or the table may have               limiter: TestMillionReservations; bucket: TestReservationsWhenFull
+//	one ID for two reservations                                      bucket: TestFreshReservation, TestReserveAttempts
+//	another algorithm, or no rule any more, while some are open      limiter: TestReservationsOutliveRules; a lower limit: TestTrap12
 
 // tokenRules are rules of reservations. Their windows do not end while a test runs.
 const tokenRules = `domain: llm
@@ -291,4 +304,85 @@ func TestTrap16(t *testing.T) {
 		}
 	}
 	wants("handed off")
+}
+
+// TestReserveWaits: a reservation of slots waits for them in one line, whichever node is asked, and those that need all of them follow each
+// other.
+func TestReserveWaits(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	const body = `{"checks":[{"domain":"llm","descriptor":["tool=t"]},{"domain":"llm","descriptor":["user=w"]}],"units":3,"ttl":60,"wait":9}`
+	const lasts = 300 * time.Millisecond
+	began := time.Now()
+	if x := b.reserve(0, sluice.ReserveRequest{Units: 3, TTL: lasts}, "tool=t"); !x.Allowed {
+		t.Fatal(x)
+	}
+	var inUse atomic.Int64
+	var all sync.WaitGroup
+	for i := range 9 {
+		all.Go(func() {
+			var x struct {
+				Allowed     bool
+				Reservation string
+				Units       int64
+			}
+			if status := b.nodes[i%3].post(t, "reserve", body, &x); status != 200 || !x.Allowed || x.Units != 3 || time.Since(began) < lasts {
+				t.Errorf("%d %+v after %v", status, x, time.Since(began))
+				return
+			}
+			if n := inUse.Add(3); n != 3 {
+				t.Errorf("%d in use", n)
+			}
+			inUse.Add(-3)
+			if _, err := b.by[(i+1)%3].Settle(t.Context(), x.Reservation, 2); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	b.wants("all have ended", "tool=t", 3)
+	b.wants("what they needed", "user=w", 100-9*2)
+}
+
+// TestAcquireWith: a slot comes with units of keys of other owners, or with none of them.
+func TestAcquireWith(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 3, func(*Config) {})
+	c := b.by[2]
+	if err := c.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		name := fmt.Sprint(i)
+		keys := []sluice.Key{c.Key("llm", "tool", "a"+name), c.Key("llm", "tool", "b"+name), c.Key("llm", "user", name), c.Key("llm", "model", name)}
+		ask := sluice.AcquireRequest{Key: keys[0], With: keys[1:], Units: 2}
+		x, err := c.Acquire(t.Context(), ask)
+		if err != nil || !x.Allowed || x.ID == "" {
+			t.Fatalf("%+v %v", x, err)
+		}
+		wants := func(what string, tools, others int64) {
+			t.Helper()
+			for j, left := range []int64{tools, tools, 100 - others, 100_000 - others} {
+				if d, err := keys[j].Read(t.Context(), 1); err != nil || d.Remaining != left {
+					t.Errorf("%s: key %d: %d left, want %d; %v", what, j, d.Remaining, left, err)
+				}
+			}
+		}
+		wants("held", 1, 2)
+		if _, err := keys[2].Charge(t.Context(), 97); err != nil {
+			t.Fatal(err)
+		}
+		ask.MaxWait, ask.Key, ask.With = -1, keys[1], []sluice.Key{c.Key("llm", "tool", "free"), keys[2], keys[3]}
+		if denied, err := c.Acquire(t.Context(), ask); err != nil || denied.Allowed || denied.Rule != "llm/tool" {
+			t.Errorf("the slots are in use: %+v %v", denied, err)
+		}
+		x.Release()
+		await(t, "released", func() bool { d, err := keys[1].Read(t.Context(), 3); return err == nil && d.Allowed })
+		if denied, err := c.Acquire(t.Context(), ask); err != nil || denied.Allowed || denied.Rule != "llm/user" {
+			t.Errorf("the user has 1 left: %+v %v", denied, err)
+		}
+		if d, err := keys[3].Read(t.Context(), 1); err != nil || d.Remaining != 100_000-2 {
+			t.Errorf("a denial has taken units: %+v %v", d, err)
+		}
+	}
 }

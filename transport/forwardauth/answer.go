@@ -13,7 +13,7 @@ import (
 func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
 	// One denial decides, whatever the other results are. But an error in an all-or-nothing batch denies all of it.
-	if e := failure(b); e != nil && (denied == nil || auth.AllOrNothing) {
+	if e := failure(b); e != nil && (denied == nil || b.AllOrNothing) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(e))
 		return
 	}
@@ -24,7 +24,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authori
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if auth.AllOrNothing && limited(b) > 1 {
+	if b.AllOrNothing && limited(b) > 1 {
 		now := limiter.NewBatch()
 		defer now.Release()
 		if found := a.lookAgain(r, b, now); found != nil {

@@ -3,10 +3,13 @@ package forwardauth
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -264,5 +267,70 @@ descriptors:
 				t.Errorf("%s: %s is %q, want %q", c.kind, k, got, want)
 			}
 		}
+	}
+}
+
+// TestSlotByTTL: a request takes a slot for the ttl of its rule or until the ID in the response is settled, and its other limits are charged.
+func TestSlotByTTL(t *testing.T) {
+	n := apitest.NewNode(t)
+	const file = `
+domain: web
+authorize:
+  all_or_nothing: false
+  descriptors:
+    - - {key: export, from: header, name: X-Export}
+    - - {key: user, from: header, name: X-User}
+    - - {key: queue, from: header, name: X-Queue}
+descriptors:
+  - key: export
+    limits: [{algorithm: concurrency, count: 2}]
+    reservation: {ttl: 5s}
+  - key: user
+    limits: [4/1h]
+  - key: queue
+    limits: [{algorithm: leaky_queue, count: 5, period: 1h}]
+`
+	var service *limiter.Limiter
+	d := open(t, n, file, func(c *Config) { service = c.Limiter.(*limiter.Limiter) })
+	export := call{path: Prefix + "web", headers: "X-Export: pdf\nX-User: ann"}
+	wants := func(what string, w *httptest.ResponseRecorder, status int, left string) string {
+		t.Helper()
+		if w.Code != status || (w.Header().Get("Sluice-Slot") != "") != (status == 200) || !strings.Contains(w.Header().Get("RateLimit"), `"web/user";r=`+left) {
+			t.Errorf("%s: %d %v %s", what, w.Code, w.Header(), w.Body)
+		}
+		return w.Header().Get("Sluice-Slot")
+	}
+	first := wants("the first", ask(d, export), 200, "3")
+	n.Now.Add(int64(time.Second))
+	wants("the second", ask(d, export), 200, "2")
+	if w := ask(d, export); w.Header().Get("Retry-After") != "4" {
+		t.Errorf("%v", w.Header())
+	} else {
+		wants("both are in use, and nobody pays", w, 429, "2")
+	}
+	if s, err := service.Settle(t.Context(), first, 0); err != nil || s.Returned != 1 {
+		t.Errorf("%+v %v", s, err)
+	}
+	wants("the service has ended one", ask(d, export), 200, "1")
+	n.Now.Add(int64(5 * time.Second))
+	wants("one has ended by itself", ask(d, export), 200, "0")
+	n.Now.Add(int64(5 * time.Second))
+	if wants("the user's limit", ask(d, export), 429, "0"); n.Asked.Load() == 0 {
+		t.Error("nothing was asked")
+	}
+	for range 2 { // the denial has taken nothing
+		if w := ask(d, call{path: Prefix + "web", headers: "X-Export: pdf"}); w.Code != 200 || w.Header().Get("Sluice-Slot") == "" {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := ask(d, call{path: Prefix + "web", headers: "X-User: bob"}); w.Code != 200 || w.Header().Get("Sluice-Slot") != "" {
+		t.Errorf("without a slot: %d %v", w.Code, w.Header())
+	}
+	w := ask(d, call{path: Prefix + "web", headers: "X-Export: csv\nX-Queue: q"})
+	if p := problem(t, w); w.Code != 400 || p["code"] != "invalid" || !strings.Contains(w.Body.String(), "web/queue cannot be reserved: a queue delays") {
+		t.Errorf("with a queue: %d %s", w.Code, w.Body)
+	}
+	if w := ask(d, call{path: Prefix + "web", headers: "X-Queue: q"}); w.Code != 200 {
+		t.Errorf("the queue alone: %d %s", w.Code, w.Body)
 	}
 }

@@ -106,12 +106,19 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if err := a.config.Limiter.Check(r.Context(), b); err != nil && len(b.Results) != len(b.Checks) {
+	slot, err := a.config.Limiter.Reserve(r.Context(), b, limiter.ReserveRequest{Units: 1, Slots: true})
+	if err != nil && len(b.Results) != len(b.Checks) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(err))
 		return
 	}
+	if slot.ID != "" {
+		w.Header().Set(slotHeader, slot.ID)
+	}
 	a.answer(w, r, auth, b)
 }
+
+// slotHeader of an allowed response has the ID of a slot, which /v1/settle ends before its deadline.
+const slotHeader = "Sluice-Slot"
 
 // rejectionHeader tells that the proxy itself was rejected, and not its client limited: a proxy passes a 401 or 403 on. Its
 // value is the problem's code.

@@ -53,7 +53,7 @@ type spy struct {
 	seen *[]string
 }
 
-func (s spy) Check(ctx context.Context, b *limiter.Batch) error {
+func (s spy) Reserve(ctx context.Context, b *limiter.Batch, r limiter.ReserveRequest) (limiter.Reservation, error) {
 	for i := range b.Checks {
 		var values []string
 		for _, e := range b.Checks[i].Descriptor {
@@ -61,5 +61,5 @@ func (s spy) Check(ctx context.Context, b *limiter.Batch) error {
 		}
 		*s.seen = append(*s.seen, strings.Join(values, " "))
 	}
-	return s.Service.Check(ctx, b)
+	return s.Service.Reserve(ctx, b, r)
 }

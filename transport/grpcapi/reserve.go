@@ -58,7 +58,9 @@ func (s *Server) Reserve(ctx context.Context, req *sluicev1.ReserveRequest) (*sl
 
 // readReserve fills b, or returns the first invalid field.
 func readReserve(req *sluicev1.ReserveRequest, b *limiter.Batch) (limiter.ReserveRequest, *limiter.Error) {
-	r := limiter.ReserveRequest{Units: req.GetUnits(), Least: req.GetLeast(), TTL: time.Duration(req.GetTtlNs()), Hold: req.GetHold()}
+	r := limiter.ReserveRequest{
+		Units: req.GetUnits(), Least: req.GetLeast(), TTL: time.Duration(req.GetTtlNs()), Hold: req.GetHold(), Wait: time.Duration(req.GetWaitNs()),
+	}
 	if req.GetTimeoutNs() < 0 {
 		return r, errTimeout
 	}

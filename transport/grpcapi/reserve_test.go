@@ -33,7 +33,7 @@ func TestReserve(t *testing.T) {
 	f := &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}
 	d := open(t, Config{Limiter: f})
 	res, err := d.client.Reserve(t.Context(), &sluicev1.ReserveRequest{
-		Checks: []*sluicev1.Check{user("ann"), user("bob")}, Units: new(int64(2)), Least: new(int64(1)), TtlNs: int64(2 * time.Minute), IdempotencyKey: "k", TimeoutNs: int64(time.Minute),
+		Checks: []*sluicev1.Check{user("ann"), user("bob")}, Units: new(int64(2)), Least: new(int64(1)), TtlNs: int64(2 * time.Minute), IdempotencyKey: "k", TimeoutNs: int64(time.Minute), WaitNs: int64(time.Second),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestReserve(t *testing.T) {
 		len(res.Decisions) != 2 || res.Decisions[1].GetRemaining() != 1 || res.Decisions[1].Rule != "shop/user" {
 		t.Errorf("%v", res)
 	}
-	if want := (limiter.ReserveRequest{Units: 2, Least: 1, TTL: 2 * time.Minute}); f.Reserved != want || f.Key != "k" {
+	if want := (limiter.ReserveRequest{Units: 2, Least: 1, TTL: 2 * time.Minute, Wait: time.Second}); f.Reserved != want || f.Key != "k" {
 		t.Errorf("%+v, key %q", f.Reserved, f.Key)
 	}
 	res, err = d.client.Reserve(t.Context(), &sluicev1.ReserveRequest{Checks: []*sluicev1.Check{user("ann"), user("new")}, Units: new(int64(2))})
@@ -79,6 +79,11 @@ func TestInvalidReserve(t *testing.T) {
 		{"least above units", "least", "6; want 1 to units", func(r *sluicev1.ReserveRequest) { r.Least = new(int64(6)) }},
 		{"short ttl", "ttl", "999.999µs; want 1ms or more", func(r *sluicev1.ReserveRequest) { r.TtlNs = 999_999 }},
 		{"negative ttl", "ttl", "want 1ms or more", func(r *sluicev1.ReserveRequest) { r.TtlNs = -1 }},
+		{"negative wait", "wait", "-1ns; want 0 or more", func(r *sluicev1.ReserveRequest) { r.WaitNs = -1 }},
+		{"wait for a hold", "wait", "0 with hold", func(r *sluicev1.ReserveRequest) {
+			r.Checks, r.Units, r.Hold, r.TtlNs, r.WaitNs = users(1), nil, true, 1e9, 1
+		}},
+		{"nothing to wait for", "descriptor", "no limit with algorithm: concurrency", func(r *sluicev1.ReserveRequest) { r.WaitNs = 1 }},
 		{"key", "idempotency_key", "128 bytes", func(r *sluicev1.ReserveRequest) { r.IdempotencyKey = "a key" }},
 		{"timeout", "timeout_ns", "negative", func(r *sluicev1.ReserveRequest) { r.TimeoutNs = -1 }},
 	} {

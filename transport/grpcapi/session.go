@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,16 +40,15 @@ type session struct {
 	cancel context.CancelCauseFunc
 	// identity is checked again for each message: a token may be revoked meanwhile.
 	identity access.Identity
-	// heard is the last heartbeat; beats has the one to answer, wake a token if there is something to send, ended one if slots are to be
+	// heard is the last heartbeat; beats has a token if it is to be answered, wake if there is something to send, ended if slots are to be
 	// released.
-	heard       atomic.Uint64
-	beats       chan uint64
-	wake, ended chan struct{}
-	mu          sync.Mutex
-	held        map[uint64]*heldSlot
-	out         []*sluicev1.SlotResponse
-	beat        *sluicev1.SessionResponse // the answer to the last heartbeat, nil if it is sent
-	toRelease   []limiter.Slot
+	heard              atomic.Uint64
+	beats, wake, ended chan struct{}
+	mu                 sync.Mutex
+	held               map[uint64]*heldSlot
+	out                []*sluicev1.SlotResponse
+	beat               *sluicev1.SessionResponse // the answer to the last heartbeat, nil if it is sent
+	toRelease          []limiter.Slot
 }
 
 // heldSlot is a slot or, before its answer, a request.
@@ -62,7 +62,7 @@ type heldSlot struct {
 // Session implements sluicev1.RateLimitServiceServer. When it ends, requests are canceled, and slots end at their deadline.
 func (s *Server) Session(stream sluicev1.RateLimitService_SessionServer) error {
 	x := &session{
-		server: s, stream: stream, identity: access.OfContext(stream.Context()), beats: make(chan uint64, 1),
+		server: s, stream: stream, identity: access.OfContext(stream.Context()), beats: make(chan struct{}, 1),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}, 1), held: map[uint64]*heldSlot{},
 	}
 	x.ctx, x.cancel = context.WithCancelCause(stream.Context())
@@ -125,11 +125,7 @@ func (x *session) read(pass access.Pass) error {
 		}
 		if n := req.GetHeartbeat(); n > 0 {
 			x.heard.Store(n)
-			select {
-			case <-x.beats: // the newer one is answered
-			default:
-			}
-			x.beats <- n
+			signal(x.beats)
 		}
 	}
 }
@@ -162,19 +158,25 @@ func (x *session) add(number uint64, h *heldSlot) *limiter.Error {
 // acquire asks for a slot.
 func (x *session) acquire(pass *access.Pass, now time.Time, r *sluicev1.SlotRequest) {
 	h, number, b := new(heldSlot), r.GetNumber(), limiter.NewBatch()
-	c := b.Add()
-	c.Domain, c.Descriptor = r.GetCheck().GetDomain(), appendEntries(c.Descriptor, r.GetCheck().GetDescriptor_())
 	b.API = limiter.GRPCAPI
-	err := x.add(number, h)
-	switch p := r.GetCheck(); {
-	case err != nil:
+	if err := x.add(number, h); err != nil {
 		b.Release()
 		x.answer(&sluicev1.SlotResponse{Number: number, Error: callError(err)})
 		return
-	case !x.server.config.Admit():
-		c.Err = limiter.ErrBusy
-	case p.Cost != nil || p.GetVerb() != sluicev1.Verb_VERB_CHECK || len(p.GetLimits()) > 0:
-		c.Err = &limiter.Error{Code: limiter.Invalid, Field: "check", Message: "want a domain and a descriptor alone"}
+	}
+	add := func(field string, p *sluicev1.Check) {
+		c := b.Add()
+		c.Domain, c.Descriptor = p.GetDomain(), appendEntries(c.Descriptor, p.GetDescriptor_())
+		if p != nil && p.Cost != nil || p.GetVerb() != sluicev1.Verb_VERB_CHECK || len(p.GetLimits()) > 0 {
+			c.Err = &limiter.Error{Code: limiter.Invalid, Field: field, Message: "want a domain and a descriptor alone"}
+		}
+	}
+	add("check", r.GetCheck())
+	for _, p := range r.GetAlso()[:min(len(r.GetAlso()), limiter.MaxBudgets)] {
+		add("also", p)
+	}
+	if !x.server.config.Admit() {
+		b.Checks[0].Err = limiter.ErrBusy
 	}
 	_ = pass.Restrict(b) // the check has the error
 	ask := limiter.SlotRequest{Units: cmp.Or(r.GetUnits(), 1), Wait: r.GetWait(), Tenant: r.GetTenant(), Weight: r.GetWeight()}
@@ -201,7 +203,7 @@ func (x *session) take(number uint64, h *heldSlot, b *limiter.Batch, a limiter.S
 		res.Error = callError(a.Err)
 	case !a.Moved:
 		room := limiter.MaxResponses
-		res.Decision = decisionToProto(&b.Results[0], 0, &room)
+		res.Decision = decisionToProto(&b.Results[a.Check], a.Check, &room)
 	}
 	b.Release()
 	x.mu.Lock()
@@ -275,6 +277,7 @@ func (x *session) release() error {
 		case <-x.ctx.Done():
 			over = true
 		}
+		runtime.Gosched() // slots that end with it share the call
 		x.mu.Lock()
 		list := x.toRelease
 		x.toRelease = nil
@@ -287,16 +290,15 @@ func (x *session) release() error {
 // renew answers heartbeats.
 func (x *session) renew() error {
 	for {
-		var beat uint64
 		select {
-		case beat = <-x.beats:
+		case <-x.beats:
 		case <-x.ctx.Done():
 			return nil
 		}
 		x.mu.Lock()
 		var numbers []uint64
 		var slots []limiter.Slot
-		res := &sluicev1.SessionResponse{Heartbeat: beat, ExpiresAfterNs: int64(limiter.SlotTTL)}
+		res := &sluicev1.SessionResponse{Heartbeat: x.heard.Load(), ExpiresAfterNs: int64(limiter.SlotTTL)}
 		for number, h := range x.held {
 			switch {
 			case h.granted && h.slot == limiter.Slot{}:
@@ -329,6 +331,7 @@ func (x *session) send() error {
 			return nil
 		}
 		for {
+			runtime.Gosched() // slots that are being given share the message
 			x.mu.Lock()
 			res := x.beat
 			if x.beat = nil; res == nil {

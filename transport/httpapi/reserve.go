@@ -15,7 +15,7 @@ import (
 // The fields of each body.
 var (
 	budgetFields   = checkFields[:3] // of each check
-	reserveOptions = []string{"units", "least", "ttl", "hold"}
+	reserveOptions = []string{"units", "least", "ttl", "hold", "wait"}
 	spendFields    = []string{"reservation", "units"}
 	extendFields   = []string{"reservation", "more", "ttl"}
 	settleFields   = []string{"reservation", "actual"}
@@ -51,6 +51,8 @@ func (d *api) reserve(w http.ResponseWriter, r *http.Request) error {
 				request.TTL, err = r.seconds()
 			case "hold":
 				request.Hold, err = r.boolean()
+			case "wait":
+				request.Wait, err = r.seconds()
 			}
 			return err
 		})

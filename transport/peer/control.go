@@ -43,6 +43,8 @@ var kinds = [...]message.Body{
 	22: (*message.FactsResponse)(nil),
 	23: (*message.KeyRequest)(nil),
 	24: (*message.KeyResponse)(nil),
+	25: (*message.TurnRequest)(nil),
+	26: (*message.TurnResponse)(nil),
 }
 
 var kindOf = func() map[reflect.Type]uint8 {

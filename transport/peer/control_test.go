@@ -137,6 +137,13 @@ func bodies() []message.Body {
 			Limits: []facts.Limit{{}, {Limit: math.MaxInt64, Spent: math.MinInt64, Remaining: 1, ResetAfter: math.MaxInt64}},
 		}},
 		&message.KeyResponse{Key: facts.Key{Replica: true, Leased: true, LeaseLeft: 9}},
+		&message.TurnRequest{},
+		&message.TurnRequest{Turn: facts.Turn{
+			Checks: []facts.TurnCheck{{}, {Domain: odd, Descriptor: []string{odd, ""}}}, Key: "k", Caller: odd, Units: math.MaxInt64, Least: 1,
+			TTL: math.MaxInt64, Waited: 1,
+		}},
+		&message.TurnResponse{},
+		&message.TurnResponse{Moved: true},
 		&message.Load{},
 		&message.Load{Domain: "d", Pool: odd, Reporter: "r", Load: 0.25, Stamp: math.MinInt64},
 		&message.Receipt{},

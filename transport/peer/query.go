@@ -14,8 +14,12 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// MaxRequests is the most requests of peers that a Server answers at a time; it rejects others.
-const MaxRequests = 64
+// MaxRequests is the most requests of peers that a Server answers at a time, MaxTurns the most of them that wait for a turn; it rejects
+// others.
+const (
+	MaxRequests = 64
+	MaxTurns    = 1024
+)
 
 // Query sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
 // control messages, nor they for it. It fails when ctx ends or the pool is closed.
@@ -94,11 +98,15 @@ func (s service) Query(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peer
 	if err != nil {
 		return s.malformed(hello, err)
 	}
+	running := s.requests
+	if _, waits := request.(*message.TurnRequest); waits {
+		running = s.turns
+	}
 	select {
-	case s.requests <- struct{}{}:
-		defer func() { <-s.requests }()
+	case running <- struct{}{}:
+		defer func() { <-running }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, MaxRequests)
+		return status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, cap(running))
 	}
 	var answer message.Body
 	if s.cfg.Answer != nil {

@@ -32,6 +32,7 @@ const (
 	release  = 1 << 1
 	leased   = 1 << 2
 	hold     = 1 << 3
+	fresh    = 1 << 4
 )
 
 // addRecord appends r to the columns of m. limits is the number that the stream gave to r.Limits, 0 for none.
@@ -44,7 +45,7 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.Flags = append(m.Flags, flagsOf(r))
 	id, want, rate, life, lost := r.ID, r.Want, r.Rate, r.For, bit(r.DenyLost, denyLost)
 	if x := r.Reservation; x != nil {
-		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)|bit(x.Lease, leased)|bit(x.Hold, hold)
+		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)|bit(x.Lease, leased)|bit(x.Hold, hold)|bit(x.Fresh, fresh)
 		if r.Verb == bucket.Extend {
 			want = x.Most
 		}
@@ -109,7 +110,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		if r.Verb >= bucket.Reserve {
 			r.Reservation = &bucket.Reservation{
 				ID: r.ID, Least: r.Want, Most: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0,
-				Lease: at(m.Lost, i)&leased != 0, Hold: at(m.Lost, i)&hold != 0,
+				Lease: at(m.Lost, i)&leased != 0, Hold: at(m.Lost, i)&hold != 0, Fresh: at(m.Lost, i)&fresh != 0,
 			}
 		}
 		flags := at(m.Flags, i)

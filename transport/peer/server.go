@@ -46,7 +46,7 @@ type Server struct {
 		streams                                          atomic.Int64
 		records, delivered, skipped, rejected, malformed atomic.Uint64
 	}
-	requests chan struct{} // has a value for each request in progress
+	requests, turns chan struct{} // have a value for each request in progress
 }
 
 // ServerStats has counts since NewServer, except for Streams.
@@ -81,7 +81,7 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, handler: h, intern: limiter.NewInterner(c.MaxLimits), inflow: budget,
-		quiet: loglimit.New(logEvery), requests: make(chan struct{}, MaxRequests),
+		quiet: loglimit.New(logEvery), requests: make(chan struct{}, MaxRequests), turns: make(chan struct{}, MaxTurns),
 	}
 	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {

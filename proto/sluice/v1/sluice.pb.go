@@ -2027,7 +2027,11 @@ type ReserveRequest struct {
 	// The whole limit is reserved, whatever is left of it: nothing is admitted until ttl_ns, which is required, has passed, 24 hours at most, or
 	// until it is settled with 0. Of one check only, without units; its rule's reservation does not apply. A node without the
 	// feature leases ignores it.
-	Hold          bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
+	// How long to wait for units of a limit with algorithm concurrency, which the rule of the first check must have: in order of arrival, behind
+	// those of sessions too, in nanoseconds. At most --check-timeout, and seven eighths of timeout_ns. Without it the request takes what is
+	// free.
+	WaitNs        int64 `protobuf:"varint,8,opt,name=wait_ns,json=waitNs,proto3" json:"wait_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2109,6 +2113,13 @@ func (x *ReserveRequest) GetHold() bool {
 		return x.Hold
 	}
 	return false
+}
+
+func (x *ReserveRequest) GetWaitNs() int64 {
+	if x != nil {
+		return x.WaitNs
+	}
+	return 0
 }
 
 // ReserveResponse answers a ReserveRequest.
@@ -2877,7 +2888,10 @@ type SlotRequest struct {
 	// Weight of the tenant, 1 to 1,000,000; 0 for 1. The newest request's counts.
 	Weight int64 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
 	// How long ago the request began to wait in a queue of another node, in nanoseconds; 0 if it did not.
-	WaitedNs      int64 `protobuf:"varint,7,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	WaitedNs int64 `protobuf:"varint,7,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	// Up to 15 further checks, as check. The units of all are had at once, or of none: those of other limits with algorithm concurrency are in
+	// use with the slot, and those of all other limits are spent. While one of these denies, others pass the request.
+	Also          []*Check `protobuf:"bytes,8,rep,name=also,proto3" json:"also,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2959,6 +2973,13 @@ func (x *SlotRequest) GetWaitedNs() int64 {
 		return x.WaitedNs
 	}
 	return 0
+}
+
+func (x *SlotRequest) GetAlso() []*Check {
+	if x != nil {
+		return x.Also
+	}
+	return nil
 }
 
 // HeldSlot is a slot by the number that it is to have in this session.
@@ -3094,7 +3115,7 @@ type SlotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// That of the request.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// How the limits are. Not allowed: there is no slot. Unset with error and moved.
+	// How the limits of check are, or of the first of also that denies it. Not allowed: there is no slot. Unset with error and moved.
 	Decision *Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Names the slot, which is a reservation, in the other calls. Empty if none is held; then an allowed request has no limit.
 	Reservation string `protobuf:"bytes,3,opt,name=reservation,proto3" json:"reservation,omitempty"`
@@ -3340,7 +3361,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fgrpc_address\x18\x02 \x01(\tR\vgrpcAddress\x12!\n" +
 	"\fhttp_address\x18\x03 \x01(\tR\vhttpAddress\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf7\x01\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\x90\x02\n" +
 	"\x0eReserveRequest\x12(\n" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\x12\x19\n" +
 	"\x05units\x18\x02 \x01(\x03H\x00R\x05units\x88\x01\x01\x12\x19\n" +
@@ -3349,7 +3370,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1d\n" +
 	"\n" +
 	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\x12\x12\n" +
-	"\x04hold\x18\a \x01(\bR\x04holdB\b\n" +
+	"\x04hold\x18\a \x01(\bR\x04hold\x12\x17\n" +
+	"\await_ns\x18\b \x01(\x03R\x06waitNsB\b\n" +
 	"\x06_unitsB\b\n" +
 	"\x06_least\"\xfe\x01\n" +
 	"\x0fReserveResponse\x121\n" +
@@ -3404,7 +3426,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\aacquire\x18\x01 \x03(\v2\x16.sluice.v1.SlotRequestR\aacquire\x12\x18\n" +
 	"\arelease\x18\x02 \x03(\x04R\arelease\x12+\n" +
 	"\x06resume\x18\x03 \x03(\v2\x13.sluice.v1.HeldSlotR\x06resume\x12\x1c\n" +
-	"\theartbeat\x18\x04 \x01(\x04R\theartbeat\"\xc4\x01\n" +
+	"\theartbeat\x18\x04 \x01(\x04R\theartbeat\"\xea\x01\n" +
 	"\vSlotRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12&\n" +
 	"\x05check\x18\x02 \x01(\v2\x10.sluice.v1.CheckR\x05check\x12\x14\n" +
@@ -3412,7 +3434,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x16\n" +
 	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06weight\x18\x06 \x01(\x03R\x06weight\x12\x1b\n" +
-	"\twaited_ns\x18\a \x01(\x03R\bwaitedNs\"D\n" +
+	"\twaited_ns\x18\a \x01(\x03R\bwaitedNs\x12$\n" +
+	"\x04also\x18\b \x03(\v2\x10.sluice.v1.CheckR\x04also\"D\n" +
 	"\bHeldSlot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12 \n" +
 	"\vreservation\x18\x02 \x01(\tR\vreservation\"\xa9\x01\n" +
@@ -3601,34 +3624,35 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	37, // 24: sluice.v1.SessionRequest.acquire:type_name -> sluice.v1.SlotRequest
 	38, // 25: sluice.v1.SessionRequest.resume:type_name -> sluice.v1.HeldSlot
 	10, // 26: sluice.v1.SlotRequest.check:type_name -> sluice.v1.Check
-	40, // 27: sluice.v1.SessionResponse.slots:type_name -> sluice.v1.SlotResponse
-	16, // 28: sluice.v1.SlotResponse.decision:type_name -> sluice.v1.Decision
-	19, // 29: sluice.v1.SlotResponse.error:type_name -> sluice.v1.Error
-	12, // 30: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
-	12, // 31: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
-	22, // 32: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
-	20, // 33: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	25, // 34: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
-	27, // 35: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
-	29, // 36: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
-	31, // 37: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
-	33, // 38: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
-	36, // 39: sluice.v1.RateLimitService.Session:input_type -> sluice.v1.SessionRequest
-	15, // 40: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
-	15, // 41: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
-	23, // 42: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
-	21, // 43: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	26, // 44: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
-	28, // 45: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
-	30, // 46: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
-	32, // 47: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
-	34, // 48: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
-	39, // 49: sluice.v1.RateLimitService.Session:output_type -> sluice.v1.SessionResponse
-	40, // [40:50] is the sub-list for method output_type
-	30, // [30:40] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	10, // 27: sluice.v1.SlotRequest.also:type_name -> sluice.v1.Check
+	40, // 28: sluice.v1.SessionResponse.slots:type_name -> sluice.v1.SlotResponse
+	16, // 29: sluice.v1.SlotResponse.decision:type_name -> sluice.v1.Decision
+	19, // 30: sluice.v1.SlotResponse.error:type_name -> sluice.v1.Error
+	12, // 31: sluice.v1.RateLimitService.Check:input_type -> sluice.v1.CheckRequest
+	12, // 32: sluice.v1.RateLimitService.CheckStream:input_type -> sluice.v1.CheckRequest
+	22, // 33: sluice.v1.RateLimitService.Nodes:input_type -> sluice.v1.NodesRequest
+	20, // 34: sluice.v1.RateLimitService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	25, // 35: sluice.v1.RateLimitService.Reserve:input_type -> sluice.v1.ReserveRequest
+	27, // 36: sluice.v1.RateLimitService.Spend:input_type -> sluice.v1.SpendRequest
+	29, // 37: sluice.v1.RateLimitService.Extend:input_type -> sluice.v1.ExtendRequest
+	31, // 38: sluice.v1.RateLimitService.Settle:input_type -> sluice.v1.SettleRequest
+	33, // 39: sluice.v1.RateLimitService.Held:input_type -> sluice.v1.HeldRequest
+	36, // 40: sluice.v1.RateLimitService.Session:input_type -> sluice.v1.SessionRequest
+	15, // 41: sluice.v1.RateLimitService.Check:output_type -> sluice.v1.CheckResponse
+	15, // 42: sluice.v1.RateLimitService.CheckStream:output_type -> sluice.v1.CheckResponse
+	23, // 43: sluice.v1.RateLimitService.Nodes:output_type -> sluice.v1.NodesResponse
+	21, // 44: sluice.v1.RateLimitService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	26, // 45: sluice.v1.RateLimitService.Reserve:output_type -> sluice.v1.ReserveResponse
+	28, // 46: sluice.v1.RateLimitService.Spend:output_type -> sluice.v1.SpendResponse
+	30, // 47: sluice.v1.RateLimitService.Extend:output_type -> sluice.v1.ExtendResponse
+	32, // 48: sluice.v1.RateLimitService.Settle:output_type -> sluice.v1.SettleResponse
+	34, // 49: sluice.v1.RateLimitService.Held:output_type -> sluice.v1.HeldResponse
+	39, // 50: sluice.v1.RateLimitService.Session:output_type -> sluice.v1.SessionResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }

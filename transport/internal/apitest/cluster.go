@@ -45,7 +45,10 @@ func (f *Cluster) AskKeyFacts(context.Context, bucket.Key, *bucket.Limits) ([]fa
 	return nil, nil
 }
 func (f *Cluster) Owner(bucket.Key) (string, bool) { return "self", true }
-func (f *Cluster) Report(*facts.Node)              {}
+func (f *Cluster) AskTurn(context.Context, string, *facts.Turn) bool {
+	return true
+}
+func (f *Cluster) Report(*facts.Node) {}
 func (f *Cluster) AskFacts(context.Context, int) ([]facts.Node, []string) {
 	return nil, nil
 }
