@@ -124,7 +124,7 @@ start-test: ## restarts, cold starts by names that are wrong, late or old, start
 .PHONY: sim
 sim: ## failures without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
 	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RejectionMemory'
-	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
+	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease|Slot)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)

@@ -192,7 +192,7 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 		id, kind := l.name(clock, sh.table)
 		key := l.Key.grantKey(id)
 		opened := counter{limits: l.Limits, now: addSat(now, life), first: state{spent: units, aux: int64(l.Key.Hi), last: never}, admissions: kind}
-		opened.setAttempt(attemptOf(l.attempt))
+		opened.setWho(attemptOf(l.attempt), uint32(l.attempt>>(64-CallerBits)))
 		o := sh.putGrantLocked(now, key, &opened)
 		sh.followLocked(clock, key, outcome{did: changed, counter: o.counter}, l.Unreplicated)
 		g.ID, g.Units, g.For = id, units, time.Duration(life)

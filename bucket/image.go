@@ -209,7 +209,7 @@ func (im *Image) place(l *Limits) uint64 {
 //	counter     8 bytes, the Hi of its counter's key, little endian
 //	units
 //	attributes  its use, + 8 × how it has ended, + 32 if its units are free again at its deadline,
-//	            + 64 × the attempt that has reserved it
+//	            + 64 × the attempt that has reserved it + 2¹⁹ × who has it
 //
 // A state is as of the counter's time, to which all that is relative is relative:
 //
@@ -230,7 +230,7 @@ func (r *record) appendGrant(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, headGrant), uint64(r.aux))
 	b = binary.AppendUvarint(b, uint64(r.spent))
 	attributes := uint64(r.meta >> (flagBits + cutBits) & attributesMask)
-	return binary.AppendUvarint(b, attributes|uint64(r.attempt())<<attemptShift)
+	return binary.AppendUvarint(b, attributes|(uint64(r.attempt())|uint64(r.callerOf())<<attemptBits)<<attemptShift)
 }
 
 // add appends key's counter c, or the mark of a missing one.

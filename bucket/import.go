@@ -229,9 +229,9 @@ func (c *counter) readGrant(r *reader) {
 	if g.first.spent = r.units(); b != nil {
 		g.first.aux = int64(binary.LittleEndian.Uint64(b))
 	}
-	attributes := r.upTo(attemptMask<<attemptShift|attributesMask, "a grant has unknown attributes")
+	attributes := r.upTo(1<<(attemptShift+attemptBits+CallerBits)-1, "a grant has unknown attributes")
 	g.admissions = uint32(attributes & attributesMask)
-	g.setAttempt(uint32(attributes >> attemptShift))
+	g.setWho(uint32(attributes>>attemptShift&attemptMask), uint32(attributes>>(attemptShift+attemptBits)))
 	switch {
 	case r.why != "":
 	case g.use() > ForSlot || g.use() == ForLease && (g.ending() != open || g.admissions&releases != 0):

@@ -53,7 +53,8 @@ const (
 )
 
 // A grant is read as a counter with flagGrant: limits are those that it was granted under, now is its deadline, first.spent its
-// units and first.aux the Hi of its counter's key. admissions and birth have its attributes and the attempt that has reserved it.
+// units and first.aux the Hi of its counter's key. The bits of admissions, birth and cuts have its attributes, the attempt that has reserved
+// it, and who has it.
 const (
 	useBits    = 3
 	useMask    = 1<<useBits - 1
@@ -62,9 +63,12 @@ const (
 	// releases: at its deadline its units are free again, and do not count as spent.
 	releases       = 1 << (useBits + endingBits)
 	attributesMask = 2*releases - 1
-	// The attempt has the other bits.
+	// The attempt has the next bits, and CallerBits of who has it are in the rest and in the cuts.
 	attemptShift = useBits + endingBits + 1
-	attemptMask  = 1<<(admissionBits+birthBits-attemptShift) - 1
+	attemptBits  = 13
+	attemptMask  = 1<<attemptBits - 1
+	restBits     = admissionBits + birthBits - attemptShift - attemptBits
+	CallerBits   = restBits + cutBits
 )
 
 // attributes returns the admissions of a grant.
@@ -93,9 +97,17 @@ func (r *record) attempt() uint32 {
 	return uint32(r.meta >> (flagBits + cutBits + attemptShift) & attemptMask)
 }
 
-func (c *counter) setAttempt(a uint32) {
-	c.admissions = c.admissions&attributesMask | a<<attemptShift&admissionsMask
-	c.birth = uint16(a >> (admissionBits - attemptShift))
+// callerOf returns who has r, which is a grant.
+func (r *record) callerOf() uint32 {
+	return uint32(r.meta>>(flagBits+cutBits+attemptShift+attemptBits)&(1<<restBits-1) | r.meta>>flagBits&(1<<cutBits-1)<<restBits)
+}
+
+// setWho sets the attempt that has reserved c, which is a grant, and who has it.
+func (c *counter) setWho(attempt, caller uint32) {
+	rest := attempt | caller<<attemptBits&(1<<(attemptBits+restBits)-1)
+	c.admissions = c.admissions&attributesMask | rest<<attemptShift&admissionsMask
+	c.birth = uint16(rest >> (admissionBits - attemptShift))
+	c.cuts = c.cuts&(1<<flagBits-1) | caller>>restBits<<flagBits
 }
 
 // isOpen reports whether r is a grant that has not ended.
@@ -379,7 +391,7 @@ func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
 	switch {
 	case !ok:
 		before := s.bytes
-		g.slot, g.cuts = s.add(key), flagGrant
+		g.slot, g.cuts = s.add(key), g.cuts&^(1<<flagBits-1)|flagGrant
 		sh.enter(g, 0)
 		s.save(g)
 		s.grants++
@@ -390,7 +402,7 @@ func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
 			sh.closeLocked(r)
 			listed = r.now <= g.now
 		}
-		g.slot, g.set, g.cuts = slot, r.set(), flagGrant
+		g.slot, g.set, g.cuts = slot, r.set(), g.cuts&^(1<<flagBits-1)|flagGrant
 		g.limits = sh.table.account(g.set).limits
 		s.save(g)
 		o = outcome{0, g, 0}
@@ -508,7 +520,7 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 	g := counter{
 		now: end, first: state{spent: units, aux: r.aux, last: never}, admissions: attributes(r.use(), e, r.releases()),
 	}
-	g.setAttempt(r.attempt())
+	g.setWho(r.attempt(), r.callerOf())
 	o := sh.putGrantLocked(at, r.key, &g)
 	if sh.mu.journal.takes(false) {
 		sh.recordLocked(sh.clockLocked(at), r.key, o.counter)

@@ -1,12 +1,17 @@
 package bucket
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/internal/leaf/guard"
+)
 
 // Reservation is units that are set aside for a caller until a deadline. Until they are settled they count in every limit of the
 // key: a window that begins meanwhile has them too, and the units that are charged count in the window of the settlement.
 //
 //   - Reserve sets aside Cost units, or at least Least if not so many are left, in all limits of the key, without their soft
-//     margins. It is repeatable: with the ID of an open reservation it answers what that has.
+//     margins. The upper CallerBits of Request.Once say who asks, as Held tells. It is repeatable: with the ID of an open reservation it
+//     answers what that has.
 //   - Spend charges Cost of the units, if so many are left.
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
@@ -102,13 +107,13 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
-	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen(), x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
+	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays), x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
 		if sh.mu.store.at(slot).attempt() != attempt {
 			g := sh.lookLocked(slot)
-			g.setAttempt(0)
+			g.setWho(0, sh.mu.store.at(slot).callerOf())
 			sh.followLocked(now, sh.mu.store.at(slot).key, sh.keepLocked(g, changed), r.Unreplicated)
 		}
 	case r.Verb == Settle:
@@ -172,7 +177,7 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 			limits: r.Limits, now: addSat(at, sh.table.settleWindow.Load()), first: state{aux: int64(r.Key.Hi), last: never},
 			admissions: attributes(ForReservation, released, false),
 		}
-		g.setAttempt(attempt)
+		g.setWho(attempt, 0)
 		o := sh.putGrantLocked(at, key, &g)
 		o.did |= changed
 		sh.followLocked(now, key, o, r.Unreplicated)
@@ -294,6 +299,7 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 type Held struct {
 	ID      uint64
 	Use     Use
+	Caller  uint32 // 0 for nobody known
 	Units   int64
 	Expires time.Duration
 }
@@ -318,7 +324,7 @@ func (t *Table) Held(now int64, key Key, most int) (list []Held, all int, units 
 			break
 		}
 		g := s.at(slot)
-		list = append(list, Held{g.id(), g.use(), g.spent, time.Duration(subSat(g.now, at))})
+		list = append(list, Held{g.id(), g.use(), g.callerOf(), g.spent, time.Duration(subSat(g.now, at))})
 	}
 	return list, c.granted(), c.more.ledger.units()
 }

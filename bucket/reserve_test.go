@@ -334,3 +334,36 @@ func TestTrap12(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldCaller: who has a grant is kept while it is changed and handed off, beside all that is kept with it.
+func TestHeldCaller(t *testing.T) {
+	table, to := smallTable(t), smallTable(t)
+	limits := mustLimits(t, per(bucket.FixedWindow, 100, time.Minute))
+	const most = 1<<bucket.CallerBits - 1
+	want := map[uint64]uint32{1: 0, 2: 1, 3: 1 << 10, 4: 1 << 11, 5: most}
+	for id, caller := range want {
+		x := &bucket.Reservation{ID: id, Least: 1, MaxOpen: 10, For: 20 * time.Second, Release: id%2 == 0}
+		once := uint64(caller)<<(64-bucket.CallerBits) | 7
+		for _, verb := range []bucket.Verb{bucket.Reserve, bucket.Reserve, bucket.Extend, bucket.Spend} {
+			table.Do(day, &bucket.Request{Limits: limits, Verb: verb, Cost: 3, Once: once, Reservation: x})
+			once++
+		}
+	}
+	im := new(bucket.Image)
+	table.Export(day, 0, table.Keys(0, nil), im)
+	if err := to.Import(day, 0, im, im.Data, im.Counters, false); err != nil {
+		t.Fatal(err)
+	}
+	to.Open(0, 0)
+	for _, x := range []*bucket.Table{table, to} {
+		list, _, _ := x.Held(day, bucket.Key{}, 10)
+		if len(list) != len(want) {
+			t.Fatalf("held: %+v", list)
+		}
+		for _, h := range list {
+			if h.Caller != want[h.ID] || h.Use != bucket.ForReservation || h.Units != 3 || h.Expires != 20*time.Second {
+				t.Errorf("%+v; want caller %d", h, want[h.ID])
+			}
+		}
+	}
+}

@@ -291,7 +291,7 @@ func (c *Client) requestLease(l *line, want int64, life time.Duration) (x *lease
 		d.Source, d.Verdict = limit.SourceLease, limit.VerdictAllowed
 		last := time.Duration(got.lease.ExpiresAfterNs)
 		x = &lease.Lease{
-			ID: got.lease.Id, Units: got.lease.Units, Until: sent + last - last/128, Life: last, // less, for clocks of two machines
+			ID: got.lease.Id, Units: got.lease.Units, Until: lease.Deadline(sent, last), Life: last,
 			Low: got.lease.Units / 4, Wake: l.low, About: d,
 		}
 		x.Open()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -80,7 +81,7 @@ func (c *Client) Reserve(ctx context.Context, r ReserveRequest) (*Reservation, e
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	req := &sluicev1.ReserveRequest{TtlNs: int64(r.TTL), IdempotencyKey: cmp.Or(r.IdempotencyKey, rand.Text())}
+	req := &sluicev1.ReserveRequest{TtlNs: int64(r.TTL), IdempotencyKey: cmp.Or(r.IdempotencyKey, newKey())}
 	if r.Units != 0 {
 		req.Units = &r.Units
 	}
@@ -88,6 +89,14 @@ func (c *Client) Reserve(ctx context.Context, r ReserveRequest) (*Reservation, e
 		req.Least = &r.Least
 	}
 	return c.reserve(ctx, r.Keys, req)
+}
+
+// newKey returns an idempotency key that says when it was made: a UUID of version 7.
+func newKey() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	ms := time.Now().UnixMilli()
+	return fmt.Sprintf("%08x-%04x-7%03x-%04x-%012x", ms>>16, ms&0xffff, int(b[0])<<4|int(b[1])>>4, 1<<15|int(b[2])<<6|int(b[3])>>2, b[4:])
 }
 
 // Hold admits nothing of key for retryAfter, 1 ms to 24 hours, in the whole cluster: for example when a provider has answered 429. Units that

@@ -107,7 +107,7 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 		var held []bucket.Held
 		held, k.Grants, k.Granted = n.table.Held(now, key, facts.MaxHeld)
 		for _, h := range held {
-			k.Held = append(k.Held, facts.Holding{ID: h.ID, Use: h.Use.String(), Units: h.Units, Expires: h.Expires})
+			k.Held = append(k.Held, facts.Holding{ID: h.ID, Use: h.Use.String(), Units: h.Units, Caller: h.Caller, Expires: h.Expires})
 		}
 	}
 	k.LeaseLeft, k.Leased = n.book.Left(now, key)

@@ -18,6 +18,7 @@ const (
 	spaceInline = 'i'
 	spacePool   = 'p'
 	spaceOnce   = 'o'
+	spaceCaller = 'h'
 	spaceSeal   = 's'
 )
 

@@ -36,8 +36,8 @@ type Inspection struct {
 	// that nodes have left.
 	Grants  int
 	Granted int64
-	// Held are the first of the grants, at most facts.MaxHeld.
-	Held   []facts.Holding
+	// Held are the first of the grants, at most facts.MaxHeld, by deadline.
+	Held   []Holding
 	Leases []Lease
 	// Denying nodes have the key in their denial cache now. Missing ones did not respond in time.
 	Denying, Missing []string
@@ -81,19 +81,20 @@ func (l *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	var all []facts.Key
 	all, x.Missing = l.config.Cluster.AskKeyFacts(ctx, key, limits)
 	x.Partition = own.Partition
-	x.join(append(all, own), limits.Len())
+	x.Held = l.holdings(x.join(append(all, own), limits.Len()))
 	return x, nil
 }
 
-// join takes the facts of all nodes. Of two that report to own the key, the one with the higher generation does.
-func (x *Inspection) join(all []facts.Key, limits int) {
+// join takes the facts of all nodes, and returns the owner's grants. Of two that report to own the key, the one with the higher
+// generation does.
+func (x *Inspection) join(all []facts.Key, limits int) (held []facts.Holding) {
 	slices.SortFunc(all, func(a, b facts.Key) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range all {
 		k := &all[i]
 		switch {
 		case k.Owner && (x.Owner == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
 			x.Owner, x.Gen = k.Node, k.Gen
-			x.Counted, x.Limits, x.Grants, x.Granted, x.Held = k.Counted, k.Limits, k.Grants, k.Granted, k.Held
+			x.Counted, x.Limits, x.Grants, x.Granted, held = k.Counted, k.Limits, k.Grants, k.Granted, k.Held
 		case k.Complete:
 			x.Replicas = append(x.Replicas, k.Node)
 		case k.Replica:
@@ -107,6 +108,7 @@ func (x *Inspection) join(all []facts.Key, limits int) {
 		}
 	}
 	slices.Sort(x.Missing)
+	return held
 }
 
 // RulesHash is equal for equal rules, in whatever files; empty for none.

@@ -132,6 +132,8 @@ type Config struct {
 	InlineEntries int
 	// SetsFull reports whether checks of the domain may bring no new sets of limits; they are Overloaded. nil is never.
 	SetsFull func(domain string) bool
+	// Callers returns the names of all callers that may be authenticated, so that Held can name them. nil means none.
+	Callers func() []string
 	// MaxWait bounds ReserveRequest.Wait.
 	MaxWait time.Duration
 	// Log gets a line about checks that no rule matches. nil means none.

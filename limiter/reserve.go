@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -85,9 +86,12 @@ type Holding struct {
 	ID uint64
 	// Use is reservation, slot or lease.
 	Use string
+	// Caller is the authenticated caller that has made it, "" for none.
+	Caller string
 	// Units are reserved and not spent.
 	Units int64
-	// Since is how long ago it was made, 0 if it has an idempotency key. ExpiresAfter is the time until its deadline.
+	// Since is how long ago it was made, about a second too long, 0 if its idempotency key does not tell. ExpiresAfter is the time until its
+	// deadline.
 	Since, ExpiresAfter time.Duration
 }
 
@@ -146,7 +150,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	if r.Hold {
 		r.Units, r.Least = math.MaxInt64, 1
 	}
-	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()} // #nosec G404 -- a name, no secret
+	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()>>bucket.CallerBits | l.callerOf(b.Caller)<<(64-bucket.CallerBits)} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
 	for i := range b.Checks {
 		b.Checks[i].Verb, b.Checks[i].Cost = bucket.Reserve, r.Units
@@ -462,24 +466,39 @@ func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settleme
 	return s, nil
 }
 
+// callerOf returns the hash of a caller's name that grants have, 0 for none.
+func (l *Limiter) callerOf(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	return max(1, l.config.Hasher.Key(append([]byte{spaceCaller}, name...)).Hi>>(64-bucket.CallerBits))
+}
+
 // Held implements Service.
 func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error) {
 	x, err := l.Inspect(ctx, q)
-	if err != nil {
-		return nil, 0, 0, err
+	return x.Held, x.Grants, x.Granted, err
+}
+
+// holdings returns the grants of a report, by deadline.
+func (l *Limiter) holdings(held []facts.Holding) (list []Holding) {
+	names := map[uint32]string{}
+	if l.config.Callers != nil && len(held) > 0 {
+		for _, name := range l.config.Callers() {
+			names[uint32(l.callerOf(name))] = name
+		}
 	}
 	now := time.Now()
-	for _, h := range x.Held {
-		one := Holding{ID: h.ID, Use: h.Use, Units: h.Units, ExpiresAfter: h.Expires}
-		made := time.Unix(0, int64(h.ID^1<<63))
-		if h.Use != bucket.ForLease.String() {
-			made = time.UnixMilli(int64(h.ID >> idRandomBits))
+	for _, h := range held {
+		one := Holding{ID: h.ID, Use: h.Use, Caller: names[h.Caller], Units: h.Units, Since: sinceID(h.ID, now), ExpiresAfter: h.Expires}
+		if one.Caller == "" && h.Caller != 0 {
+			one.Caller = fmt.Sprintf("unknown caller %x", h.Caller)
 		}
-		if since := now.Sub(made); since >= 0 && since < 2*bucket.MostReservation {
+		if since := now.Sub(time.Unix(0, int64(h.ID^1<<63))); h.Use == bucket.ForLease.String() && since >= 0 && since < bucket.MostLease { // of a node
 			one.Since = since
 		}
 		list = append(list, one)
 	}
 	slices.SortFunc(list, func(a, b Holding) int { return cmp.Compare(a.ExpiresAfter, b.ExpiresAfter) })
-	return list, x.Grants, x.Granted, nil
+	return list
 }

@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -478,4 +479,24 @@ func TestTrap14(t *testing.T) {
 		t.Errorf("extended too late: %+v, %v", e, err)
 	}
 	b.wants("one charges, one releases", 50, 1000)
+}
+
+// TestIDTimes: the ID of a reservation says when it was made, unless its idempotency key does not.
+func TestIDTimes(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_123)
+	for ago := time.Duration(0); ago < 6*24*time.Hour; ago = 3*ago + time.Millisecond {
+		if d := sinceID(timedID(now.Add(-ago), rand.Uint64()), now); d <= ago || d > ago+1025*time.Millisecond {
+			t.Errorf("made %v ago: %v", ago, d)
+		}
+	}
+	if d := sinceID(1<<63-1, now); d != 0 {
+		t.Errorf("not known: %v", d)
+	}
+	for key, known := range map[string]bool{
+		"018bcfe5-687b-7000-8000-000000000000": true, "018bcfe5-687b-4000-8000-000000000000": false, "018bcfe5-687x-7000-8000-000000000000": false, "a key": false,
+	} {
+		if at, ok := uuidTime(key); ok != known || known && !at.Equal(now) {
+			t.Errorf("%s: %v, %v", key, at, ok)
+		}
+	}
 }

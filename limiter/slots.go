@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -26,7 +27,7 @@ const (
 	// MaxTenant is the most bytes of the name of a tenant, MaxWeight the largest weight.
 	MaxTenant, MaxWeight = 128, 1_000_000
 
-	// gatherFor is how long a new line waits for others, if its first request comes from a line of another node.
+	// gatherFor is how long a line waits for others when the first request comes from a line of another node.
 	gatherFor = 100 * time.Millisecond
 	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
 	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
@@ -209,9 +210,6 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 	switch {
 	case k == nil:
 		k = &line{key: key, tenants: map[string]*tenant{}}
-		if w.waited {
-			k.gather = time.Now().Add(gatherFor)
-		}
 		q.byKey[key] = k
 		q.count.Add(1)
 	case k.size > 0 && !r.Wait, k.size+k.aside >= MaxWaiting:
@@ -224,6 +222,9 @@ func (l *Limiter) Acquire(b *Batch, r SlotRequest, done func(*Batch, SlotAnswer)
 		q.mu.Unlock()
 		done(b, a)
 		return w
+	}
+	if w.waited && k.gather.IsZero() && guard.On(guard.Gather) {
+		k.gather = time.Now().Add(gatherFor)
 	}
 	w.waited = w.waited || k.size > 0
 	q.last++
@@ -417,7 +418,7 @@ func (l *Limiter) serve(k *line) {
 		wait := time.Until(k.gather)
 		if wait <= 0 {
 			k.again = false
-			if wait = l.serveFirstLocked(k); wait == 0 || k.again {
+			if wait = l.serveFirstLocked(k); wait == 0 || k.again && guard.On(guard.WakeAgain) {
 				continue
 			}
 		}
@@ -514,7 +515,11 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 		return 0
 	case a.Err == nil && r.Allowed:
 		w.removeLocked(w.request.Units)
-		q.fence = max(q.fence+1, uint64(time.Now().UnixNano()))
+		if next := q.fence + 1; guard.On(guard.FenceRises) {
+			q.fence = max(next, uint64(time.Now().UnixNano()))
+		} else {
+			q.fence = uint64(time.Now().UnixNano())
+		}
 		a.Fence = q.fence
 	case a.Err == nil && a.Check == 0 && r.Source == check.Forwarded:
 		l.moveLocked(k, r.Owner)
@@ -597,7 +602,7 @@ func (l *Limiter) askSlots(ctx context.Context, slots []Slot, verb bucket.Verb) 
 	at := 0
 	for i, s := range slots {
 		for range s.cells {
-			done[i] = done[i] && b.Answers[at].Err == nil && !b.Requests[at].Reservation.Reserved.Unknown
+			done[i] = done[i] && b.Answers[at].Err == nil && (!b.Requests[at].Reservation.Reserved.Unknown || !guard.On(guard.Renewed))
 			at++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -16,8 +17,8 @@ import (
 //	spaceSeal, version, id, rule, units, maxTTL, most, number of cells; each cell's flags and key; each domain's length and name;
 //	a keyed hash of all that
 type ticket struct {
-	// id is that of the reservation in all its counters: the time in milliseconds and random bits, or a hash of the idempotency
-	// key.
+	// id is that of the reservation in all its counters: timed with random bits or those of a hash of its idempotency key, or such a hash
+	// alone.
 	id uint64
 	// rule is the hash of the first check's, whose estimate learns from what of the units is used.
 	rule  uint64
@@ -38,7 +39,6 @@ type cell struct {
 
 const (
 	ticketVersion = 3
-	idRandomBits  = 22
 )
 
 // ticketText is the form of the text. It is strict, so that there is one text of an ID.
@@ -47,13 +47,49 @@ var ticketText = base64.RawURLEncoding.Strict()
 // newReservationID returns the ID of the reservation that b asks for.
 func (l *Limiter) newReservationID(b *Batch) uint64 {
 	if b.IdempotencyKey == "" {
-		return uint64(time.Now().UnixMilli())<<idRandomBits | rand.Uint64N(1<<idRandomBits) // #nosec G404 -- the ticket is sealed
+		return timedID(time.Now(), rand.Uint64()) // #nosec G404 -- the ticket is sealed
 	}
 	var id uint64
 	for i := range b.Checks {
 		id ^= l.once(b, i)
 	}
-	return max(1, id^uint64(b.reserving.Units)*0x9e3779b97f4a7c15)
+	id ^= uint64(b.reserving.Units) * 0x9e3779b97f4a7c15
+	if at, ok := uuidTime(b.IdempotencyKey); ok {
+		return timedID(at, id)
+	}
+	return max(1, id&^idTimed)
+}
+
+const (
+	// idTimed: an ID has idTimeBits of when it was made, in idStep, above those that tell it from others. So it tells six days at most.
+	idTimed    = 1 << 63
+	idTimeBits = 19
+	idStep     = 1 << 10 // ms
+	idRestBits = 63 - idTimeBits
+)
+
+// timedID returns an ID of a reservation made at that time.
+func timedID(at time.Time, rest uint64) uint64 {
+	return idTimed | uint64(at.UnixMilli()/idStep)%(1<<idTimeBits)<<idRestBits | rest%(1<<idRestBits)
+}
+
+// sinceID returns how long before now the reservation id was made, 0 if that is not known.
+func sinceID(id uint64, now time.Time) time.Duration {
+	made := int64(id &^ idTimed >> idRestBits)
+	ms := (now.UnixMilli() - made*idStep) % (idStep << idTimeBits)
+	if id&idTimed == 0 {
+		return 0
+	}
+	return time.Duration(ms+1) * time.Millisecond
+}
+
+// uuidTime returns the time of s if that is a UUID of version 7.
+func uuidTime(s string) (time.Time, bool) {
+	if len(s) != 36 || s[14] != '7' || s[8] != '-' || s[13] != '-' {
+		return time.Time{}, false
+	}
+	ms, err := strconv.ParseUint(s[:8]+s[9:13], 16, 48)
+	return time.UnixMilli(int64(ms)), err == nil
 }
 
 // idOf returns the ID of what b has reserved, "" if all of it is spent.

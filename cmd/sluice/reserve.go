@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -250,9 +251,9 @@ func heldText(res *sluicev1.HeldResponse) string {
 		return "no open reservations or leases\n"
 	}
 	var table grid
-	fmt.Fprintln(&table, "ID\tUSE\tUNITS\tSINCE\tEXPIRES IN")
+	fmt.Fprintln(&table, "ID\tUSE\tCALLER\tUNITS\tSINCE\tEXPIRES IN")
 	for _, h := range res.Holdings {
-		fmt.Fprintf(&table, "%s\t%s\t%d\t%s\t%s\n", printable(h.Id), printable(h.Use), h.Units, brief(time.Duration(h.SinceNs)), brief(time.Duration(h.ExpiresAfterNs)))
+		fmt.Fprintf(&table, "%s\t%s\t%s\t%d\t%s\t%s\n", printable(h.Id), printable(h.Use), cmp.Or(printable(h.Caller), "-"), h.Units, brief(time.Duration(h.SinceNs)), brief(time.Duration(h.ExpiresAfterNs)))
 	}
 	return table.String() + fmt.Sprintf("\n%d in all, %d units\n", res.Count, res.Units)
 }

@@ -57,7 +57,7 @@ func (l *ledger) Held(_ context.Context, req *sluicev1.HeldRequest) (*sluicev1.H
 	if req.Descriptor_[0].Value == "new" {
 		return &sluicev1.HeldResponse{}, nil
 	}
-	return &sluicev1.HeldResponse{Holdings: []*sluicev1.Holding{{Id: "1f", Use: "reservation", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}}, Count: 2, Units: 12}, nil
+	return &sluicev1.HeldResponse{Holdings: []*sluicev1.Holding{{Id: "1f", Use: "reservation", Caller: "billing", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}}, Count: 2, Units: 12}, nil
 }
 
 func TestReservationCommands(t *testing.T) {
@@ -97,9 +97,9 @@ func TestReservationCommands(t *testing.T) {
 		{[]string{"settle", "r-1", "3"}, exitOK, "SETTLED  3 units charged, 7 free again\n"},
 		{[]string{"settle", "r-1", "11"}, exitOK, "SETTLED  11 units charged, 0 free again, after the deadline, by an earlier call\n"},
 		{[]string{"settle", "r-1", "3", "-o", "json"}, exitOK, `{"charged":3,"late":false,"repeated":false,"returned":7}`},
-		{[]string{"held", "--domain", "llm", "user=ann"}, exitOK, "ID  USE          UNITS  SINCE  EXPIRES IN\n1f  reservation  10     1.5s   1m\n\n2 in all, 12 units\n"},
+		{[]string{"held", "--domain", "llm", "user=ann"}, exitOK, "ID  USE          CALLER   UNITS  SINCE  EXPIRES IN\n1f  reservation  billing  10     1.5s   1m\n\n2 in all, 12 units\n"},
 		{[]string{"held", "--domain", "llm", "user=new"}, exitOK, "no open reservations or leases\n"},
-		{[]string{"held", "--domain", "llm", "user=ann", "-o", "json"}, exitOK, `"holdings":[{"expires_after":60,"id":"1f","since":1.5,"units":10,"use":"reservation"}]`},
+		{[]string{"held", "--domain", "llm", "user=ann", "-o", "json"}, exitOK, `"holdings":[{"caller":"billing","expires_after":60,"id":"1f","since":1.5,"units":10,"use":"reservation"}]`},
 		{[]string{"held", "llm", "user=ann"}, exitUsage, "--domain"},
 	} {
 		code, out, errs := cli(append([]string{c.args[0], "--addr", listener.Addr().String()}, c.args[1:]...)...)

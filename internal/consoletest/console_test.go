@@ -90,6 +90,17 @@ func TestWatched(t *testing.T) {
 		t.Errorf("after the reset: %v %v", ok, err)
 	}
 
+	// Units that are reserved.
+	res, err := http.Post("http://"+nodes[0].http+"/v1/reserve", "application/json", strings.NewReader(`{"domain":"shop","descriptor":["user=ann","action=checkout"],"units":3}`))
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("reserved: %v %v", res, err)
+	}
+	res.Body.Close()
+	b.inspect("shop", "user=ann action=checkout")
+	b.shows("#held", "reservation")
+	b.truly("3 units are held", `document.querySelector("#held td[data-label=Units]").textContent === "3"`)
+	b.shows("#inspection", "The oldest is from")
+
 	// n3 dies while it is watched.
 	if err := nodes[2].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

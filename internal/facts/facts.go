@@ -164,6 +164,8 @@ type Holding struct {
 	// Use is reservation, slot or lease.
 	Use   string
 	Units int64
+	// Caller is a hash of who has it, 0 for nobody known.
+	Caller uint32
 	// Expires is the time until the deadline.
 	Expires time.Duration
 }

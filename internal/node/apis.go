@@ -32,7 +32,7 @@ func (n *Node) openLimiter() error {
 	n.schedLoad, n.clock = new(schedMetrics).next, n.cluster.Now
 	n.queries = newPeerQueries(n.cluster.Others, n.peers.Query)
 	n.service, err = limiter.New(limiter.Config{
-		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys],
+		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys], Callers: n.guard.Callers,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 		MaxWait: n.config.CheckTimeout,

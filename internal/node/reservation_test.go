@@ -249,18 +249,24 @@ func TestReservationRanges(t *testing.T) {
 	b.wants("reserved", "user=ann", 60)
 }
 
-// TestTrap16: every node lists what is held of a counter, since when and until when, also after a handoff.
+// TestTrap16: every node lists what is held of a counter, by whom, since when and until when, also after a handoff.
 func TestTrap16(t *testing.T) {
 	t.Parallel()
-	b := startBudgets(t, 3, func(*Config) {})
-	var x struct{ Decisions []struct{ Owner string } }
-	b.nodes[0].post(t, "reserve", `{"domain":"llm","descriptor":["user=ann"],"units":40,"ttl":300}`, &x)
+	token, digest := testToken(t, 1)
+	b := startBudgets(t, 3, func(c *Config) {
+		c.Callers = writeFile(t, "callers:\n  - {name: billing, tokens: ["+digest+"], grants: [{domains: [llm], verbs: [check]}]}\n"+
+			"anonymous: [{domains: [llm], verbs: [read]}]\n")
+	})
+	for i, n := range b.nodes {
+		b.by[i], _ = newClient(t, n.listen.grpc.Addr().String(), sluice.WithToken(sluice.Token(token)))
+	}
+	x := b.reserve(0, sluice.ReserveRequest{Units: 40, TTL: 300 * time.Second}, "user=ann")
 	wants := func(what string) {
 		t.Helper()
 		for _, n := range b.nodes {
 			var held struct {
 				Holdings []struct {
-					Use          string
+					Use, Caller  string
 					Units        int64
 					Since        float64
 					ExpiresAfter float64 `json:"expires_after"`
@@ -271,7 +277,7 @@ func TestTrap16(t *testing.T) {
 			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
 				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
 			}
-			if h := held.Holdings[0]; h.Use != "reservation" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.ExpiresAfter <= 0 || h.ExpiresAfter > 300 {
+			if h := held.Holdings[0]; h.Use != "reservation" || h.Caller != "billing" || h.Units != 40 || h.Since <= 0 || h.Since > 60 || h.ExpiresAfter <= 0 || h.ExpiresAfter > 300 {
 				t.Errorf("%s, by %s: %+v", what, n.config.Name, h)
 			}
 		}
@@ -280,12 +286,12 @@ func TestTrap16(t *testing.T) {
 	b.reserve(1, sluice.ReserveRequest{Units: 2}, "tool=x")
 	var slots struct {
 		Holdings []struct {
-			Use   string
-			Units int64
+			Use, Caller string
+			Units       int64
 		}
 	}
 	b.nodes[2].post(t, "held", `{"domain":"llm","descriptor":["tool=x"]}`, &slots)
-	if len(slots.Holdings) != 1 || slots.Holdings[0].Use != "slot" || slots.Holdings[0].Units != 2 {
+	if len(slots.Holdings) != 1 || slots.Holdings[0].Use != "slot" || slots.Holdings[0].Caller != "billing" || slots.Holdings[0].Units != 2 {
 		t.Errorf("slots: %+v", slots)
 	}
 	for i, n := range b.nodes {

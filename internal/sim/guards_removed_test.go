@@ -48,21 +48,49 @@ func TestGuardsRemoved(t *testing.T) {
 	}
 }
 
-// TestLeaseGuardsRemoved shows for each rule of leases in package bucket what fails without it.
+// TestLeaseGuardsRemoved shows for each rule of leases in packages bucket and lease what fails without it.
 func TestLeaseGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		removed   guard.Guard
+		clients   bool
 		invariant string
 	}{
-		{"held", guard.Held, "I2"},
-		{"lapse", guard.Lapse, "I2"},
-		{"settled once", guard.SettleOnce, "I4"},
+		{"held", guard.Held, false, "I2"},
+		{"lapse", guard.Lapse, false, "I2"},
+		{"settled once", guard.SettleOnce, false, "I4"},
+		{"ended stays", guard.EndedStays, false, "I4"},
+		{"held by clients", guard.Held, true, "I2"},
+		{"lapse of clients", guard.Lapse, true, "I2"},
+		{"deadline of clients", guard.LeaseDeadline, true, "I2"},
+		{"clocks of clients", guard.LeaseMargin, true, "I2"},
+		{"end before the settle", guard.LeaseEnd, true, "I4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			shows(t, removed(c.removed, func(seed uint64) *Violation {
-				return RunLeases(LeaseOptions{Seed: seed, Unaudited: true}).Violation
-			}), leaseViolation, c.invariant)
+			run := func(seed uint64) *Violation {
+				return runLeases(t, LeaseOptions{Seed: seed, Unaudited: true, ClientsOnly: c.clients}).Violation
+			}
+			shows(t, removed(c.removed, run), run, c.invariant)
+		})
+	}
+}
+
+// TestSlotGuardsRemoved shows for each rule of slots in packages bucket and limiter what fails without it.
+func TestSlotGuardsRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		removed    guard.Guard
+		invariants []string
+	}{
+		{"held", guard.Held, []string{"slots"}},
+		{"renewed", guard.Renewed, []string{"slots"}},
+		{"fence", guard.FenceRises, []string{"fence"}},
+		{"gather", guard.Gather, []string{"order"}},
+		{"wake again", guard.WakeAgain, []string{"idle"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run := func(seed uint64) *Violation { return runSlots(t, slotOptions{seed: seed}).violation }
+			shows(t, removed(c.removed, run), run, c.invariants...)
 		})
 	}
 }

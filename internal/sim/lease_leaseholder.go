@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// lease is a leaseholder's lease.
-type lease struct {
+// nodeLease is a leaseholder's lease.
+type nodeLease struct {
 	*granted
 	left, end int64
 }
@@ -17,11 +17,11 @@ const leaseWant = 30
 
 // demand makes checks at p and schedules the next ones.
 func (w *leaseSimCluster) demand(p *leaseNode) {
-	if p.up && w.now >= p.paused {
+	if p.up && w.now >= p.paused && (p == w.owner || !w.ClientsOnly) {
 		for range 1 + w.rng.IntN(3) {
 			w.check(p)
 		}
-		if w.rng.IntN(8) == 0 && !w.Unconfirmed {
+		if w.rng.IntN(8) == 0 && !w.Unconfirmed && !w.ClientsOnly {
 			w.reserve(p)
 		}
 	}
@@ -97,7 +97,7 @@ func (w *leaseSimCluster) lease(p *leaseNode) {
 				w.Late++
 				return
 			}
-			p.leases = append(p.leases, &lease{granted: g, left: g.units, end: end})
+			p.leases = append(p.leases, &nodeLease{granted: g, left: g.units, end: end})
 			if p.bursts {
 				w.after(time.Duration(end-w.now-1), func() {
 					for range g.units {
@@ -130,7 +130,7 @@ func (w *leaseSimCluster) giveBack(p *leaseNode) {
 }
 
 // settleLease processes a return at h.
-func (w *leaseSimCluster) settleLease(h *leaseNode, l *lease) {
+func (w *leaseSimCluster) settleLease(h *leaseNode, l *nodeLease) {
 	if h != w.owner {
 		return
 	}

@@ -164,7 +164,7 @@ func (w *leaseSimCluster) handOff() {
 	im := from.export(w.now, from.table.Keys(0, nil))
 	frozen := w.now
 	from.needed = true
-	w.owner, w.replica = nil, nil
+	w.owner, w.replica, w.next = nil, nil, to
 	w.after(between(w.rng, 0, 20*time.Millisecond), func() {
 		from.needed = false
 		if !to.up {
@@ -215,7 +215,7 @@ func (w *leaseSimCluster) crash(p *leaseNode) {
 	if p == w.owner {
 		next := w.replica
 		next.needed = true
-		w.owner, w.replica = nil, nil
+		w.owner, w.replica, w.next = nil, nil, nil
 		w.after(between(w.rng, 10*time.Millisecond, 700*time.Millisecond), func() { w.failOver(next) })
 	}
 	w.after(between(w.rng, 100*time.Millisecond, 2*time.Second), func() { p.up = true })

@@ -15,6 +15,9 @@ type reservation struct {
 	ended           bool
 	// lost: the caller never settles it.
 	lost bool
+	// lease: it is a client's lease. again is one that was made by a copy of its request after it had ended.
+	lease bool
+	again *granted
 }
 
 // reservationUnits is the most units of a reservation.
@@ -44,7 +47,8 @@ func (w *leaseSimCluster) reserve(p *leaseNode) {
 				answered = true
 				if units > 0 && !r.lost {
 					r.actual = w.rng.Int64N(units + 1)
-					w.after(between(w.rng, 0, 2*r.life), func() { w.settleReservation(p, r, 0) })
+					w.after(between(w.rng, 0, 2*r.life), func() { w.send(func() { w.extendAt(r) }) })
+					w.after(between(w.rng, 0, 3*r.life), func() { w.settleReservation(p, r, 0) })
 				}
 			})
 		})
@@ -145,13 +149,31 @@ func (w *leaseSimCluster) settleAt(r *reservation) bool {
 	return true
 }
 
+// extendAt moves the deadline of r at the owner, if it has not ended.
+func (w *leaseSimCluster) extendAt(r *reservation) {
+	if r.ended && w.now < r.over {
+		return // the book has charged it, as in settleAt
+	}
+	got, ok := w.ask(r, bucket.Extend, 0)
+	switch {
+	case !ok || got.Unknown:
+	case r.ended:
+		w.fail("I4", "reservation %d of %d units has ended, and is extended: %+v", r.id, r.units, got)
+	default:
+		r.over = max(r.over, w.now+int64(r.life))
+		w.Extended++
+		w.confirm()
+		w.audit()
+	}
+}
+
 // ask asks the owner about r.
 func (w *leaseSimCluster) ask(r *reservation, verb bucket.Verb, units int64) (got bucket.Reserved, ok bool) {
 	h := w.owner
 	if h == nil {
 		return got, false
 	}
-	x := &bucket.Reservation{ID: r.id, Least: 1, MaxOpen: 1000, For: r.life, Release: r.release}
+	x := &bucket.Reservation{ID: r.id, Least: 1, MaxOpen: 1000, For: r.life, Release: r.release, Lease: r.lease}
 	_, _, v := h.table.Try(w.now+h.ahead, &bucket.Request{Limits: w.limits, Verb: verb, Cost: units, Reservation: x}, nil)
 	return x.Reserved, v == bucket.Decided
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Leases of one key, without the ownership protocol: nodes lease from the owner over a network that delays, loses and
-// duplicates, while owners hand off and crash, and leaseholders crash and pause. Callers reserve units and settle them, again and
-// again, or never. Every spent unit is checked against an exact
+// duplicates, while owners hand off and crash, and leaseholders crash and pause. So do clients, with leases of package lease. Callers
+// reserve units and settle them, again and again, or never. Every spent unit is checked against an exact
 // account of the limit at that moment (I2), and every grant against a book (I4).
 
 // LeaseOptions select a run.
@@ -22,6 +22,11 @@ type LeaseOptions struct {
 	Unconfirmed, FromAnswer, Careless bool
 	// Unaudited: grants are not compared with the owner's ledger.
 	Unaudited bool
+	// ClientsOnly: nodes have no leases, and make no reservations.
+	ClientsOnly bool
+	// sleep is time.Sleep in the bubble of the run, whose clock package lease reads. start starts clients.
+	sleep func(time.Duration)
+	start func(*leaseSimCluster)
 }
 
 // LeaseResult is the result of a run.
@@ -36,6 +41,7 @@ type LeaseResult struct {
 	Granted, Returned       int64
 	Handoffs, Crashes, Late int
 	Reservations            int
+	Extended, ClientLeases  int
 }
 
 // leaseLimits are the limits to test, each with the longest lifetime of a lease.
@@ -62,14 +68,18 @@ type leaseSimCluster struct {
 	queue  queue
 	began  int64
 	now    int64
+	slept  int64 // the time up to which sleep was called, and eager if that is before each event
+	eager  bool
 	ttl    time.Duration
 	limits *bucket.Limits
 	exact  exact
 	nodes  []*leaseNode
 	// owner decides, nil during a change of owner. replica has everything that it has confirmed.
 	owner, replica *leaseNode
-	book           []*granted
-	lose, double   int // ‰
+	// next is the next owner in a handoff.
+	next         *leaseNode
+	book         []*granted
+	lose, double int // ‰
 	// lastReservation is the ID of the last reservation.
 	lastReservation uint64
 	// healthy: there is much demand and no loss or crash, so that almost all granted units are spent.
@@ -89,7 +99,7 @@ type leaseNode struct {
 	bursts bool
 	// rest is the mean time between two checks.
 	rest   time.Duration
-	leases []*lease
+	leases []*nodeLease
 	// needed: it has the only copy until there is an owner again.
 	needed bool
 	// asking is when the pending lease request was sent, or 0.
@@ -98,25 +108,39 @@ type leaseNode struct {
 
 // RunLeases runs the schedule of one seed.
 func RunLeases(o LeaseOptions) LeaseResult {
-	w := &leaseSimCluster{LeaseResult: LeaseResult{LeaseOptions: o}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
 	kind := leaseLimits[o.Seed%uint64(len(leaseLimits))]
-	w.Limit, w.ttl = kind.limit, between(w.rng, kind.ttl/10, kind.ttl)
+	w := newLeaseSimCluster(o, kind.limit, kind.ttl)
+	w.exact = newExact(kind.limit)
+	for _, p := range w.nodes {
+		w.after(0, func() { w.demand(p) })
+	}
+	w.after(between(w.rng, 0, time.Second), w.fault)
+	w.start(w)
+	w.run(w.began + int64(leaseTime))
+	w.closeBook()
+	return w.LeaseResult
+}
+
+// newLeaseSimCluster makes the nodes of a run, with leases of at most ttl.
+func newLeaseSimCluster(o LeaseOptions, limit bucket.Limit, ttl time.Duration) *leaseSimCluster {
+	w := &leaseSimCluster{LeaseResult: LeaseResult{LeaseOptions: o, Limit: limit}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
+	w.ttl = between(w.rng, ttl/10, ttl)
 	w.healthy = o.Seed/uint64(len(leaseLimits))%2 == 1
-	limits, err := bucket.NewLimits(kind.limit)
+	limits, err := bucket.NewLimits(limit)
 	if err != nil {
 		panic(fmt.Sprintf("sim: limits of a lease: %v", err)) // constants
 	}
-	w.limits, w.exact = limits, newExact(kind.limit)
+	w.limits = limits
 	w.began = 1_700_000_000_000_000_000 + w.rng.Int64N(int64(time.Hour))
-	w.now = w.began
+	w.now, w.slept = w.began, w.began
 	if w.healthy {
-		w.ttl = kind.ttl
+		w.ttl = ttl
 	} else {
 		w.lose, w.double = w.rng.IntN(60), w.rng.IntN(60)
 	}
 	for place := range 3 + w.rng.IntN(3) {
 		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
-		if !readsClock(kind.limit) {
+		if !readsClock(limit) {
 			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // its windows do not depend on the clock
 		}
 		if w.healthy {
@@ -127,20 +151,21 @@ func RunLeases(o LeaseOptions) LeaseResult {
 	w.owner, w.replica = w.nodes[0], w.nodes[1]
 	w.owner.table.Record(0, bucket.RecordAll, 0)
 	w.replica.replica()
-	for _, p := range w.nodes {
-		w.after(0, func() { w.demand(p) })
-	}
-	w.after(between(w.rng, 0, time.Second), w.fault)
-	for w.Violation == nil && w.now < w.began+int64(leaseTime) {
+	return w
+}
+
+// run lets everything happen until a time, or a violation.
+func (w *leaseSimCluster) run(until int64) {
+	for w.Violation == nil && w.now < until {
 		e, ok := w.queue.pop()
 		if !ok {
 			break
 		}
-		w.now = e.at
+		if w.now = e.at; w.eager {
+			w.sync()
+		}
 		e.do()
 	}
-	w.closeBook()
-	return w.LeaseResult
 }
 
 func (w *leaseSimCluster) newTable() *bucket.Table {
@@ -159,6 +184,12 @@ func (w *leaseSimCluster) fail(invariant, format string, args ...any) {
 	if w.Violation == nil {
 		w.Violation = &Violation{invariant, general, time.Duration(w.now - w.began), fmt.Sprintf(format, args...)}
 	}
+}
+
+// sync brings the clock of the bubble to the time of the run.
+func (w *leaseSimCluster) sync() {
+	w.sleep(time.Duration(w.now - w.slept))
+	w.slept = w.now
 }
 
 // send calls do when a message arrives; the network may lose or duplicate it.

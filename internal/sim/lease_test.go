@@ -1,6 +1,19 @@
 package sim
 
-import "testing"
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// runLeases runs the schedule of one seed in a bubble.
+func runLeases(t *testing.T, o LeaseOptions) (r LeaseResult) {
+	synctest.Test(t, func(*testing.T) {
+		o.sleep, o.start = time.Sleep, (*leaseSimCluster).startClients
+		r = RunLeases(o)
+	})
+	return r
+}
 
 // TestLeaseSeeds: whatever becomes of messages, leaseholders and owners, every unit is spent where the limit alone would admit it, and
 // grants add up.
@@ -8,7 +21,7 @@ func TestLeaseSeeds(t *testing.T) {
 	var total LeaseResult
 	for i := range uint64(*seeds) {
 		s := *from + i
-		r := RunLeases(LeaseOptions{Seed: s})
+		r := runLeases(t, LeaseOptions{Seed: s})
 		if r.Violation != nil {
 			t.Fatalf("seed %d, %+v: %v", s, r.Limit, r.Violation)
 		}
@@ -21,10 +34,12 @@ func TestLeaseSeeds(t *testing.T) {
 		total.Crashes += r.Crashes
 		total.Late += r.Late
 		total.Reservations += r.Reservations
+		total.Extended += r.Extended
+		total.ClientLeases += r.ClientLeases
 	}
-	t.Logf("%d admitted, %d of them from leases; %d reservations; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
-		total.Admitted, total.Leased, total.Reservations, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
-	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds || total.Reservations < 100**seeds {
+	t.Logf("%d admitted, %d of them from leases; %d reservations, %d times extended, %d leases of clients; %d grants of %d units, %d returned, %d came too late; %d handoffs, %d crashes",
+		total.Admitted, total.Leased, total.Reservations, total.Extended, total.ClientLeases, total.Grants, total.Granted, total.Returned, total.Late, total.Handoffs, total.Crashes)
+	if total.Leased < total.Admitted/10 || total.Returned == 0 || total.Late == 0 || total.Handoffs < *seeds || total.Crashes < *seeds || total.Reservations < 100**seeds || total.Extended < 10**seeds || total.ClientLeases < 20**seeds {
 		t.Error("not much has happened")
 	}
 }
@@ -39,16 +54,15 @@ func TestLeaseGuards(t *testing.T) {
 	}{
 		{"grants confirmed", LeaseOptions{Unconfirmed: true}, "I2"},
 		{"lifetime from the request", LeaseOptions{FromAnswer: true}, "I2"},
+		{"lifetime from the request, of clients", LeaseOptions{FromAnswer: true, ClientsOnly: true}, "I2"},
 		{"deadline kept", LeaseOptions{Careless: true}, "I2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			shows(t, func(seed uint64) *Violation {
 				c.options.Seed = seed
-				return RunLeases(c.options).Violation
-			}, leaseViolation, c.invariant)
+				return runLeases(t, c.options).Violation
+			}, func(seed uint64) *Violation { return runLeases(t, LeaseOptions{Seed: seed}).Violation }, c.invariant)
 		})
 	}
 }
-
-func leaseViolation(seed uint64) *Violation { return RunLeases(LeaseOptions{Seed: seed}).Violation }

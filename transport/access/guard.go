@@ -60,6 +60,21 @@ func (g *Guard) present() *Policy {
 	return g.policy.Load()
 }
 
+// Callers returns the names of all callers of the policy, some more than once.
+func (g *Guard) Callers() (names []string) {
+	p := g.present()
+	if p == nil {
+		return nil
+	}
+	for _, c := range p.tokens {
+		names = append(names, c.Name)
+	}
+	for _, c := range p.names {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 // Open reports whether there is no policy.
 func (g *Guard) Open() bool { return g.present() == nil }
 

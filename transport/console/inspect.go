@@ -75,6 +75,7 @@ type inspection struct {
 	Limits      []standing         `json:"limits"`
 	Grants      int                `json:"grants"`
 	Granted     int64              `json:"granted"`
+	Held        []held             `json:"held"`
 	Leases      []limiter.Lease    `json:"leases"`
 	Denying     []string           `json:"denying"`
 	Missing     []string           `json:"missing"`
@@ -94,6 +95,15 @@ type try struct {
 	Matched bool   `json:"matched"`
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
+}
+
+// held is an open reservation, slot or lease.
+type held struct {
+	Use          string  `json:"use"`
+	Caller       string  `json:"caller"`
+	Units        int64   `json:"units"`
+	Since        float64 `json:"since"` // 0 if it is not known
+	ExpiresAfter float64 `json:"expires_after"`
 }
 
 type standing struct {
@@ -132,7 +142,10 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 		Known: x.Explanation.Known, Reason: x.Explanation.Reason, Levels: []tried{},
 		Partition: x.Partition, Owner: x.Owner, Generation: x.Gen, Replicas: texts(x.Replicas), InitialSync: texts(x.InitialSync),
 		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Granted: x.Granted, Leases: append([]limiter.Lease{}, x.Leases...),
-		Denying: texts(x.Denying), Missing: texts(x.Missing),
+		Denying: texts(x.Denying), Missing: texts(x.Missing), Held: []held{},
+	}
+	for _, h := range x.Held {
+		a.Held = append(a.Held, held{h.Use, h.Caller, h.Units, h.Since.Seconds(), h.ExpiresAfter.Seconds()})
 	}
 	for _, l := range x.Explanation.Levels {
 		one := tried{Key: l.Entry.Key, Value: l.Entry.Value, Tries: []try{}}

@@ -186,7 +186,7 @@ func (s *Server) Held(ctx context.Context, req *sluicev1.HeldRequest) (*sluicev1
 	res := &sluicev1.HeldResponse{Count: int64(count), Units: units, Holdings: make([]*sluicev1.Holding, len(list))}
 	for i, h := range list {
 		res.Holdings[i] = &sluicev1.Holding{
-			Id: strconv.FormatUint(h.ID, 16), Use: h.Use, Units: h.Units, SinceNs: int64(h.Since), ExpiresAfterNs: int64(h.ExpiresAfter),
+			Id: strconv.FormatUint(h.ID, 16), Use: h.Use, Caller: h.Caller, Units: h.Units, SinceNs: int64(h.Since), ExpiresAfterNs: int64(h.ExpiresAfter),
 		}
 	}
 	return res, nil

@@ -162,7 +162,7 @@ func TestReservation(t *testing.T) {
 	}
 	held, err := d.client.Held(ctx, &sluicev1.HeldRequest{Domain: "shop", Descriptor_: user("ann").Descriptor_})
 	if err != nil || held.Count != 2 || held.Units != 12 || len(held.Holdings) != 1 ||
-		!proto.Equal(held.Holdings[0], &sluicev1.Holding{Id: "1f", Use: "reservation", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}) {
+		!proto.Equal(held.Holdings[0], &sluicev1.Holding{Id: "1f", Use: "reservation", Caller: "billing", Units: 10, SinceNs: 1.5e9, ExpiresAfterNs: 60e9}) {
 		t.Errorf("%v %v", held, err)
 	}
 	for _, c := range []struct {

@@ -160,6 +160,7 @@ type heldJSON struct {
 type holding struct {
 	ID           string  `json:"id"`
 	Use          string  `json:"use"`
+	Caller       string  `json:"caller,omitempty"`
 	Units        int64   `json:"units"`
 	Since        float64 `json:"since"`
 	ExpiresAfter float64 `json:"expires_after"`
@@ -184,7 +185,7 @@ func (d *api) held(w http.ResponseWriter, r *http.Request) error {
 	}
 	res := heldJSON{Holdings: make([]holding, len(list)), Count: count, Units: units}
 	for i, h := range list {
-		res.Holdings[i] = holding{strconv.FormatUint(h.ID, 16), h.Use, h.Units, h.Since.Seconds(), h.ExpiresAfter.Seconds()}
+		res.Holdings[i] = holding{strconv.FormatUint(h.ID, 16), h.Use, h.Caller, h.Units, h.Since.Seconds(), h.ExpiresAfter.Seconds()}
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, res)
 	return nil

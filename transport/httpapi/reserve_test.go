@@ -68,7 +68,7 @@ func TestReservation(t *testing.T) {
 		{"/v1/settle", `{"reservation":"r-1","actual":3}`, 200, `{"charged":3,"returned":7}`},
 		{"/v1/settle", `{"reservation":"r-1"}`, 200, `{"charged":0,"returned":10}`},
 		{"/v1/settle", `{"reservation":"r-1","actual":11}`, 200, `{"charged":11,"returned":0,"late":true}`},
-		{"/v1/held", user("a", ""), 200, `{"holdings":[{"id":"1f","use":"reservation","units":10,"since":1.5,"expires_after":60}],"count":2,"units":12}`},
+		{"/v1/held", user("a", ""), 200, `{"holdings":[{"id":"1f","use":"reservation","caller":"billing","units":10,"since":1.5,"expires_after":60}],"count":2,"units":12}`},
 
 		{"/v1/reserve", user("a", `,"units":0`), 400, `"field":"units"`},
 		{"/v1/reserve", user("a", `,"units":2,"least":3`), 400, `"detail":"least: 3; want 1 to units`},

@@ -60,4 +60,26 @@ const (
 	SentIsSaved
 	// Expiry: expired units are not charged.
 	Expiry
+
+	// The rules of leases of clients, see package lease.
+
+	// LeaseDeadline: nothing of a lease is spent at its deadline or later.
+	LeaseDeadline
+	// LeaseMargin: the deadline is earlier than the owner's, for clocks that are slow.
+	LeaseMargin
+	// LeaseEnd: nothing of a lease is spent after its client has settled it.
+	LeaseEnd
+
+	// The rules of slots, see packages bucket and limiter.
+
+	// EndedStays: a grant that has ended is not extended.
+	EndedStays
+	// Renewed: a slot that its owner does not have is not renewed.
+	Renewed
+	// FenceRises: no two slots have one fencing number.
+	FenceRises
+	// Gather: a line waits for those who come from another node's line.
+	Gather
+	// WakeAgain: a line that is told of a free unit while it asks for one asks again.
+	WakeAgain
 )

@@ -2717,12 +2717,14 @@ type Holding struct {
 	Use string `protobuf:"bytes,2,opt,name=use,proto3" json:"use,omitempty"`
 	// Units that are reserved and not spent.
 	Units int64 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
-	// How long ago it was made, in nanoseconds; 0 if it has an idempotency key.
+	// How long ago it was made, in nanoseconds, up to a second more; 0 if it has an idempotency key that is not a UUID of version 7.
 	SinceNs int64 `protobuf:"varint,4,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
 	// Time until its deadline in nanoseconds.
 	ExpiresAfterNs int64 `protobuf:"varint,5,opt,name=expires_after_ns,json=expiresAfterNs,proto3" json:"expires_after_ns,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The authenticated caller that made it, empty for none.
+	Caller        string `protobuf:"bytes,6,opt,name=caller,proto3" json:"caller,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Holding) Reset() {
@@ -2788,6 +2790,13 @@ func (x *Holding) GetExpiresAfterNs() int64 {
 		return x.ExpiresAfterNs
 	}
 	return 0
+}
+
+func (x *Holding) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
 }
 
 // SessionRequest asks for slots, ends some, or holds those of the session.
@@ -3405,13 +3414,14 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fHeldResponse\x12.\n" +
 	"\bholdings\x18\x01 \x03(\v2\x12.sluice.v1.HoldingR\bholdings\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
-	"\x05units\x18\x03 \x01(\x03R\x05units\"\x86\x01\n" +
+	"\x05units\x18\x03 \x01(\x03R\x05units\"\x9e\x01\n" +
 	"\aHolding\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03use\x18\x02 \x01(\tR\x03use\x12\x14\n" +
 	"\x05units\x18\x03 \x01(\x03R\x05units\x12\x19\n" +
 	"\bsince_ns\x18\x04 \x01(\x03R\asinceNs\x12(\n" +
-	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs\"\xa7\x01\n" +
+	"\x10expires_after_ns\x18\x05 \x01(\x03R\x0eexpiresAfterNs\x12\x16\n" +
+	"\x06caller\x18\x06 \x01(\tR\x06caller\"\xa7\x01\n" +
 	"\x0eSessionRequest\x120\n" +
 	"\aacquire\x18\x01 \x03(\v2\x16.sluice.v1.SlotRequestR\aacquire\x12\x18\n" +
 	"\arelease\x18\x02 \x03(\x04R\arelease\x12+\n" +

@@ -67,7 +67,7 @@ function drawInspection(x) {
   if (counts) {
     fact("Owner", x.owner || "no node with quorum that owns it has responded");
     fact("Replicas", list(x.replicas) + (x.initial_sync.length ? `; initial sync in progress: ${list(x.initial_sync)}` : ""));
-    if (x.grants || x.leases.length) fact("Granted", `${many(x.granted, "unit")} in ${many(x.grants, "lease")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
+    if (x.grants || x.leases.length) fact("Granted", `${many(x.granted, "unit")} in ${many(x.grants, "open grant")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
     if (x.denying.length) fact("Denial cached by", list(x.denying));
     if (x.missing.length) fact("No response from", list(x.missing));
     fact("Partition", `${x.partition}, generation ${x.generation}`);
@@ -80,6 +80,15 @@ function drawInspection(x) {
       el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i ? "num" : false }, h)))),
       el("tbody", {}, ...x.limits.map(limitRow))));
     if (!x.counted) parts.push(el("p", { class: "empty" }, "There is no counter: nothing was spent, or the limits have reset."));
+  }
+  if (x.held.length) {
+    const oldest = Math.max(...x.held.map((h) => h.since));
+    const head = ["Use", "Caller", "Units", "Since", "Expires in"];
+    parts.push(el("h4", {}, "Held now"), el("table", { class: "cards", id: "held" },
+      el("caption", { class: "hidden" }, "Open reservations, slots and leases"),
+      el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i > 1 ? "num" : false }, h)))),
+      el("tbody", {}, ...x.held.map(heldRow))));
+    if (oldest) parts.push(el("p", { class: "empty" }, `The oldest is from ${duration(oldest)} ago.` + (x.grants > x.held.length ? ` The first ${x.held.length} are shown.` : "")));
   }
   const steps = el("ol", { class: "steps" }, ...x.levels.map((l) => el("li", {}, el("code", {}, spell(l)), el("ul", {}, ...l.tries.map((t) =>
     el("li", {}, (t.matched ? "matched by " : "not by ") + t.how + ": ", el("code", {}, t.written), t.line ? ` (${t.file}:${t.line})` : ""))))));
@@ -99,6 +108,12 @@ function limitRow(l) {
     cell("Spent", l.spent.toLocaleString("en")),
     cell("Remaining", unlimited ? "no limit" : l.remaining.toLocaleString("en")),
     cell("Resets in", l.reset_after > 0 ? duration(Math.max(0.1, l.reset_after)) : "–"));
+}
+
+function heldRow(h) {
+  const cell = (label, text, num) => el("td", { class: num ? "num" : false, "data-label": label }, el("span", {}, text));
+  return el("tr", {}, el("th", { scope: "row" }, h.use), cell("Caller", h.caller || "–"), cell("Units", h.units.toLocaleString("en"), true),
+    cell("Since", h.since ? duration(h.since) : "–", true), cell("Expires in", duration(Math.max(0.1, h.expires_after)), true));
 }
 
 function openReset() {

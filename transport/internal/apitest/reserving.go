@@ -67,7 +67,7 @@ func (f *Reserving) Held(ctx context.Context, q *limiter.Check) (list []limiter.
 	if _, err := f.Inspect(ctx, q); err != nil {
 		return nil, 0, 0, err
 	}
-	return []limiter.Holding{{ID: 0x1f, Use: "reservation", Units: 10, Since: 1500 * time.Millisecond, ExpiresAfter: time.Minute}}, 2, 12, nil
+	return []limiter.Holding{{ID: 0x1f, Use: "reservation", Caller: "billing", Units: 10, Since: 1500 * time.Millisecond, ExpiresAfter: time.Minute}}, 2, 12, nil
 }
 
 // ReservationDomains implements limiter.Service.
