@@ -65,7 +65,7 @@ const (
 	attributesMask = 2*releases - 1
 	// The attempt has the next bits, and CallerBits of who has it are in the rest and in the cuts.
 	attemptShift = useBits + endingBits + 1
-	attemptBits  = 13
+	attemptBits  = 18
 	attemptMask  = 1<<attemptBits - 1
 	restBits     = admissionBits + birthBits - attemptShift - attemptBits
 	CallerBits   = restBits + cutBits
