@@ -26,7 +26,7 @@ const (
 	maxPatience = time.Second
 	heats       = 256
 	// closeTime bounds how long Close gives back leases.
-	closeTime = 250 * time.Millisecond
+	closeTime = time.Second
 )
 
 // leases are what the client may spend by itself.

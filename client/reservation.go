@@ -228,3 +228,48 @@ func (c *Client) Settle(ctx context.Context, id string, actual int64) (s Settlem
 	})
 	return s, err
 }
+
+// Holding is an open reservation, slot or lease of a key.
+type Holding struct {
+	// ID names it within the key's counter, in hexadecimal digits.
+	ID string
+	// Use is "reservation", "slot" or "lease".
+	Use string
+	// Units are reserved and not spent.
+	Units int64
+	// Since is how long ago it was made, up to a second more; 0 where that is not known.
+	Since time.Duration
+	// ExpiresAfter is the time until its deadline.
+	ExpiresAfter time.Duration
+	// Caller is the authenticated caller that made it, empty for none.
+	Caller string
+}
+
+// Held is what is held of a key.
+type Held struct {
+	// Holdings are the first 100 by deadline.
+	Holdings []Holding
+	// Count is the number of all, Units are those of all.
+	Count, Units int64
+}
+
+// Held lists what is held of key, which must have no limits of its own.
+func (c *Client) Held(ctx context.Context, key Key) (h Held, err error) {
+	if err := c.usable(); err != nil {
+		return h, err
+	}
+	checks, at, err := budgets([]Key{key})
+	if err != nil {
+		return h, err
+	}
+	req := &sluicev1.HeldRequest{Domain: checks[0].GetDomain(), Descriptor_: checks[0].GetDescriptor_()}
+	err = c.unary(ctx, at, true, func(ctx context.Context, n sluicev1.RateLimitServiceClient) error {
+		res, err := n.Held(ctx, req)
+		h = Held{Count: res.GetCount(), Units: res.GetUnits()}
+		for _, x := range res.GetHoldings() {
+			h.Holdings = append(h.Holdings, Holding{x.Id, x.Use, x.Units, time.Duration(x.SinceNs), time.Duration(x.ExpiresAfterNs), x.Caller})
+		}
+		return err
+	})
+	return h, err
+}

@@ -117,8 +117,18 @@ func TestClientLeases(t *testing.T) {
 		if d, err := key.Check(t.Context(), 1); err != nil || d.Allowed || d.RetryAfter < 59*time.Minute {
 			t.Errorf("%+v, %v", d, err)
 		}
+		h, err := c.Held(t.Context(), key)
+		if err != nil || h.Count != 1 || h.Units != 50_000 || len(h.Holdings) != 1 || h.Holdings[0].Use != "reservation" || h.Holdings[0].ExpiresAfter < 59*time.Minute {
+			t.Errorf("held: %+v, %v", h, err)
+		}
 		if _, err := held.Settle(t.Context(), 0); err != nil {
 			t.Error(err)
+		}
+		if h, err := c.Held(t.Context(), key); err != nil || h.Count != 0 {
+			t.Errorf("nothing is held: %+v, %v", h, err)
+		}
+		if _, err := c.Held(t.Context(), sluice.Key{}); !errors.Is(err, sluice.ErrInvalid) {
+			t.Errorf("without a key: %v", err)
 		}
 		if d, err := n.ready(t).Key("shop", "user", "held").Check(t.Context(), 1); err != nil || !d.Allowed || d.Remaining != 49_999 {
 			t.Errorf("afterwards: %+v, %v", d, err)
