@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// SlotTTL is how long a slot lasts after it was given or renewed.
-	SlotTTL = 2 * time.Second
+	// SlotTTL is how long a slot lasts after it was given or renewed: those of a process that was killed are free within 2 s.
+	SlotTTL = 1900 * time.Millisecond
 	// MaxWaiting is the most requests that wait for slots of one key.
 	MaxWaiting = 1 << 14
 	// MaxTenant is the most bytes of the name of a tenant, MaxWeight the largest weight.

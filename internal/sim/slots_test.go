@@ -42,7 +42,7 @@ const (
 	slotMargin = 8 // as in package sluice
 	slotBeat   = 400 * time.Millisecond
 	// slotSilence ends a session at a node.
-	slotSilence = limiter.SlotTTL * 3 / 4
+	slotSilence = 1500 * time.Millisecond
 	// slotOrder is how much earlier a request has come that must not be passed.
 	slotOrder = time.Second
 	// slotIdle is how long a unit may be free while requests wait.

@@ -22,7 +22,7 @@ const (
 	// maxSlots is the most slots of a session, with the requests that wait and the responses that are not sent.
 	maxSlots = 1 << 14
 	// maxSilence is how long a session lasts without a message: less than its slots, which its own requests must not get then.
-	maxSilence = limiter.SlotTTL * 3 / 4
+	maxSilence = 1500 * time.Millisecond
 	// slotsPerMessage is the most slots of one SessionResponse.
 	slotsPerMessage = 256
 )

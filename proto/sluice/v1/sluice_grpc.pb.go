@@ -66,7 +66,7 @@ type RateLimitServiceClient interface {
 	// Held lists the open reservations and leases of a descriptor's counter.
 	Held(ctx context.Context, in *HeldRequest, opts ...grpc.CallOption) (*HeldResponse, error)
 	// Session takes slots of limits with algorithm concurrency, in order of arrival, and holds them while heartbeats come: a slot ends
-	// 2 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
+	// 1.9 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
 	// UNAVAILABLE when the node is leaving, DEADLINE_EXCEEDED when nothing comes for 1.5 s, and ABORTED when responses are not read;
 	// its slots can be resumed in another one. It has at most 16,384 slots and requests that wait.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
@@ -219,7 +219,7 @@ type RateLimitServiceServer interface {
 	// Held lists the open reservations and leases of a descriptor's counter.
 	Held(context.Context, *HeldRequest) (*HeldResponse, error)
 	// Session takes slots of limits with algorithm concurrency, in order of arrival, and holds them while heartbeats come: a slot ends
-	// 2 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
+	// 1.9 s after the last one that was answered. The node that owns the key of a slot is to be asked for it. A session ends with
 	// UNAVAILABLE when the node is leaving, DEADLINE_EXCEEDED when nothing comes for 1.5 s, and ABORTED when responses are not read;
 	// its slots can be resumed in another one. It has at most 16,384 slots and requests that wait.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
