@@ -29,10 +29,11 @@ const (
 
 	// gatherFor is how long a line waits for others when the first request comes from a line of another node.
 	gatherFor = 100 * time.Millisecond
-	// A line asks again after retrySlot where there was no decision, and lastRetry at the latest.
-	retrySlot, lastRetry = 50 * time.Millisecond, time.Second
-	// A request that another key denies comes back after leastPause or half of it, doubling up to lastRetry.
-	leastPause = 10 * time.Millisecond
+	// A line asks again after retrySlot where there was no decision, and after askSlot at the latest: with many slots the time until
+	// units are free is not known exactly.
+	retrySlot, askSlot = 50 * time.Millisecond, 150 * time.Millisecond
+	// A request that another key denies comes back after leastPause or half of it, doubling up to lastPause.
+	leastPause, lastPause = 10 * time.Millisecond, time.Second
 	// renewWithin is how long a renewal waits for owners.
 	renewWithin = 300 * time.Millisecond
 )
@@ -436,12 +437,12 @@ func (l *Limiter) serve(k *line) {
 
 // stepAsideLocked takes w, which another key denies, out of its line for a while, so that those behind it need not wait for that key.
 func (l *Limiter) stepAsideLocked(w *Waiter, wait time.Duration) {
-	w.pause = min(max(2*w.pause, leastPause), lastRetry)
+	w.pause = min(max(2*w.pause, leastPause), lastPause)
 	w.removeLocked(0)
 	w.over, w.waited = false, true
 	w.line.aside++
 	some := w.pause/2 + mathrand.N(w.pause/2) // #nosec G404 -- two that want the same keys in another order must not always meet
-	w.aside = time.AfterFunc(min(max(wait, some), lastRetry), func() {
+	w.aside = time.AfterFunc(min(max(wait, some), lastPause), func() {
 		l.lines.mu.Lock()
 		if w.over {
 			l.lines.mu.Unlock()
@@ -527,7 +528,7 @@ func (l *Limiter) serveFirstLocked(k *line) time.Duration {
 	case w.request.Wait && (a.Err == nil && !r.Never() || a.Err != nil && (a.Err.Code == Unavailable || a.Err.Code == Overloaded)):
 		wait := retrySlot
 		if a.Err == nil {
-			wait = min(max(r.RetryAfter, time.Millisecond), lastRetry)
+			wait = min(max(r.RetryAfter, time.Millisecond), askSlot)
 		}
 		if a.Check > 0 {
 			if a.Err != nil || r.Limits.Slots() {

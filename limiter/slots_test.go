@@ -494,7 +494,7 @@ func TestSlotsCrosswise(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		t.Log("after", time.Since(began))
-		if took := time.Since(began); took > 2*each*lastRetry {
+		if took := time.Since(began); took > 2*each*lastPause {
 			t.Errorf("after %v", took)
 		}
 	})

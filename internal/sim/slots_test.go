@@ -45,8 +45,9 @@ const (
 	slotSilence = 1500 * time.Millisecond
 	// slotOrder is how much earlier a request has come that must not be passed.
 	slotOrder = time.Second
-	// slotIdle is how long a unit may be free while requests wait.
-	slotIdle = 300 * time.Millisecond
+	// slotIdle is how long a unit may be free while requests wait, slotIdleOwned the same where the owner has not changed for slotOrder: less
+	// than the time after which a line asks again by itself.
+	slotIdle, slotIdleOwned = 300 * time.Millisecond, 130 * time.Millisecond
 	// slotEnd is how much longer than its time a slot of a dead client may be held, for what is still on its way.
 	slotEnd = time.Second
 	// slotSync is how old a replica is at most that is not synchronous.
@@ -796,12 +797,16 @@ func (w *slotSim) watch() {
 			}
 		}
 	}
+	most := slotIdle
+	if w.now-w.since > int64(slotOrder) {
+		most = slotIdleOwned
+	}
 	switch {
 	case !waits || free < min(2, w.count) || w.owner == nil || w.owner != w.owned:
 		w.idle = 0
 	case w.idle == 0:
 		w.idle = w.now
-	case w.now-w.idle > int64(slotIdle):
+	case w.now-w.idle > int64(most):
 		w.fail("idle", "%d units are free for %v, and requests wait", free, time.Duration(w.now-w.idle))
 	}
 }
