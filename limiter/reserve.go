@@ -240,7 +240,8 @@ const (
 	// Limits whose leases last less than leastClientLease give none to clients, since asking for them would cost more than they save.
 	// maxClientLease is the longest one.
 	leastClientLease, maxClientLease = 10 * time.Millisecond, time.Second
-	maxGrace                         = 500 * time.Millisecond
+	// maxGrace is the longest time after its deadline in which one is taken back.
+	maxGrace = 500 * time.Millisecond
 	// maxClientLeases is the number of open grants of a counter from which on clients get no lease.
 	maxClientLeases = 1000
 	// maxHolds is the same for holds.
