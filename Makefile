@@ -41,6 +41,10 @@ build: ## build bin/sluice
 run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
 	bin/sluice demo --rules examples/rules
 
+.PHONY: demo-regions
+demo-regions: build ## build, then run three regions of two nodes on 127.0.0.1, 60 ms apart, until Ctrl-C
+	bin/sluice demo --regions
+
 # Never from the cache: some tests build the binary and check files that the cache does not know.
 .PHONY: test
 test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
@@ -105,7 +109,7 @@ console-cost: ## CPU of three watchers of the console on three nodes under load,
 
 .PHONY: netns-test
 netns-test: ## three hosts, one isolated for 60 s (Linux, root, iproute2)
-	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
+	go test -count 1 -timeout 60m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
 
 .PHONY: fault-matrix
 fault-matrix: ## every fault of network and processes against its bound, in network namespaces (CELLS='^cut' NODES=5 FORCE=1 FAULT_TCP=cubic; Linux, root, ip)

@@ -47,6 +47,46 @@ func BenchmarkReserve(b *testing.B) {
 	}
 }
 
+// BenchmarkSlots takes and releases slots of a key of which so many are taken, 10,000 a second, and reports what a million of them
+// leave in memory.
+func BenchmarkSlots(b *testing.B) {
+	for _, open := range []int{0, 100, 10_000} {
+		b.Run(fmt.Sprintf("open=%d", open), func(b *testing.B) {
+			table, limits := mustTable(b, bucket.Config{Shards: 1}), mustLimits(b, bucket.Limit{Algorithm: bucket.Concurrency, Count: math.MaxInt32})
+			x, now := bucket.Reservation{Least: 1, MaxOpen: math.MaxInt32, For: time.Hour, Fresh: true}, day
+			do := func(verb bucket.Verb, cost int64) {
+				if d := table.Do(now, &bucket.Request{Limits: limits, Cost: cost, Verb: verb, Reservation: &x, Once: x.ID}); !d.Allowed {
+					b.Fatal("denied")
+				}
+			}
+			for range open {
+				x.ID++
+				do(bucket.Reserve, 1)
+			}
+			x.For = 1900 * time.Millisecond
+			cycle := func() {
+				x.ID++
+				do(bucket.Reserve, 1)
+				do(bucket.Settle, 0)
+				if now += int64(100 * time.Microsecond); x.ID%10_000 == 0 {
+					table.Sweep(now, 0) // as the node does each second
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				cycle()
+			}
+			b.StopTimer()
+			for i := b.N; i < million; i++ {
+				cycle()
+			}
+			b.ReportMetric(float64(table.Stats().Bytes), "B-left")
+			b.ReportMetric(float64(table.OffHeap()), "B-offheap")
+		})
+	}
+}
+
 // BenchmarkReservationMemory makes a million open reservations and reports what they add to the process, each,
 // with their counters.
 func BenchmarkReservationMemory(b *testing.B) {

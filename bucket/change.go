@@ -75,7 +75,7 @@ func (c *counter) keepLedger(from *counter) {
 		return
 	}
 	m := c.ensureMore()
-	m.ledger, m.grants = from.more.ledger, append(m.grants[:0], from.more.grants...)
+	m.ledger, m.store, m.lo, m.grants = from.more.ledger, from.more.store, from.more.lo, append(m.grants[:0], from.more.grants...)
 	c.hold()
 }
 

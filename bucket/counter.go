@@ -38,9 +38,12 @@ type more struct {
 	rest []state
 	// shadows are states of former limits; see change.go.
 	shadows []shadow
-	// ledger has what is granted; see there. grants are the first few, and plans have what all hold subtracted.
+	// ledger has what is granted; see there. grants are the first few or, where store is not nil, yet to be listed, and plans have what all
+	// hold subtracted.
 	ledger *ledger
 	grants []grant
+	store  *store
+	lo     uint64 // of their keys
 	plans  []plan
 }
 
@@ -82,7 +85,7 @@ func (m *more) release() {
 	clear(m.rest)
 	clear(m.shadows)
 	clear(m.plans)
-	m.rest, m.shadows, m.ledger, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, m.grants[:0], m.plans[:0]
+	m.rest, m.shadows, m.ledger, m.store, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, nil, m.grants[:0], m.plans[:0]
 }
 
 // copyTo returns a copy of c that uses m for data behind pointers, except for rings of logs and the ledger: settling the copy does
@@ -93,7 +96,7 @@ func (c *counter) copyTo(m *more) counter {
 		m.release()
 		m.rest = append(m.rest, c.more.rest...)
 		m.shadows = append(m.shadows, c.more.shadows...)
-		m.ledger = c.more.ledger
+		m.ledger, m.store, m.lo = c.more.ledger, c.more.store, c.more.lo
 		m.grants = append(m.grants, c.more.grants...)
 		m.plans = append(m.plans, c.more.plans...)
 		d.more = m

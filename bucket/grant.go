@@ -19,6 +19,8 @@ type LeaseRequest struct {
 	Reserve int64
 	// For is the requested lifetime, LeastLease to MostLease; see Limits.Grantable.
 	For time.Duration
+	// Across is for how long before its end a window grants leases that do not end with it: their units count in both. 0: it never does.
+	Across time.Duration
 	// Unreplicated is as in Request.
 	Unreplicated bool
 	// DenyLost is as in Request.
@@ -240,13 +242,16 @@ func (c *counter) lease(at, now int64, l *LeaseRequest) (units, life, wait int64
 		most = int(min(int64(most), l.reservation.MaxOpen))
 	}
 	if l.reservation == nil || l.reservation.Lease {
-		if life = c.clip(at, life); life < int64(LeastLease) {
+		if end := c.clip(at, life); end >= int64(l.Across) {
+			life = end
+		}
+		if life < int64(LeastLease) {
 			units, wait = 0, max(wait, life)
 		}
 	}
 	if c.granted() >= most {
 		units, wait = 0, max(wait, int64(LeastLease))
-		if list := c.more.grants; len(list) > 0 {
+		if list := c.firstGrants(); len(list) > 0 {
 			wait = max(wait, list[0].end-now)
 		}
 	}
@@ -307,13 +312,19 @@ const logLoss = 40
 //   - Windows and steps grant until they end, if they are long enough.
 //   - A LeakyQueue does not grant, because admitted checks must wait. Neither do limits with a minimum interval or that count
 //     denials, whose checks depend on each other, and limits that admit everything or nothing.
-func (l *Limits) LongestLease() time.Duration {
+func (l *Limits) LongestLease() time.Duration { return l.longestLease(1) }
+
+// LongestFarLease is LongestLease for another region, which reports soon what it has spent, and returns what it will not spend: four times as
+// long for buckets.
+func (l *Limits) LongestFarLease() time.Duration { return l.longestLease(4) }
+
+func (l *Limits) longestLease(flows int64) time.Duration {
 	if l.unlimited {
 		return 0
 	}
 	longest := int64(MostLease)
 	for i := range l.plans {
-		longest = min(longest, l.plans[i].longestLease())
+		longest = min(longest, l.plans[i].longestLease(flows))
 	}
 	if longest < int64(LeastLease) {
 		return 0
@@ -321,11 +332,11 @@ func (l *Limits) LongestLease() time.Duration {
 	return time.Duration(longest)
 }
 
-// Grantable reports whether Grant can ever grant a lease for d under these limits: LeastLease ≤ d ≤ LongestLease.
-func (l *Limits) Grantable(d time.Duration) bool { return LeastLease <= d && d <= l.LongestLease() }
+// Grantable reports whether Grant can ever grant a lease for d under these limits: LeastLease ≤ d ≤ LongestFarLease.
+func (l *Limits) Grantable(d time.Duration) bool { return LeastLease <= d && d <= l.LongestFarLease() }
 
-// longestLease returns the longest lifetime (ns) of leases of p; 0 if it does not grant.
-func (p *plan) longestLease() int64 {
+// longestLease returns the longest lifetime (ns) of leases of p; 0 if it does not grant. flows is what that of a bucket is multiplied by.
+func (p *plan) longestLease(flows int64) int64 {
 	if p.kind == kindUnlimited {
 		return math.MaxInt64
 	}
@@ -335,7 +346,7 @@ func (p *plan) longestLease() int64 {
 	switch p.kind {
 	case kindFlow:
 		// The longest d with d × count / period < limit / 2.
-		return ceilDiv(mulDivCeil(p.limit, p.period, p.count), 2) - 1
+		return mulSat(flows, ceilDiv(mulDivCeil(p.limit, p.period, p.count), 2)-1)
 	case kindLog, kindBins:
 		return p.period / logLoss
 	case kindStep, kindFixed, kindWeighted:

@@ -20,6 +20,19 @@ func TestLongestLease(t *testing.T) {
 		return l
 	}
 	for _, c := range []struct {
+		limits []bucket.Limit
+		want   time.Duration
+	}{
+		{[]bucket.Limit{bucketOf(10, 0, time.Second)}, 4 * (500*ms - 1)},
+		{[]bucket.Limit{bucketOf(1, 10, bucket.MaxPeriod)}, time.Hour},
+		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, time.Minute},
+		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Second), bucketOf(10, 0, time.Second)}, time.Second},
+	} {
+		if got := mustLimits(t, c.limits...).LongestFarLease(); got != c.want {
+			t.Errorf("%+v: grants for %d ns to another region, want %d", c.limits, got, c.want)
+		}
+	}
+	for _, c := range []struct {
 		name   string
 		limits []bucket.Limit
 		want   time.Duration
@@ -52,8 +65,9 @@ func TestLongestLease(t *testing.T) {
 		if got := limits.LongestLease(); got != c.want {
 			t.Errorf("%s: grants for %d ns, want %d", c.name, got, c.want)
 		}
-		for _, d := range []time.Duration{0, bucket.LeastLease - 1, bucket.LeastLease, c.want, c.want + 1, -1} {
-			if got, want := limits.Grantable(d), d >= bucket.LeastLease && d <= c.want; got != want {
+		most := limits.LongestFarLease()
+		for _, d := range []time.Duration{0, bucket.LeastLease - 1, bucket.LeastLease, most, most + 1, -1} {
+			if got, want := limits.Grantable(d), d >= bucket.LeastLease && d <= most; got != want {
 				t.Errorf("%s for %v: grantable is %v", c.name, d, got)
 			}
 		}

@@ -40,6 +40,14 @@ func (r *record) keyAt(slot uint32) KeyAt {
 	return KeyAt{Key: r.key, slot: slot}
 }
 
+// Counter returns the key of the counter that it is, or is a grant of.
+func (k KeyAt) Counter() Key {
+	if k.granted {
+		return Key{k.owner, k.Key.Lo}
+	}
+	return k.Key
+}
+
 // Compare orders counters before grants, counters by slot, grants by counter, and then by key.
 func (k KeyAt) Compare(x KeyAt) int {
 	switch {
@@ -61,6 +69,33 @@ func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
 	keys = slices.Grow(keys, int(sh.mu.store.n))
 	for slot := range sh.mu.store.n {
 		keys = append(keys, sh.mu.store.at(slot).keyAt(slot))
+	}
+	return keys[:from+sh.groupLocked(keys[from:])]
+}
+
+// KeysFor returns the key of a counter and those of its grants, if there are any.
+func (t *Table) KeysFor(key Key) (keys []KeyAt) {
+	sh := t.lockKey(key)
+	defer sh.mu.Unlock()
+	for slot := range sh.mu.store.n {
+		r := sh.mu.store.at(slot)
+		if r.key == key || r.flags()&flagGrant != 0 && r.key.Lo == key.Lo && uint64(r.aux) == key.Hi {
+			keys = append(keys, r.keyAt(slot))
+		}
+	}
+	return keys[:sh.groupLocked(keys)]
+}
+
+// KeysOf is Keys for the limits that of chooses, without counters that were last used before since (Unix ns). of must not use the table.
+func (t *Table) KeysOf(shard int, since int64, of func(*Limits) bool, keys []KeyAt) []KeyAt {
+	sh := t.lock(shard)
+	defer sh.mu.Unlock()
+	from, least := len(keys), sh.atLocked(inRange(since))
+	for slot := range sh.mu.store.n {
+		r := sh.mu.store.at(slot)
+		if (r.flags()&flagGrant != 0 || r.now >= least) && of(t.account(r.set()).limits) {
+			keys = append(keys, r.keyAt(slot))
+		}
 	}
 	return keys[:from+sh.groupLocked(keys[from:])]
 }

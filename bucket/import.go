@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -28,10 +29,26 @@ func (e *ImportError) Error() string {
 // The counters are as of the export: to account for their age, pass an earlier now. Windows end when their remaining time at
 // the export has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
+	return t.importInto(now, shard, im, data, n, merge, false)
+}
+
+// ErrSealed says that the shard is sealed.
+var ErrSealed = errors.New("the shard is sealed")
+
+// MergeOpen is Import with merge for a shard that is open. If it is sealed meanwhile, the rest is not imported, and the error is ErrSealed.
+func (t *Table) MergeOpen(now int64, shard int, im *Image, data []byte, n int) error {
+	return t.importInto(now, shard, im, data, n, true, true)
+}
+
+func (t *Table) importInto(now int64, shard int, im *Image, data []byte, n int, merge, open bool) error {
 	now = inRange(now)
 	r := reader{rest: data}
 	for done := 0; done < n; {
 		sh := t.lock(shard)
+		if open && sh.mu.sealed {
+			sh.mu.Unlock()
+			return ErrSealed
+		}
 		grown, err := sh.importLocked(now, im, &r, &done, min(n, done+imageChunk), merge)
 		sh.unlock(now, grown)
 		if err != nil {

@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"unsafe"
@@ -173,6 +172,15 @@ func (l *ledger) place() place { return placeOf(l.block, int(l.most)) }
 // deadlines are a heap by time.
 func (l *ledger) deadlines() deadlines {
 	return unsafe.Slice((*deadline)(unsafe.Add(unsafe.Pointer(l), unsafe.Sizeof(ledger{}))), l.most)[:l.n]
+}
+
+// dropFirst removes the earliest deadline, and returns the others.
+func (l *ledger) dropFirst() deadlines {
+	d := l.deadlines()
+	l.n--
+	d[0] = d[l.n]
+	d[:l.n].down(0)
+	return d[:l.n]
 }
 
 type deadlines []deadline
@@ -446,9 +454,7 @@ func (sh *shard) lapseLocked(c *counter, at int64) {
 			sh.expireLocked(c, at, slot)
 			lapsed = true
 		}
-		l.deadlines()[0] = l.deadlines()[l.n-1]
-		l.n--
-		l.deadlines().down(0)
+		l.dropFirst()
 	}
 	if c.ledger().n == 0 && c.granted() == 0 {
 		c.more.ledger = nil
@@ -500,6 +506,12 @@ func (sh *shard) endLocked(at int64, slot uint32, e ending, charged int64) {
 		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow.Load()))
 		return
 	}
+	sh.forgetGrantLocked(at, slot)
+}
+
+// forgetGrantLocked removes the grant in slot.
+func (sh *shard) forgetGrantLocked(at int64, slot uint32) {
+	r := sh.mu.store.at(slot)
 	k := r.keyAt(0)
 	sh.table.forgetLocked(sh, &counter{slot: slot, set: r.set()})
 	if sh.mu.journal.takes(false) {
@@ -527,15 +539,18 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 	}
 }
 
-// firstGrantsLocked lists the open grants of c with the earliest deadlines, in their order.
-func (sh *shard) firstGrantsLocked(c *counter) {
-	m, s := c.more, &sh.mu.store
-	key, d := s.at(c.slot).key, m.ledger.deadlines()
-	m.grants = m.grants[:0]
+// firstGrants returns the open grants of c with the earliest deadlines, at most fewGrants, in their order. It lists them when they are needed.
+func (c *counter) firstGrants() []grant {
+	m := c.more
+	if m.store == nil {
+		return m.grants
+	}
+	s := m.store
+	m.store, m.grants = nil, m.grants[:0]
 	// The heap's entries that may be the next: those after the ones that were looked at.
 	var places [2*fewGrants + 1]int
-	n := min(1, len(d))
-	for looked := 0; n > 0 && len(m.grants) < fewGrants && looked < 2*fewGrants-1; looked++ {
+	d, n, looked := m.ledger.deadlines(), min(1, int(m.ledger.n)), 0
+	for steps := 0; steps < maxLapses && n > 0 && len(m.grants) < fewGrants && looked < 2*fewGrants-1; steps++ {
 		next := 0
 		for i := range places[:n] {
 			if d[places[i]].at < d[places[next]].at {
@@ -543,15 +558,28 @@ func (sh *shard) firstGrantsLocked(c *counter) {
 			}
 		}
 		i := places[next]
+		slot, ok := s.find(Key{d[i].hi, m.lo})
+		isOpen := ok && s.at(slot).isOpen()
+		switch {
+		case isOpen && s.at(slot).now > d[i].at: // it was extended
+			d[i].at = s.at(slot).now
+			d.down(i)
+			continue
+		case !isOpen && looked == 0:
+			if d = m.ledger.dropFirst(); len(d) == 0 {
+				return m.grants
+			}
+			continue
+		case isOpen && s.at(slot).now == d[i].at:
+			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent, s.at(slot).releases()})
+		}
+		looked++
 		n--
 		places[next] = places[n]
 		for child := 2*i + 1; child <= 2*i+2 && child < len(d); child++ {
 			places[n] = child
 			n++
 		}
-		if slot, ok := s.find(Key{d[i].hi, key.Lo}); ok && s.at(slot).isOpen() && s.at(slot).now >= d[i].at {
-			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent, s.at(slot).releases()})
-		}
 	}
-	slices.SortFunc(m.grants, func(a, b grant) int { return cmp.Compare(a.end, b.end) })
+	return m.grants
 }

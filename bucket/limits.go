@@ -125,6 +125,8 @@ type Limits struct {
 	marks atomic.Pointer[Limits]
 	// domain is the domain of the counters of these limits, "" if unknown.
 	domain string
+	// home is the region whose cluster has the counters of these limits, "" if each region has its own.
+	home string
 	// sum caches the result of Sum, 0 before.
 	sum atomic.Uint64
 	// account is the account of the first table whose counters refer to the limits.
@@ -214,15 +216,27 @@ func (l *Limits) Place(i int) int {
 
 // NewLimitsIn is NewLimits for counters of the domain.
 func NewLimitsIn(domain string, list ...Limit) (*Limits, error) {
+	return NewLimitsAt(domain, "", list...)
+}
+
+// NewLimitsAt is NewLimits for counters of the domain that the cluster of region home has, "" for each region's own. The tables of
+// this package ignore the home.
+func NewLimitsAt(domain, home string, list ...Limit) (*Limits, error) {
 	l, err := NewLimits(list...)
 	if err == nil {
-		l.domain = domain
+		l.domain, l.home = domain, home
 	}
 	return l, err
 }
 
+// HomeAuto in place of a region: the home of each counter is where most of its demand is.
+const HomeAuto = "auto"
+
 // Domain returns the domain of the counters of these limits, "" if unknown.
 func (l *Limits) Domain() string { return l.domain }
+
+// Home returns the region whose cluster has the counters of these limits, "" if each region has its own.
+func (l *Limits) Home() string { return l.home }
 
 // List returns the limits.
 func (l *Limits) List() []Limit { return slices.Clone(l.list) }
@@ -253,8 +267,8 @@ func (l *Limits) Sum() uint64 {
 	return s
 }
 
-// Is reports whether l is the set of list for the domain. Omitted unlimited limits do not matter.
-func (l *Limits) Is(domain string, list []Limit) bool {
+// Is reports whether l is the set of list for the domain and the home. Omitted unlimited limits do not matter.
+func (l *Limits) Is(domain, home string, list []Limit) bool {
 	n := 0
 	for i := range list {
 		switch {
@@ -267,7 +281,7 @@ func (l *Limits) Is(domain string, list []Limit) bool {
 			return false
 		}
 	}
-	return l.domain == domain && n == len(l.list)
+	return l.domain == domain && l.home == home && n == len(l.list)
 }
 
 // Unlimited reports whether no limit of the set can deny or count.
@@ -285,7 +299,7 @@ func (l *Limits) Share(n int) *Limits {
 	if s := l.shared.Load(); s != nil && s.n == n {
 		return s.limits
 	}
-	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), entries: l.entries, unlimited: l.unlimited, stateless: true, slots: l.slots, domain: l.domain}
+	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), entries: l.entries, unlimited: l.unlimited, stateless: true, slots: l.slots, domain: l.domain, home: l.home}
 	for i := range m.list {
 		part := &m.list[i]
 		part.Count /= int64(n)

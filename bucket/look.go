@@ -164,7 +164,7 @@ func (l *Limits) endless() *Limits {
 	}
 	one := l.list[0]
 	one.Count, one.CountDenied = endlessCount, false
-	e, err := NewLimitsIn(l.domain, one)
+	e, err := NewLimitsAt(l.domain, l.home, one)
 	if err != nil {
 		panic("bucket: a window that was valid is not: " + err.Error())
 	}
@@ -201,25 +201,31 @@ func (c *counter) interval(i int, now int64) int64 {
 
 // lastDeadline returns the latest deadline of the open grants of c, or a later one that it had.
 func (c *counter) lastDeadline() int64 {
-	if g := c.more.grants; len(g) > 0 && len(g) == c.granted() {
+	if g := c.firstGrants(); len(g) > 0 && len(g) == c.granted() {
 		return g[len(g)-1].end
 	}
 	return c.more.ledger.last
 }
 
 // until is state.until for limit i, including grants: the time (ns) from now until at most target ≥ 0 units count, if nothing
-// is charged or settled. With more than fewGrants grants it may be shorter, and for a target of 0 longer.
+// is charged or settled. With more than fewGrants grants it may be shorter.
 func (c *counter) until(i int, now, target int64) int64 {
 	p, s := &c.limits.plans[i], c.at(i)
 	switch {
 	case c.held(p) == 0:
 		return s.until(p, now, target)
-	case target == 0 && len(c.more.grants) < c.granted():
-		return c.untilLapsed(i, now, target, []grant{{end: c.more.ledger.last, units: c.more.ledger.units()}})
-	case s.fits(p, len(c.more.grants)) && !slices.ContainsFunc(c.more.grants, func(g grant) bool { return g.releases }):
+	case s.fits(p, len(c.firstGrants())) && !slices.ContainsFunc(c.firstGrants(), func(g grant) bool { return g.releases }):
 		return c.untilLog(i, now, target)
 	}
-	return c.untilLapsed(i, now, target, c.more.grants)
+	return c.untilLapsed(i, now, target, c.firstGrants())
+}
+
+// untilFree is until for no units at all. With more than fewGrants grants it may be longer.
+func (c *counter) untilFree(i int, now int64) int64 {
+	if c.held(&c.limits.plans[i]) > 0 && (c.granted() > fewGrants || len(c.firstGrants()) < c.granted()) {
+		return c.untilLapsed(i, now, 0, []grant{{end: c.more.ledger.last, units: c.more.ledger.units()}})
+	}
+	return c.until(i, now, 0)
 }
 
 // untilLapsed is until for what the grants of list do at their deadlines.
@@ -260,7 +266,7 @@ func (c *counter) untilLog(i int, now, target int64) int64 {
 		return s.until(p, now, target-held)
 	}
 	last := now
-	for _, g := range c.more.grants {
+	for _, g := range c.firstGrants() {
 		rest, last = rest-min(rest, g.units), max(now, g.end-1)
 		if mulSat(rest, p.cost) <= target {
 			break

@@ -136,7 +136,7 @@ func (h *granting) grant(a *account) {
 	l := genLeaseRequest(h.t, a.limits)
 	if rapid.Bool().Draw(h.t, "all") { // there is, for as long as there is
 		l.Want, l.Part, l.Reserve = 100, l.Whole, 0
-		l.For = max(l.For, a.limits.LongestLease())
+		l.For = max(l.For, a.limits.LongestFarLease())
 	}
 	asked := h.now
 	if rapid.IntRange(0, 3).Draw(h.t, "slow") == 0 {

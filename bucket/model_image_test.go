@@ -170,8 +170,9 @@ func genLeaseRequest(t *rapid.T, l *bucket.Limits) *bucket.LeaseRequest {
 	leaseRequest := &bucket.LeaseRequest{
 		Limits: l, Want: rapid.Int64Range(1, 8).Draw(t, "want"), Part: rapid.Int64Range(1, 4).Draw(t, "part"), Whole: 4,
 		Reserve: rapid.Int64Range(-1, 1).Draw(t, "reserve"), For: time.Second,
+		Across: rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Hour}).Draw(t, "across"),
 	}
-	if longest := l.LongestLease(); longest > 0 {
+	if longest := l.LongestFarLease(); longest > 0 {
 		leaseRequest.For = time.Duration(rapid.Int64Range(int64(bucket.LeastLease), int64(longest)).Draw(t, "for"))
 	}
 	return leaseRequest

@@ -59,6 +59,17 @@ type Request struct {
 	Reservation *Reservation
 }
 
+// Home returns the region whose cluster has the counter, "" if each region has its own.
+func (r *Request) Home() string {
+	switch {
+	case r.Limits != nil:
+		return r.Limits.home
+	case r.Reservation != nil:
+		return r.Reservation.Home
+	}
+	return ""
+}
+
 // Decision answers a Request. When denied, it describes the limit that takes longest to admit the cost; when allowed, the one
 // with the least remaining; among equals the first.
 type Decision struct {
@@ -302,7 +313,7 @@ func (c *counter) describe(d *Decision, i int, now int64) {
 		d.Limit = math.MaxInt64
 	}
 	d.Remaining = s.remaining(p, now)
-	d.ResetAfter = time.Duration(max(c.until(i, now, 0), c.interval(i, now)))
+	d.ResetAfter = time.Duration(max(c.untilFree(i, now), c.interval(i, now)))
 }
 
 // remaining returns the units left of the limit, without the soft margin.

@@ -39,11 +39,14 @@ type Reservation struct {
 	Release bool
 	// Hold: Reserve gets Cost units, whatever is left.
 	Hold bool
-	// Fresh: no other attempt has the ID, unless by chance. Then Reserve answers Unknown.
+	// Fresh: no other attempt has the ID, unless by chance. Then Reserve answers Unknown. With Settle of a slot it says that none will
+	// come, so nothing is remembered of it, and another Settle answers Unknown.
 	Fresh bool
 	// Lease: Reserve makes a lease as Table.Grant does, of at most an eighth of what is left. It ends with its window, its units
 	// count as spent at the deadline, and nothing is remembered of it once it has ended.
 	Lease bool
+	// Home is that of the limits, where the request has none. Tables ignore it.
+	Home string
 	// Reserved is set by the request if it was decided.
 	Reserved Reserved
 }
@@ -107,7 +110,7 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 		return sh.cancelLocked(now, slot, found, r, d)
 	case r.Verb == Reserve && (!found || sh.mu.store.at(slot).ending() == released && sh.mu.store.at(slot).attempt() != attempt):
 		return sh.reserveLocked(now, r, d)
-	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays), x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
+	case !found, r.Verb != Settle && !sh.mu.store.at(slot).isOpen() && guard.On(guard.EndedStays), r.Verb == Reserve && x.Fresh && sh.mu.store.at(slot).attempt() != attempt:
 		x.Reserved.Unknown = true
 	case r.Verb == Reserve:
 		x.Reserved.Repeated, d.Allowed = true, true
@@ -281,7 +284,11 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 		x.Reserved.Late = true
 	}
 	sh.ensureOwnerLocked(r.Key, sh.table.account(g.set()).limits, at)
-	sh.endLocked(at, slot, settled, actual)
+	if x.Fresh && use == ForSlot && ended == open {
+		sh.forgetGrantLocked(at, slot)
+	} else {
+		sh.endLocked(at, slot, settled, actual)
+	}
 	c = sh.getLocked(at, r.Key)
 	c.settle(at)
 	c.settleUnits(c.now, charge, use)

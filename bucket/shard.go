@@ -60,9 +60,7 @@ func (sh *shard) getLocked(at int64, key Key) *counter {
 	sh.mu.store.load(sh.table, slot, c, &sh.mu.workSide)
 	if c.ledger() != nil {
 		sh.lapseLocked(c, at)
-		if c.granted() > 0 {
-			sh.firstGrantsLocked(c)
-		}
+		c.more.store, c.more.lo = &sh.mu.store, key.Lo
 		c.hold()
 	}
 	return c
@@ -89,9 +87,14 @@ func (sh *shard) clearLocked(c *counter) (o outcome) {
 	if c.granted() == 0 {
 		return outcome{did: removed, grown: -sh.removeLocked(c)}
 	}
-	made := newCounter(c.limits, c.now, new(more))
+	return sh.restartLocked(c, c.limits, c.now, 0)
+}
+
+// restartLocked makes c anew at the time at, under the limits l, with its grants.
+func (sh *shard) restartLocked(c *counter, l *Limits, at int64, did effects) outcome {
+	made := newCounter(l, at, new(more))
 	made.keepLedger(c)
-	return sh.keepLocked(sh.replaceLocked(c, &made), 0)
+	return sh.keepLocked(sh.replaceLocked(c, &made), did)
 }
 
 // bornLocked returns the number of a counter that is made now.
@@ -164,12 +167,9 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	made := newCounter(r.Limits, c.settle(now), new(more))
-	made.keepLedger(c)
-	c = sh.replaceLocked(c, &made)
-	o = sh.keepLocked(c, changed)
-	c.status(c.now, d)
-	d.seenFrom(now, c.now)
+	o = sh.restartLocked(c, r.Limits, c.settle(now), changed)
+	o.counter.status(o.counter.now, d)
+	d.seenFrom(now, o.counter.now)
 	return o
 }
 

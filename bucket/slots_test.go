@@ -1,10 +1,13 @@
 package bucket_test
 
 import (
+	"cmp"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
 )
 
 // TestSlots: a limit of concurrency has so many units in use at a time, and its other limits are charged when a slot is taken.
@@ -80,6 +83,66 @@ func TestSlotRetry(t *testing.T) {
 	}
 }
 
+// TestManySlotsRetry: however many slots are taken, renewed and released, a denial never says a later time than the first at which the
+// units are free, and that time itself if so few are taken that it looks at all.
+func TestManySlotsRetry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const count = 60
+		table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: count})
+		type slot struct {
+			id         uint64
+			units, end int64
+		}
+		var open []slot // by deadline
+		now, last := day, uint64(0)
+		do := func(verb bucket.Verb, id uint64, cost int64, d time.Duration) bool {
+			return table.Do(now, &bucket.Request{Limits: limits, Cost: cost, Verb: verb, Reservation: &bucket.Reservation{
+				ID: id, Least: cost, MaxOpen: 1000, For: d,
+			}}).Allowed
+		}
+		held := func() (sum int64) {
+			for _, x := range open {
+				sum += x.units
+			}
+			return sum
+		}
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			d := time.Duration(rapid.Int64Range(1, 100).Draw(t, "for")) * time.Millisecond
+			switch what := rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "renew", "renew", "release", "wait"}).Draw(t, "what"); {
+			case what == "wait":
+				now += int64(d) / 10
+			case what == "acquire":
+				units := rapid.Int64Range(1, 3).Draw(t, "units")
+				last++
+				if got := do(bucket.Reserve, last, units, d); got != (held()+units <= count) {
+					t.Fatalf("%d units beside %d: %v", units, held(), got)
+				} else if got {
+					open = append(open, slot{last, units, now + int64(d)})
+				}
+			case len(open) > 0:
+				i := rapid.IntRange(0, len(open)-1).Draw(t, "which")
+				if what == "renew" {
+					do(bucket.Extend, open[i].id, 0, d)
+					open[i].end = max(open[i].end, now+int64(d))
+				} else {
+					do(bucket.Settle, open[i].id, 0, 0)
+					open = slices.Delete(open, i, i+1)
+				}
+			}
+			open = slices.DeleteFunc(open, func(x slot) bool { return x.end <= now })
+			slices.SortStableFunc(open, func(a, b slot) int { return cmp.Compare(a.end, b.end) })
+			units := rapid.Int64Range(1, count).Draw(t, "wanted")
+			got, want, rest := table.Do(now, &bucket.Request{Limits: limits, Cost: units}).RetryAfter, time.Duration(0), held()
+			for i := 0; rest+units > count; i++ {
+				rest, want = rest-open[i].units, time.Duration(open[i].end-now)
+			}
+			if got > want || got < want && len(open) <= 16 || got == 0 && want > 0 {
+				t.Fatalf("%d units beside %d of %d slots: retry after %v, free after %v", units, held(), len(open), got, want)
+			}
+		}
+	})
+}
+
 // TestCanceledSlot: Cancel gives back what Reserve has charged to other limits, but not to a window that has begun since.
 func TestCanceledSlot(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -106,5 +169,34 @@ func TestCanceledSlot(t *testing.T) {
 				t.Errorf("%+v, want 3 left and %d spent", list, c.spent)
 			}
 		})
+	}
+}
+
+// TestSlotForgotten: of a slot that is settled by the only one who has it nothing is remembered, also in a replica.
+func TestSlotForgotten(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: 3})
+	for i := range uint64(100) {
+		for _, verb := range []bucket.Verb{bucket.Reserve, bucket.Settle} {
+			r := &bucket.Request{Limits: limits, Cost: 2, Verb: verb, Once: i + 1, Reservation: &bucket.Reservation{
+				ID: i + 1, Least: 2, MaxOpen: 9, For: time.Hour, Fresh: true,
+			}}
+			if verb == bucket.Settle {
+				r.Cost, r.Once = 0, 0
+			}
+			if d := table.Do(day, r); !d.Allowed || verb == bucket.Settle && r.Reservation.Reserved.Returned != 2 {
+				t.Fatalf("slot %d: verb %v: %+v, %+v", i, verb, d, r.Reservation.Reserved)
+			}
+		}
+	}
+	copied := smallTable(t)
+	hand(t, table, copied, day, day, false)
+	again := &bucket.Request{Limits: limits, Verb: bucket.Settle, Reservation: &bucket.Reservation{ID: 7, Fresh: true}}
+	for _, each := range []*bucket.Table{table, copied} {
+		if n := each.Stats().Entries; n > 1 {
+			t.Errorf("%d records, want that of the counter at most", n)
+		}
+		if each.Do(day, again); !again.Reservation.Reserved.Unknown {
+			t.Errorf("settled again: %+v", again.Reservation.Reserved)
+		}
 	}
 }

@@ -22,14 +22,6 @@ func At(keys ...Key) []KeyAt {
 	return list
 }
 
-// Counter returns the key of the counter, that of its counter if it is a grant.
-func (k KeyAt) Counter() Key {
-	if k.granted {
-		return Key{k.owner, k.Key.Lo}
-	}
-	return k.Key
-}
-
 // countersOf returns copies of the counters and grants of a shard.
 func (t *Table) countersOf(shard int) (list []*counter) {
 	for slot := range t.shards[shard].mu.store.n {

@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -118,6 +119,39 @@ func TestResetForgetsOneKey(t *testing.T) {
 			t.Errorf("%s: another key was reset too: %+v", c.name, d)
 		}
 	}
+}
+
+// TestRenew: a charge that begins anew is one change, and no reader sees the counter without what it had.
+func TestRenew(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Period: time.Hour, Align: bucket.AlignFirstHit})
+	read := &bucket.Request{Key: bucket.Key{Hi: 1}, Limits: limits, Verb: bucket.Read}
+	charge := &bucket.Request{Key: read.Key, Limits: limits, Verb: bucket.Charge, Cost: 7}
+	for i, cost := range []int64{7, 8} { // the first time there is no counter
+		charge.Cost = cost
+		now := day + int64(i)*int64(20*time.Minute)
+		_, before, _ := table.Try(now, read, nil)
+		seq, v := table.Renew(now, charge)
+		d, _, _ := table.Try(now, read, nil)
+		if v != bucket.Decided || seq != before+1 || d.Remaining != 1000-cost || d.ResetAfter != time.Hour || table.Stats().Entries != 1 {
+			t.Errorf("%v, change %d after %d: %+v, %d counters", v, seq, before, d, table.Stats().Entries)
+		}
+	}
+	if table.Seal(0); func() bool { _, v := table.Renew(day, charge); return v != bucket.Sealed }() {
+		t.Error("a sealed counter was renewed")
+	}
+	table.Open(0, 0)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for range 2000 {
+			table.Renew(day, charge)
+		}
+	})
+	for range 2000 {
+		if d := table.Do(day, read); d.Remaining != 1000-8 {
+			t.Fatalf("%+v while the counter is renewed", d)
+		}
+	}
+	renewing.Wait()
 }
 
 func TestDropShardForgetsItsKeysOnly(t *testing.T) {

@@ -24,6 +24,13 @@ func (t *Table) Seal(shard int) {
 	sh.mu.sealed = true
 }
 
+// Sealed reports whether the shard is closed.
+func (t *Table) Sealed(shard int) bool {
+	sh := t.lock(shard)
+	defer sh.mu.Unlock()
+	return sh.mu.sealed
+}
+
 // Open ends Seal. The shard's changes are numbered from seq.
 func (t *Table) Open(shard int, seq uint64) {
 	sh := t.lock(shard)
@@ -40,6 +47,24 @@ func (t *Table) Open(shard int, seq uint64) {
 func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
 	seq, v = t.decide(now, r, rc, true, &d)
 	return d, seq, v
+}
+
+// Renew is Try of a Reset and then of r, in one step: nothing reads or records the counter in between. It returns what Try does besides.
+func (t *Table) Renew(now int64, r *Request) (seq uint64, v Verdict) {
+	now = inRange(now)
+	sh := t.lockKey(r.Key)
+	at, o := sh.atLocked(now), outcome{}
+	if v = sh.verdictLocked(now, r.Unreplicated); v == Decided {
+		if c := sh.getLocked(at, r.Key); c != nil {
+			o = sh.restartLocked(c, r.Limits, c.settle(at), changed)
+		}
+		verb, cost := r.normal()
+		o = o.and(sh.decideKnownLocked(at, r, verb, cost, nil, new(Decision)))
+		sh.followLocked(now, r.Key, o, r.Unreplicated)
+	}
+	seq = sh.mu.seq
+	sh.unlock(now, o.grown > 0)
+	return seq, v
 }
 
 // verdictLocked reports whether the shard may decide at now. ungated requests ignore the gate.

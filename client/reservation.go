@@ -133,25 +133,30 @@ func (c *Client) reserve(ctx context.Context, keys []Key, req *sluicev1.ReserveR
 
 // budgets returns the checks of keys, and the key of the first one's counter.
 func budgets(keys []Key) (checks []*sluicev1.Check, first counterKey, err error) {
-	for i, key := range keys {
-		q := key.Spend(1) // as unset
-		if err := q.Validate(); err != nil {
-			return nil, first, within(err, i)
-		}
-		body, err := appendCounter(nil, &q)
+	for i := range keys {
+		var memory [256]byte // for most of them
+		counter, err := appendBudget(memory[:0], &keys[i])
 		if err != nil {
 			return nil, first, within(err, i)
 		}
 		if i == 0 {
-			first = keyOf(body)
+			first = keyOf(counter)
 		}
-		check := new(sluicev1.Check)
-		if err := proto.Unmarshal(body, check); err != nil {
+		checks = append(checks, new(sluicev1.Check))
+		if err := proto.Unmarshal(counter, checks[i]); err != nil {
 			return nil, first, within(err, i)
 		}
-		checks = append(checks, check)
 	}
 	return checks, first, nil
+}
+
+// appendBudget appends the fields that identify the counter of key.
+func appendBudget(b []byte, key *Key) ([]byte, error) {
+	q := key.Spend(1) // as unset
+	if err := q.Validate(); err != nil {
+		return nil, err
+	}
+	return appendCounter(b, &q)
 }
 
 // readDecisions returns the decisions, or the first error among them.

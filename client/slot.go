@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/sluice-project/sluice/client/limit"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -42,14 +45,14 @@ type Slot struct {
 	client *Client
 	key    counterKey
 	ctx    context.Context
-	cancel context.CancelCauseFunc
 
-	// Guarded by Client.slots.
+	// Guarded by Client.slots. cancel is nil until Context is called, cause until the slot ends.
+	cancel  context.CancelCauseFunc
+	cause   error
 	session *session
 	number  uint64
 	from    uint64 // heartbeats of the session up to this one do not renew it
 	end     *time.Timer
-	over    bool
 }
 
 // ErrSlotLost is the cause of the end of a slot's context when no node has renewed it in time.
@@ -76,7 +79,7 @@ type session struct {
 	cancel context.CancelFunc
 	wake   chan struct{} // has a token if out is to be sent
 
-	out      *sluicev1.SessionRequest
+	out      sessionRequest
 	last     uint64 // number of a slot
 	asked    map[uint64]*asked
 	held     map[uint64]*Slot
@@ -84,12 +87,14 @@ type session struct {
 	answered uint64
 	sent     [16]time.Time // when the last heartbeats were sent
 	ended    bool
+	names    names // of the goroutine that receives
 }
 
 // asked is a request for a slot.
 type asked struct {
 	ctx    context.Context
 	key    counterKey
+	body   []byte    // of AcquireRequest.encode
 	began  time.Time // when it began to wait in the queue of another node, if it did
 	sent   time.Time
 	answer chan slotAnswer // gets one, unless the request is removed before
@@ -97,9 +102,10 @@ type asked struct {
 
 // slotAnswer is an answer, or the end of a session.
 type slotAnswer struct {
-	*sluicev1.SlotResponse
-	slot *Slot
-	err  error
+	slot          *Slot
+	moved, waited bool
+	owner         string
+	err           error
 }
 
 // Acquire waits for a slot, and holds it. No FailurePolicy decides it: the error is ErrUnavailable when no node that owns the key has answered in
@@ -108,11 +114,10 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	checks, key, err := budgets(append([]Key{r.Key}, r.With...))
+	body, key, err := r.encode()
 	if err != nil {
 		return nil, err
 	}
-	req := &sluicev1.SlotRequest{Check: checks[0], Also: checks[1:], Units: r.Units, Wait: r.MaxWait >= 0, Tenant: r.Tenant, Weight: r.Weight}
 	most := r.MaxWait
 	if most < 0 {
 		most = time.Duration(c.patience.Load())
@@ -129,12 +134,12 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 		var a slotAnswer
 		s, _, err := c.find(wait, key, avoid)
 		if err == nil {
-			q := &asked{ctx: ctx, key: key, answer: make(chan slotAnswer, 1)}
+			q := &asked{ctx: ctx, key: key, body: body, answer: make(chan slotAnswer, 1)}
 			if queued {
 				q.began = began
 			}
-			a = c.ask(wait, s.node, req, q)
-			if err = a.err; err == nil && a.SlotResponse == nil { // the time is up
+			a = c.ask(wait, s.node, q)
+			if err = a.err; a == (slotAnswer{}) { // the time is up
 				queued = true
 				break
 			}
@@ -143,15 +148,15 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 		switch {
 		case ok:
 			return nil, final
-		case err == nil && !a.GetMoved():
+		case err == nil && !a.moved:
 			return a.slot, nil
 		case errors.Is(err, ErrClosed):
 			return nil, err
 		case err == nil && c.opts.NoRouting:
 			return nil, &Error{Code: limit.CodeUnsupported, Message: "slots need a client that routes to the owner of the key; leave out NoRouting"}
 		case err == nil:
-			queued, avoid = queued || a.GetWaited(), nil
-			if c.routeTo(key, a.GetOwner()) {
+			queued, avoid = queued || a.waited, nil
+			if c.routeTo(key, a.owner) {
 				continue
 			}
 		case s != nil:
@@ -203,7 +208,7 @@ func (c *Client) routeTo(key counterKey, name string) bool {
 }
 
 // ask asks n for a slot. The answer is zero when wait has ended before.
-func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q *asked) slotAnswer {
+func (c *Client) ask(wait context.Context, n *node, q *asked) slotAnswer {
 	c.slots.Lock()
 	s := c.sessionLocked(n)
 	if s == nil {
@@ -212,10 +217,7 @@ func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q
 	}
 	s.last++
 	number := s.last
-	m := &sluicev1.SlotRequest{
-		Number: number, Check: req.Check, Also: req.Also, Units: req.Units, Wait: req.Wait, Tenant: req.Tenant, Weight: req.Weight,
-	}
-	s.out.Acquire = append(s.out.Acquire, m)
+	s.out.acquire = append(s.out.acquire, number)
 	s.asked[number] = q
 	s.wakeUnlock()
 	select {
@@ -227,7 +229,7 @@ func (c *Client) ask(wait context.Context, n *node, req *sluicev1.SlotRequest, q
 	waiting := s.asked[number] == q
 	if waiting {
 		delete(s.asked, number)
-		s.out.Release = append(s.out.Release, number)
+		s.out.release = append(s.out.release, number)
 	}
 	s.wakeUnlock()
 	if !waiting {
@@ -243,7 +245,7 @@ func (c *Client) sessionLocked(n *node) *session {
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	s := &session{
-		node: n, cancel: cancel, wake: make(chan struct{}, 1), out: new(sluicev1.SessionRequest), asked: map[uint64]*asked{},
+		node: n, cancel: cancel, wake: make(chan struct{}, 1), asked: map[uint64]*asked{},
 		held: map[uint64]*Slot{},
 	}
 	if !c.spawn(func() { s.end(s.run(ctx)) }) {
@@ -268,7 +270,7 @@ func (s *session) wakeUnlock() {
 
 // run opens the stream, and receives until it ends.
 func (s *session) run(ctx context.Context) error {
-	stream, err := sluicev1.NewRateLimitServiceClient(s.node.conn).Session(ctx)
+	stream, err := sluicev1.NewRateLimitServiceClient(s.node.conn).Session(ctx, grpc.ForceCodecV2(newCodec()))
 	if err != nil {
 		return err
 	}
@@ -276,11 +278,9 @@ func (s *session) run(ctx context.Context) error {
 		return ErrClosed
 	}
 	for {
-		res, err := stream.Recv()
-		if err != nil {
+		if err := stream.RecvMsg(s); err != nil { // see codec
 			return err
 		}
-		s.take(res)
 	}
 }
 
@@ -301,15 +301,7 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 		}
 		runtime.Gosched() // callers that are ready share the message
 		mu.Lock()
-		out, now := s.out, time.Now()
-		s.out = new(sluicev1.SessionRequest)
-		for _, m := range out.GetAcquire() {
-			if q := s.asked[m.GetNumber()]; q != nil {
-				if q.sent = now; !q.began.IsZero() {
-					m.WaitedNs = int64(now.Sub(q.began))
-				}
-			}
-		}
+		now, heartbeat := time.Now(), uint64(0)
 		if beat {
 			if s.beat > s.answered+1 {
 				mu.Unlock()
@@ -317,10 +309,11 @@ func (s *session) send(stream sluicev1.RateLimitService_SessionClient) {
 			}
 			s.beat++
 			s.sent[s.beat%uint64(len(s.sent))] = now
-			out.Heartbeat = s.beat
+			heartbeat = s.beat
 		}
+		m := s.out.encode(now, heartbeat, s.asked)
 		mu.Unlock()
-		if stream.Send(out) != nil {
+		if stream.SendMsg(m) != nil {
 			return
 		}
 	}
@@ -332,62 +325,70 @@ func (s *session) sentLocked(n uint64) (at time.Time, ok bool) {
 	return s.sent[n%uint64(len(s.sent))], ok
 }
 
-// take takes the answers of the node.
-func (s *session) take(res *sluicev1.SessionResponse) {
+// take takes a SessionResponse of the node.
+func (s *session) take(b []byte) error {
 	mu := &s.node.client.slots
 	mu.Lock()
 	defer mu.Unlock()
-	for _, m := range res.GetSlots() {
-		q := s.asked[m.GetNumber()]
-		if q == nil {
-			continue // it was released
+	var m heartbeatAnswer
+	err := readFields(b, func(num protowire.Number, v uint64, b []byte) error {
+		if num == sessionSlots {
+			return s.takeSlotLocked(b)
 		}
-		delete(s.asked, m.GetNumber())
-		a := slotAnswer{SlotResponse: m, err: errorOf(m.GetError())}
-		if a.err == nil && !m.GetMoved() {
-			a.slot, a.err = s.holdLocked(q, m)
-		}
-		q.answer <- a
-	}
-	if sent, ok := s.sentLocked(res.GetHeartbeat()); ok {
-		s.answered = max(s.answered, res.GetHeartbeat())
-		lost := map[uint64]bool{}
-		for _, number := range res.GetNotRenewed() {
-			lost[number] = true
-		}
+		return m.field(num, v, b)
+	})
+	if sent, ok := s.sentLocked(m.heartbeat); ok && err == nil {
+		s.answered = max(s.answered, m.heartbeat)
 		for number, slot := range s.held {
-			if !lost[number] && res.GetHeartbeat() > slot.from {
-				slot.end.Reset(leftOf(sent, res.GetExpiresAfterNs()))
+			if !m.lost[number] && m.heartbeat > slot.from {
+				slot.end.Reset(leftOf(sent, m.expires))
 			}
 		}
 	}
+	return err
 }
 
-// holdLocked returns the slot that q was answered with. One whose time is over is to be asked for again, as if its key had moved.
-func (s *session) holdLocked(q *asked, m *sluicev1.SlotResponse) (*Slot, error) {
-	decisions, err := readDecisions([]*sluicev1.Decision{m.GetDecision()})
-	if err != nil {
-		return nil, err
+// takeSlotLocked takes a SlotResponse.
+func (s *session) takeSlotLocked(b []byte) error {
+	m := slotResponse{names: &s.names}
+	if err := readFields(b, m.field); err != nil {
+		return err
 	}
-	x := &Slot{Decision: decisions[0], Fence: m.GetFence(), ID: m.GetReservation(), client: s.node.client, key: q.key, ctx: q.ctx}
+	q := s.asked[m.number]
+	if q == nil {
+		return nil // it was released
+	}
+	delete(s.asked, m.number)
+	a := slotAnswer{moved: m.moved, waited: m.waited, owner: m.owner, err: errorOf(m.failure)}
+	if a.err == nil && !a.moved {
+		a.slot = s.holdLocked(q, &m)
+		if a.slot == nil {
+			a = slotAnswer{moved: true, waited: true, owner: s.node.name}
+		}
+	}
+	q.answer <- a
+	return nil
+}
+
+// holdLocked returns the slot that q was answered with, nil for one whose time is over: it is to be asked for again, as if its key had moved.
+func (s *session) holdLocked(q *asked, m *slotResponse) *Slot {
+	x := &Slot{Decision: m.decision.Decision, Fence: m.fence, ID: m.id, client: s.node.client, key: q.key, ctx: q.ctx}
 	if x.ID == "" {
-		return x, nil
+		return x
 	}
 	since := q.sent
-	if sent, ok := s.sentLocked(m.GetHeartbeat()); ok && sent.After(since) {
+	if sent, ok := s.sentLocked(m.heartbeat); ok && sent.After(since) {
 		since = sent
 	}
-	left := leftOf(since, m.GetExpiresAfterNs())
+	left := leftOf(since, m.expires)
 	if left <= 0 { // this process has slept meanwhile
-		s.out.Release = append(s.out.Release, m.GetNumber())
-		m.Moved, m.Waited, m.Owner = true, true, s.node.name
-		return nil, nil
+		s.out.release = append(s.out.release, m.number)
+		return nil
 	}
-	x.ctx, x.cancel = context.WithCancelCause(q.ctx)
-	x.session, x.number, x.from = s, m.GetNumber(), m.GetHeartbeat()
+	x.session, x.number, x.from = s, m.number, m.heartbeat
 	s.held[x.number] = x
 	x.end = time.AfterFunc(left, x.lose)
-	return x, nil
+	return x
 }
 
 // leftOf returns how long a slot may be used that was renewed for ns since then.
@@ -398,32 +399,46 @@ func leftOf(since time.Time, ns int64) time.Duration {
 // lose ends x, which was not renewed in time.
 func (x *Slot) lose() {
 	x.client.slots.Lock()
-	x.overUnlock()
-	x.cancel(ErrSlotLost)
+	x.overUnlock(ErrSlotLost)
 }
 
-// overUnlock ends x, tells the node if there is a session, and unlocks the sessions. Without one it reports true.
-func (x *Slot) overUnlock() (alone bool) {
-	if x.over {
+// overUnlock ends x with that cause, tells the node if there is a session, and unlocks the sessions. Without one it reports true.
+func (x *Slot) overUnlock(cause error) (alone bool) {
+	if x.cause != nil {
 		x.client.slots.Unlock()
 		return false
 	}
-	x.over = true
+	x.cause = cause
 	x.end.Stop()
-	s := x.session
-	if s == nil || s.ended {
+	s, cancel := x.session, x.cancel
+	if alone = s == nil || s.ended; alone {
 		x.client.slots.Unlock()
-		return true
+	} else {
+		delete(s.held, x.number)
+		s.out.release = append(s.out.release, x.number)
+		s.wakeUnlock()
 	}
-	delete(s.held, x.number)
-	s.out.Release = append(s.out.Release, x.number)
-	s.wakeUnlock()
-	return false
+	if cancel != nil {
+		cancel(cause)
+	}
+	return alone
 }
 
 // Context is that of Acquire, and ends when the slot does: at Release, and with the cause ErrSlotLost when no node has renewed it in time, before
 // it is given to others.
-func (x *Slot) Context() context.Context { return x.ctx }
+func (x *Slot) Context() context.Context {
+	if x.ID == "" {
+		return x.ctx
+	}
+	x.client.slots.Lock()
+	defer x.client.slots.Unlock()
+	if x.cancel == nil {
+		if x.ctx, x.cancel = context.WithCancelCause(x.ctx); x.cause != nil {
+			x.cancel(x.cause)
+		}
+	}
+	return x.ctx
+}
 
 // Release ends the slot. It may be called again.
 func (x *Slot) Release() {
@@ -431,10 +446,9 @@ func (x *Slot) Release() {
 		return
 	}
 	x.client.slots.Lock()
-	if x.overUnlock() {
+	if x.overUnlock(context.Canceled) {
 		x.client.spawn(func() { _, _ = x.client.Settle(x.client.ctx, x.ID, 0) }) // if it fails, its deadline ends it
 	}
-	x.cancel(context.Canceled)
 }
 
 // end ends s, which has ended with err, and resumes its slots in others.
@@ -457,14 +471,14 @@ func (s *session) end(err error) {
 		for number, x := range slots {
 			st, _ := c.pick(x.key, s.node)
 			c.slots.Lock()
-			if x.over {
+			if x.cause != nil {
 				delete(slots, number)
 			} else if st != nil {
 				if next := c.sessionLocked(st.node); next != nil && next != s {
 					next.last++
 					x.session, x.number, x.from = next, next.last, next.beat
 					next.held[x.number] = x
-					next.out.Resume = append(next.out.Resume, &sluicev1.HeldSlot{Number: x.number, Reservation: x.ID})
+					next.out.resume = append(next.out.resume, x)
 					delete(slots, number)
 					next.wakeUnlock()
 					continue

@@ -28,6 +28,7 @@ type slotBook struct {
 	waited   []int64 // waited_ns of the requests at the owner
 	also     int     // further checks of the last one
 	late     int     // so many requests for 5 units are answered when it is too late
+	open     int     // requests for 2 units
 	end      chan struct{}
 }
 
@@ -56,6 +57,7 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 				case n.name != b.owner:
 					a.Moved, a.Owner, a.Waited = true, b.owner, true
 				case r.GetUnits() == 2:
+					b.open++
 					continue
 				case r.GetUnits() == 3:
 					a.Decision = &sluicev1.Decision{Verdict: sluicev1.Verdict_VERDICT_DENIED, RetryAfterNs: new(int64(time.Second))}
@@ -125,16 +127,25 @@ func TestAcquire(t *testing.T) {
 	if _, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 4}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 2, MaxWait: 5 * time.Millisecond}); err != nil || x.Allowed {
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 2, MaxWait: 200 * time.Millisecond}); err != nil || x.Allowed {
 		t.Errorf("%+v %v", x, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	defer cancel()
-	if _, err := c.Acquire(ctx, AcquireRequest{Key: key, Units: 2}); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(ctx, AcquireRequest{Key: key, Units: 2})
+		ended <- err
+	}()
+	waitFor(t, "a request that waits", func() bool { f.slots.Lock(); defer f.slots.Unlock(); return f.slots.open == 2 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if _, err := c.Acquire(t.Context(), AcquireRequest{Key: c.Key("jobs", "odd")}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
+	}
+	if _, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Tenant: "\xff"}); !errors.Is(err, ErrInvalid) || !x.Allowed || x.Context().Err() != nil {
+		t.Errorf("a tenant that is not UTF-8: %v", err)
 	}
 	d, held, release, err := c.InFlight(t.Context(), key.Spend(1), 0)
 	if err != nil || !d.Allowed || held.Err() != nil {

@@ -17,7 +17,7 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// The messages of CheckStream are written and read by hand, since reflection would cost more than all else that a check
+// The messages of CheckStream and Session are written and read by hand, since reflection would cost more than all else that a check
 // needs here. A test compares both with the generated types.
 
 // Field numbers of sluice.v1.
@@ -324,9 +324,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(out, mem.DefaultBufferPool())}, nil
 }
 
-// Unmarshal passes a response to its stream.
+// Unmarshal passes a response to its stream or session.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if s, ok := v.(*stream); ok {
+	if s, ok := v.(interface{ take(b []byte) error }); ok {
 		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buf.Free()
 		return s.take(buf.ReadOnlyData())

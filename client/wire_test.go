@@ -87,6 +87,94 @@ func TestRequestAsGenerated(t *testing.T) {
 	})
 }
 
+func TestSessionAsGenerated(t *testing.T) {
+	random(t, func(t *testing.T, r source) {
+		want := new(sluicev1.SessionRequest)
+		var out sessionRequest
+		now, asking := time.Now(), map[uint64]*asked{}
+		for i := range r.IntN(4) {
+			w := &sluicev1.SlotRequest{Number: uint64(i + 1), Units: r.number(), Wait: r.flag(), Tenant: r.text(), Weight: r.number()}
+			ask := AcquireRequest{Units: w.Units, Tenant: w.Tenant, Weight: w.Weight}
+			if !w.Wait {
+				ask.MaxWait = -1
+			}
+			for j := range 1 + r.IntN(3) {
+				c := &sluicev1.Check{Domain: "d" + r.text(), Descriptor_: []*sluicev1.Entry{{Key: "k", Value: r.text()}}}
+				key := limit.NewKey(nil, c.Domain, "k", c.Descriptor_[0].Value)
+				if j == 0 {
+					w.Check, ask.Key = c, key
+				} else {
+					w.Also, ask.With = append(w.Also, c), append(ask.With, key)
+				}
+			}
+			body, _, err := ask.encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := &asked{body: body}
+			if r.flag() {
+				w.WaitedNs = int64(time.Second)
+				q.began = now.Add(-time.Second)
+			}
+			out.acquire = append(out.acquire, w.Number)
+			if r.flag() {
+				asking[w.Number] = q
+				want.Acquire = append(want.Acquire, w)
+			}
+		}
+		for range r.IntN(3) {
+			x := &Slot{number: 1 + uint64(r.number()&math.MaxInt64), ID: r.text()}
+			out.release, out.resume = append(out.release, x.number), append(out.resume, x)
+			want.Release = append(want.Release, x.number)
+			want.Resume = append(want.Resume, &sluicev1.HeldSlot{Number: x.number, Reservation: x.ID})
+		}
+		want.Heartbeat = uint64(r.number())
+		var got sluicev1.SessionRequest
+		if err := proto.Unmarshal(*out.encode(now, want.Heartbeat, asking).out, &got); err != nil || !proto.Equal(&got, want) {
+			t.Fatalf("%v %v\nwant %v", err, &got, want)
+		}
+		if len(out.acquire)+len(out.release)+len(out.resume) != 0 {
+			t.Fatal("it would be sent twice")
+		}
+	})
+	random(t, func(t *testing.T, r source) {
+		w := &sluicev1.SlotResponse{
+			Number: uint64(r.number()), Decision: &sluicev1.Decision{Allowed: r.flag(), Remaining: new(r.number()), Rule: r.text()}, Reservation: r.text(), Fence: uint64(r.number()),
+			ExpiresAfterNs: r.number(), Heartbeat: uint64(r.number()), Moved: r.flag(), Owner: r.text(), Waited: r.flag(),
+		}
+		if r.flag() {
+			w.Error = &sluicev1.Error{Field: r.text()}
+		}
+		b, err := proto.Marshal(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := slotResponse{names: &names{}}
+		if err := readFields(b, m.field); err != nil || m.number != w.Number || m.decision.Allowed != w.Decision.Allowed || m.decision.Remaining != *w.Decision.Remaining ||
+			m.decision.Rule != w.Decision.Rule || m.id != w.Reservation || m.fence != w.Fence || m.expires != w.ExpiresAfterNs || m.heartbeat != w.Heartbeat || m.moved != w.Moved ||
+			m.owner != w.Owner || m.waited != w.Waited || !proto.Equal(m.failure, w.Error) && w.Error != nil {
+			t.Fatalf("%v %+v\nwant %v", err, m, w)
+		}
+		all := &sluicev1.SessionResponse{Heartbeat: uint64(r.number()), ExpiresAfterNs: r.number(), NotRenewed: []uint64{5, 1 << 50}}
+		if b, err = proto.Marshal(all); err != nil {
+			t.Fatal(err)
+		}
+		b = append(b, 0x20, 9) // not packed
+		var h heartbeatAnswer
+		if err := readFields(b, h.field); err != nil || h.heartbeat != all.Heartbeat || h.expires != all.ExpiresAfterNs || len(h.lost) != 3 || !h.lost[5] || !h.lost[1<<50] || !h.lost[9] {
+			t.Fatalf("%v %+v\nwant %v", err, h, all)
+		}
+	})
+	for _, b := range [][]byte{{0x0a, 5, 1}, {0x08}, {0x0d, 1}, {0xff}} {
+		if err := readFields(b, new(heartbeatAnswer).field); err == nil {
+			t.Errorf("%x is read", b)
+		}
+	}
+	if err := readFields([]byte{0x22, 1, 0xff}, new(heartbeatAnswer).field); err == nil {
+		t.Error("a number that ends too early is read")
+	}
+}
+
 // TestNumbers: the constants of package limit have the numbers and names of the generated ones.
 func TestNumbers(t *testing.T) {
 	for _, e := range []struct {

@@ -14,14 +14,17 @@ import (
 // call sends the records of one group, and fills in their replies.
 func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 	g := &f.groups[to]
-	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
-	if n.addr == "" {
+	records, replies := f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
+	name, addr := f.addr(r, to/2)
+	if addr == "" {
 		clear(replies)
-		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
+		if g.err = errCutOff; to/2 < len(r.nodes) {
+			g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, name)
+		}
 		return
 	}
-	span := f.node.startSpan(f.batch.Trace, n.addr, records)
-	g.err = f.node.cfg.Peers.Call(ctx, n.addr, records, replies)
+	span := f.node.startSpan(f.batch.Trace, addr, records)
+	g.err = f.node.cfg.Peers.Call(ctx, addr, records, replies)
 	endSpan(span, replies, g.err)
 	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
 }
@@ -96,7 +99,10 @@ func (f *forwarding) takeReplies(r *routing) {
 
 // takeReply takes the reply to p.
 func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
-	n, req, to := f.node, &f.batch.Requests[p.index], &r.nodes[p.to]
+	n, req, to := f.node, &f.batch.Requests[p.index], &node{name: "of the home region"}
+	if p.to < len(r.nodes) {
+		to = &r.nodes[p.to]
+	}
 	switch reply.Status {
 	case check.Decided:
 		a := &f.batch.Answers[p.index]
@@ -114,7 +120,7 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
 			n.cacheDenial(f.sent, &req.Request, req.NoDenialCache, reply)
 		}
-		if f.undo.mayUndo(req.Verb) && reply.Allowed {
+		if f.undo.mayUndo(req.Verb) && reply.Allowed && !p.home {
 			f.undo.remote = append(f.undo.remote, remoteCharge{to.addr, p.index})
 		}
 	case check.NotOwner:
@@ -128,6 +134,12 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 		if p.hint == "" || p.hint == to.name {
 			p.to = nextAttempt
 		}
+	case check.AtHome:
+		p.home, p.to, p.hint = true, notRouted, ""
+		if req.Home() == bucket.HomeAuto {
+			f.redirected(p, reply.Owner)
+		}
+		p.cause = fmt.Errorf("node %s has too little leased of the home region", to.name)
 	case check.NotReady:
 		n.stats.notReady.Add(1)
 		p.hint, p.to = "", nextAttempt
@@ -135,6 +147,9 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 			p.hint, p.to = reply.Owner, notRouted
 		}
 		p.cause = fmt.Errorf("node %s: %w", to.name, errSealed)
+		if req.Home() != "" && n.manyRegions() {
+			p.cause = errNoRole // as far as that node knows: a share would be admitted twice
+		}
 		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {
 			// Neither that node nor this one has quorum: both are in a minority, or both have just lost it.
 			if p.cause = errMinority; n.shares.When.AtOnce(now) {
@@ -145,6 +160,10 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 		f.overloaded(p)
 	default: // another request would get the same reply
 		p.cause = fmt.Errorf("node %s cannot decide this check: it does not know its limits", to.name)
+		if p.home {
+			n.stats.homeRejected.Add(1)
+			p.cause = errOtherRules
+		}
 		f.fallback(r, p)
 	}
 }
@@ -155,16 +174,18 @@ func (f *forwarding) takeError(r *routing, p *pending, to int, err error) {
 	switch req := &f.batch.Requests[p.index]; {
 	case errors.Is(err, check.ErrOverloaded):
 		f.overloaded(p)
+	case err == errCutOff:
+		f.fallback(r, p)
 	case errors.Is(err, check.ErrUnsent): // not charged
 	default:
 		f.node.stats.ambiguous.Add(1)
 		if invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
-		if f.undo.mayUndo(req.Verb) && to != r.self { // u.local has a charge by this node
+		if f.undo.mayUndo(req.Verb) && to != r.self && to < len(r.nodes) { // u.local has a charge by this node
 			f.undo.remote = append(f.undo.remote, remoteCharge{r.nodes[to].addr, p.index})
 		}
-		if f.once || req.Verb == bucket.Refund && req.Once == 0 {
+		if f.once && req.Once == 0 || req.Verb == bucket.Refund && req.Once == 0 {
 			f.fallback(r, p)
 		}
 	}

@@ -49,6 +49,8 @@ type Config struct {
 	Ring ring.Config
 	// Peers is required.
 	Peers Peers
+	// Regions knows the clusters of other regions, of keys whose limits have a home. Nil: there is one region.
+	Regions Regions
 	// Clock returns Unix time in ns. It never steps back and runs on while the machine sleeps. Nil is the wall clock at
 	// the start plus the time that has passed since.
 	Clock func() int64

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"math"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -20,7 +21,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	r := n.routing.Load()
 	for i := range b.Requests {
-		if q := &b.Requests[i]; !r.owns(q.Key) || q.Sync || q.Eventual {
+		if q := &b.Requests[i]; !r.owns(q.Key) || q.Sync || q.Eventual || n.away(&q.Request) != "" {
 			n.forward(ctx, b, nil)
 			return
 		}
@@ -88,13 +89,15 @@ type localRun struct {
 	until  int64 // this node has had quorum without a gap since now, and has it until then
 	checks int
 	late   bool // the caller no longer waits for the rest
+	// roles is until when the region plays the roles that decisions of this run were made under.
+	roles int64
 	// blocked has the keys with an undecided check, with the reasons. Later checks of such a key stay undecided too, to keep
 	// their order.
 	blocked map[bucket.Key]error
 }
 
 func (n *Node) newLocalRun() localRun {
-	return localRun{node: n, until: n.quorumUntil.Load(), now: n.cfg.Clock()}
+	return localRun{node: n, until: n.quorumUntil.Load(), now: n.cfg.Clock(), roles: math.MaxInt64}
 }
 
 // quorum reports whether the node has quorum, without which it decides nothing.
@@ -112,10 +115,10 @@ func (t *localRun) checkClock(ctx context.Context) {
 	}
 }
 
-// lostQuorum reports whether quorum may have been lost during the run, because the process was stopped: another node may own
+// lostQuorum reports whether quorum, or a role of the region, may have been lost during the run, because the process was stopped: another node may own
 // these keys by now, even if quorum was regained. The decisions must then be treated as if their responses had been lost; their
 // charges stand.
-func (t *localRun) lostQuorum() bool { return t.node.cfg.Clock() >= t.until }
+func (t *localRun) lostQuorum() bool { return t.node.cfg.Clock() >= min(t.until, t.roles) }
 
 // decide decides a check of a client. u is nil unless the batch is atomic. leases: the node's own leases may answer it. cause is
 // why it could not be decided, seq the number of the change that it made, for sync rules.
@@ -125,9 +128,18 @@ func (t *localRun) decide(req *check.Request, u *undoLog, leases bool, a *check.
 	}
 	n := t.node
 	var d bucket.Decision
+	if lost, ok := t.plays(&req.Request, &d); !ok {
+		return 0, errNoRole
+	} else if lost {
+		*a = check.Answer{Decision: d, Source: check.Owned, Owner: n.cfg.Name, Age: check.DoNotCache}
+		return 0, nil
+	}
 	v := bucket.Decided
 	if !leases || !n.fromOwnLease(t.now, req, &d) {
 		d, seq, v = u.try(n.table, t.now, &req.Request, req.Sync)
+	}
+	if v == bucket.Decided && n.moving(&req.Request) {
+		v = bucket.Sealed
 	}
 	if v != bucket.Decided {
 		return 0, t.block(req.Key, v)
@@ -254,7 +266,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			reply.Status = check.Decided
 			served++
 			continue
-		case rec.Relay && decidable(rec) && !r.owns(rec.Key) && r.relays(from, rec.Key):
+		case rec.Relay && decidable(rec) && n.away(&rec.Request) == "" && !r.owns(rec.Key) && r.relays(from, rec.Key):
 			if relays == nil {
 				relays = make(map[int][]int)
 			}
@@ -325,15 +337,28 @@ func (n *Node) confirmReplies(changes []change, replies []check.Reply) {
 // that must be confirmed, 0 if none.
 func (t *localRun) serve(r *routing, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	n := t.node
+	lost, ok := t.plays(&rec.Request, &reply.Decision)
 	switch {
 	case !decidable(rec):
 		reply.Status = check.Invalid
+	case n.away(&rec.Request) != "" && (r.owns(rec.Key) || rec.Relay):
+		return t.serveAway(n.away(&rec.Request), from, rec, reply)
 	case !r.owns(rec.Key):
 		reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
 	case !t.quorum():
 		reply.Status, reply.Owner = check.NotReady, ""
-	case t.late, t.blockedBy(rec.Key) != nil:
+	case t.late, t.blockedBy(rec.Key) != nil, !ok, lost && rec.Report:
 		reply.Status = check.NotReady
+	case rec.Report:
+		n.eventual.countFar(r, t.now, rec, reply)
+		return 0
+	case rec.Verb == bucket.Settle && leaseOfClient(&rec.Request) && n.leaseToClient(t.now, "", &rec.Request, &reply.Decision):
+		reply.Status = check.Decided // it was made of a lease of another region
+		reply.SetReserved(&rec.Reservation.Reserved)
+		return 0
+	case lost && !rec.Grant:
+		reply.Status, reply.LeasedOut = check.Decided, true // so that nobody caches it
+		return 0
 	case rec.Grant:
 		seq = n.grant(t.now, from, rec, reply)
 	case rec.Return:
@@ -343,8 +368,13 @@ func (t *localRun) serve(r *routing, from string, rec *check.Record, reply *chec
 		}
 	case rec.Undoable:
 		reply.Decision, seq, reply.Status = n.charges.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
+	case n.fromRegionLease(t.now, rec, reply):
+		return 0
 	default:
 		seq = n.try(t.now, rec, reply)
+	}
+	if reply.Status == check.Decided && n.moving(&rec.Request) {
+		*reply = check.Reply{Owner: reply.Owner, Status: check.NotReady}
 	}
 	if reply.Status != check.Decided {
 		return 0
@@ -401,6 +431,8 @@ func decidable(rec *check.Record) bool {
 		return false
 	case rec.Grant:
 		return rec.Want > 0
+	case rec.Report:
+		return r.Once != 0 && r.Home() != bucket.HomeAuto
 	case rec.Many():
 		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Undoable && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
 	}

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -28,8 +30,8 @@ func (n *Node) sendDueDeferred(ctx context.Context) (more bool) {
 // sendDeferred sends the deferred charges of the oldest keys, at most so many.
 func (n *Node) sendDeferred(ctx context.Context, most int) {
 	defer n.shares.Charges.Answered()
-	voters := n.routing.Load().voters
-	list := n.shares.Take(n.cfg.Clock(), voters, most)
+	parts := n.parts(n.routing.Load().voters)
+	list := n.shares.Take(n.cfg.Clock(), parts, most)
 	if len(list) == 0 {
 		return
 	}
@@ -37,7 +39,11 @@ func (n *Node) sendDeferred(ctx context.Context, most int) {
 	f := n.newForwarding(&b, nil)
 	f.once = true
 	for i, c := range list {
-		b.Requests[i].Request = bucket.Request{Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Unreplicated: c.Unreplicated}
+		if c.Limits.Home() != "" { // a cut begins and ends while charges are on their way
+			c.Once = cmp.Or(c.Once, rand.Uint64()|1) // #nosec G404 -- a name
+		}
+		list[i] = c
+		b.Requests[i].Request = bucket.Request{Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Unreplicated: c.Unreplicated, Once: c.Once}
 		f.pending = append(f.pending, pending{index: i})
 	}
 	n.finish(ctx, f)
@@ -50,6 +56,6 @@ func (n *Node) sendDeferred(ctx context.Context, most int) {
 		case errors.Is(a.Err, check.ErrAmbiguous):
 			outcome = share.AnswerLost
 		}
-		n.shares.Ended(n.cfg.Clock(), list[i], voters, outcome)
+		n.shares.Ended(n.cfg.Clock(), list[i], parts, outcome)
 	}
 }

@@ -22,6 +22,8 @@ const (
 	maxReported = 65_536
 	// maxLines is how many keys go into one report.
 	maxLines = 1024
+	// farReportTimeout is how long a report to another region waits for the response: one that is older begins no window.
+	farReportTimeout = eventual.Fresh
 )
 
 // eventualMode is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
@@ -30,13 +32,21 @@ type eventualMode struct {
 	node   *Node
 	shards [bookShards]bookShard
 	inbox  chan message.Envelope
-	task   *task            // there are keys in the books
-	lines  [][]message.Line // of the task, by owner, an index in routing.nodes
+	task   *task                  // there are keys in the books
+	lines  [][]message.Line       // of the task, by owner, an index in routing.nodes
+	far    map[string]*farReports // of the task, by region
 	mu     struct {
 		sync.Mutex
 		owner *eventual.Owner
 	}
 	decided, sent, received, charged, over, dropped atomic.Uint64
+}
+
+// farReports are reports on keys whose counters another region has.
+type farReports struct {
+	lines []message.Line
+	// waiting is how many lines have no response yet. With maxLocalKeys of them nothing is sent to the region.
+	waiting atomic.Int64
 }
 
 type bookShard struct {
@@ -117,7 +127,9 @@ func (v *eventualMode) report() (more bool) {
 		s := &v.shards[i]
 		s.mu.Lock()
 		s.mu.book.Report(now, func(l message.Line) {
-			if to := r.owner(l.Key); to != noNode {
+			if home := v.node.away(&bucket.Request{Key: l.Key, Limits: l.Limits}); home != "" {
+				v.addFar(home, l)
+			} else if to := r.owner(l.Key); to != noNode {
 				v.lines[to] = append(v.lines[to], l)
 			}
 		})
@@ -133,7 +145,86 @@ func (v *eventualMode) report() (more bool) {
 		clear(v.lines[to])
 		v.lines[to] = v.lines[to][:0]
 	}
+	for home, f := range v.far {
+		for lines := range slices.Chunk(f.lines, maxLines) {
+			v.sendFar(home, now, f, lines)
+		}
+		f.lines = f.lines[:0]
+	}
 	return more
+}
+
+func (v *eventualMode) addFar(home string, l message.Line) {
+	f := v.far[home]
+	if f == nil {
+		if v.far == nil {
+			v.far = map[string]*farReports{}
+		}
+		f = new(farReports)
+		v.far[home] = f
+	}
+	f.lines = append(f.lines, l)
+}
+
+// sendFar reports to the region home, as records that any node there passes on to the owners, and takes the answers. What gets lost, or
+// is not sent because the region is slow, is part of the next report.
+func (v *eventualMode) sendFar(home string, sent int64, f *farReports, lines []message.Line) {
+	n := v.node
+	addr := n.homeAddr(home)
+	if addr == "" || f.waiting.Load() >= maxLocalKeys {
+		return
+	}
+	records := make([]check.Record, len(lines))
+	for i := range lines {
+		l := &lines[i]
+		records[i] = check.Record{Report: true, Relay: true, ID: uint64(l.Ends), For: maxRelayWait}
+		records[i].Once = eventual.Tag(n.cfg.Boot)
+		records[i].Key, records[i].Limits, records[i].Cost, records[i].Unreplicated = l.Key, l.Limits, l.Sum, l.Unreplicated
+	}
+	v.sent.Add(uint64(len(records)))
+	f.waiting.Add(int64(len(records)))
+	n.background.Go(func() {
+		defer f.waiting.Add(-int64(len(records)))
+		ctx, cancel := context.WithTimeout(context.Background(), farReportTimeout)
+		defer cancel()
+		replies := make([]check.Reply, len(records))
+		_ = n.cfg.Peers.Call(ctx, addr, records, replies) // what has no response has no status
+		for i := range replies {
+			if r := &replies[i]; r.Status == check.Decided {
+				ends := int64(r.Grant)
+				v.learn(&message.Account{Sent: sent, Clock: ends - int64(r.ResetAfter), Lines: []message.Standing{{
+					Key: records[i].Key, Ends: ends, Known: r.Admitted, Remaining: r.Remaining, Reporters: int(r.Limit),
+				}}})
+			}
+		}
+	})
+}
+
+// countFar counts a line of a report from another region, on a key that this node owns.
+func (v *eventualMode) countFar(r *routing, now int64, rec *check.Record, reply *check.Reply) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.received.Add(1)
+	s, ok := v.countLocked(r, now, rec.Once, &message.Line{
+		Key: rec.Key, Limits: rec.Limits, Ends: int64(rec.ID), Sum: rec.Cost, Unreplicated: rec.Unreplicated,
+	})
+	if reply.Status = check.NotReady; !ok {
+		return
+	}
+	reply.Status, reply.Admitted, reply.Remaining, reply.Limit = check.Decided, s.Known, s.Remaining, int64(s.Reporters)
+	reply.Grant, reply.ResetAfter = uint64(s.Ends), time.Duration(s.Ends-now-v.node.ahead.Load())
+}
+
+// countLocked counts a line of the process with that tag.
+func (v *eventualMode) countLocked(r *routing, now int64, tag uint64, l *message.Line) (s message.Standing, ok bool) {
+	voters := r.voters
+	if l.Limits.Home() != "" && v.node.manyRegions() {
+		voters *= len(v.node.regions()) // as many in each
+	}
+	s, c, ok := v.mu.owner.Count(now, tag, l, voters)
+	v.charged.Add(uint64(c.Added))
+	v.over.Add(uint64(c.Over))
+	return s, ok
 }
 
 // send sends m to the node with the index to, which may be this one.
@@ -154,28 +245,29 @@ func (v *eventualMode) send(r *routing, to int, m *message.Report) {
 func (v *eventualMode) count(r *routing, from message.Peer, m *message.Report) *message.Account {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	until, now := v.node.quorumUntil.Load(), v.node.cfg.Clock()
-	if now >= until {
+	run := v.node.newLocalRun()
+	if !run.quorum() {
 		return nil
 	}
+	now := run.now
 	a := &message.Account{Sent: m.Sent, Clock: now + v.node.ahead.Load()}
 	for i := range m.Lines {
 		l := &m.Lines[i]
 		if !r.owns(l.Key) {
 			continue
 		}
-		s, c, ok := v.mu.owner.Count(now, from.Boot, l, r.voters)
-		if !ok {
+		q := bucket.Request{Key: l.Key, Limits: l.Limits}
+		if lost, plays := run.plays(&q, new(bucket.Decision)); lost || !plays || v.node.away(&q) != "" {
 			continue
 		}
-		v.charged.Add(uint64(c.Added))
-		v.over.Add(uint64(c.Over))
-		a.Lines = append(a.Lines, s)
+		if s, ok := v.countLocked(r, now, eventual.Tag(from.Boot), l); ok {
+			a.Lines = append(a.Lines, s)
+		}
 	}
 	if from.Boot != v.node.cfg.Boot {
 		v.received.Add(uint64(len(m.Lines)))
 	}
-	if len(a.Lines) == 0 || v.node.cfg.Clock() >= until {
+	if len(a.Lines) == 0 || run.lostQuorum() {
 		return nil
 	}
 	return a

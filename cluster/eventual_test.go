@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -48,7 +49,7 @@ func newDemand() *demand {
 func (d *demand) ask(t *testing.T, n *runningNode, q check.Request) {
 	d.all.Go(func() {
 		for !d.stop.Load() {
-			at := q.Limits.WindowEnd(n.clock())
+			at := q.Limits.WindowEnd(n.cfg.Clock())
 			a := decide(t.Context(), n.Node, q)[0]
 			if a.Err == nil && a.Allowed {
 				d.mu.Lock()
@@ -69,8 +70,8 @@ func (d *demand) end() {
 
 // beginning waits for the beginning of a window.
 func beginning(q check.Request, n *runningNode) (ends int64) {
-	time.Sleep(time.Duration(q.Limits.WindowEnd(n.clock()) - n.clock()))
-	return q.Limits.WindowEnd(n.clock())
+	time.Sleep(time.Duration(q.Limits.WindowEnd(n.cfg.Clock()) - n.cfg.Clock()))
+	return q.Limits.WindowEnd(n.cfg.Clock())
 }
 
 // late makes reports and their answers come d later.
@@ -235,4 +236,152 @@ func TestEventualOwners(t *testing.T) {
 			t.Errorf("admitted by source: %v", d.sources)
 		}
 	})
+}
+
+// TestEventualRegions: a limit of nodes in three regions under eventual mode is used up, and exceeded by no more than the formula with the
+// wide area's delay. Nearly all is decided at the nodes. Without the home they continue until the window ends, and then on_partition
+// decides; what they have admitted in the window is counted once the home is back.
+func TestEventualRegions(t *testing.T) {
+	const limit, demanded = 2000, 1000
+	for _, far := range []time.Duration{25 * time.Millisecond, 75 * time.Millisecond, 150 * time.Millisecond} {
+		t.Run(far.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, far)
+				q := eventualCheck(limit)
+				q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: eventualWindow})
+				ctx, stop := context.WithCancel(t.Context())
+				var tasks sync.WaitGroup
+				defer tasks.Wait()
+				defer stop()
+				d, owner := newDemand(), ""
+				for name, n := range w.nodes {
+					tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
+					if name[:2] == "eu" && n.routing.Load().owns(q.Key) {
+						owner = name // the other one would report by a message, which get lost here
+					}
+				}
+				home := &runningNode{Node: w.nodes[owner]}
+				first := beginning(q, home)
+				for name, n := range w.nodes {
+					if name == owner || name[:2] != "eu" {
+						d.ask(t, &runningNode{Node: n}, q)
+					}
+				}
+				counted := func() int64 {
+					wide := q
+					wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: eventualWindow})
+					return spent(home.Node, wide)
+				}
+				bound := int64(demanded*4*(4*eventual.Period+3*far).Seconds()) + 5
+				ended := func(at int64) {
+					t.Helper()
+					time.Sleep(time.Duration(at-int64(time.Second)) - time.Duration(home.cfg.Clock()))
+					d.mu.Lock()
+					admitted := d.admitted[at]
+					d.mu.Unlock()
+					t.Logf("excess %d, formula %d", admitted-limit, bound)
+					if admitted < limit || admitted > limit+bound {
+						t.Errorf("%d admitted of %d, at most %d more allowed", admitted, limit, bound)
+					}
+					if n := counted(); n != admitted {
+						t.Errorf("the home has counted %d, admitted were %d", n, admitted)
+					}
+				}
+				ended(first)
+				second := beginning(q, home)
+				away := w.homeChecks()
+				ended(second)
+				if n := w.homeChecks() - away; n > 0 {
+					t.Errorf("the home decided %d checks", n)
+				}
+				third := beginning(q, home)
+				time.Sleep(300 * time.Millisecond)
+				w.setCut("us", true)
+				time.Sleep(3 * time.Second)
+				w.setCut("us", false)
+				ended(third)
+				fourth := beginning(q, home)
+				w.setCut("us", true)
+				time.Sleep(eventualWindow + 2*time.Second)
+				for _, name := range []string{"us1", "us2"} {
+					wantAnswer(t, "cut off", decide(t.Context(), w.nodes[name], q)[0], false, check.Closed, name)
+				}
+				w.setCut("us", false)
+				d.end()
+				if n := d.admitted[fourth]; n < limit || n > 2*limit {
+					t.Errorf("%d admitted in the window of the cut, want at most what two regions may admit", n)
+				}
+			})
+		})
+	}
+}
+
+// TestEventualRoles: sums follow a role that is passed on, and after the loss of the home they are reported to the region that decides then:
+// in a window with both, what is admitted is counted once, and the formula holds with the time without a home.
+func TestEventualRoles(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const limit, demanded, window = 20_000, 1000, 60 * time.Second
+				p := newPlaying(t, 0, nil)
+				q, d := eventualCheck(limit), newDemand()
+				q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: window})
+				ctx, stop := context.WithCancel(t.Context())
+				var tasks sync.WaitGroup
+				defer tasks.Wait()
+				defer stop()
+				for _, n := range p.nodes {
+					tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
+					tasks.Go(func() { n.eventual.run(ctx) })
+				}
+				ends := beginning(q, &runningNode{Node: p.nodes["eu1"]})
+				for name, n := range p.nodes {
+					if !lost || name[:2] != "eu" {
+						d.ask(t, &runningNode{Node: n}, q)
+					}
+				}
+				time.Sleep(2 * time.Second)
+				began := time.Now()
+				if lost {
+					p.carry.Lock()
+					p.carry.drop = func(from, to string, _ *message.RegionMessages) bool { return from == "eu" || to == "eu" }
+					p.carry.Unlock()
+					p.setCut("eu", true)
+				} else if err := p.pass("eu", "us"); err != nil {
+					t.Fatal(err)
+				}
+				var owner *Node
+				for owner == nil && time.Since(began) < 20*time.Second {
+					time.Sleep(10 * time.Millisecond)
+					for name, n := range p.nodes {
+						if _, ok := n.mayPlay(n.cfg.Clock(), "eu"); ok && name[:2] != "eu" && n.routing.Load().owns(q.Key) {
+							owner = n
+						}
+					}
+				}
+				if owner == nil {
+					t.Fatal("no other region decides")
+				}
+				idle := time.Since(began)
+				time.Sleep(time.Duration(ends-int64(10*time.Second)) - time.Duration(owner.cfg.Clock()))
+				d.mu.Lock()
+				admitted, reported := d.admitted[ends], d.admitted[ends]
+				if lost { // what eu decided itself is lost with it
+					reported = d.sources[check.Eventual]
+				}
+				d.mu.Unlock()
+				bound := int64(demanded*5*(4*eventual.Period+3*p.far+idle).Seconds()) + 6
+				t.Logf("%d admitted of %d, formula %d, %v until %s decided", admitted, limit, limit+bound, idle, owner.cfg.Name)
+				if admitted < limit || admitted > limit+bound {
+					t.Errorf("%d admitted", admitted)
+				}
+				wide := q
+				wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: window})
+				if n := spent(owner, wide); n != reported {
+					t.Errorf("%s has counted %d, admitted were %d", owner.cfg.Name, n, reported)
+				}
+				d.end()
+			})
+		})
+	}
 }

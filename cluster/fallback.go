@@ -32,10 +32,13 @@ func (f *forwarding) fallback(r *routing, p *pending) {
 		return
 	}
 	policy, count := req.OnFailure, &n.stats.failure
-	if cause == errMinority {
+	if cause == errMinority || cause == errCutOff || cause == errNoRole {
 		policy, count = req.OnPartition, &n.stats.minority
 	}
-	if policy == rules.FailShare && !n.shares.When.MayShare(n.cfg.Clock()) {
+	// Where this region has no role, or the home is reached and does not decide, another region may get the role, with all that is left.
+	// A key that moves may have its home anywhere.
+	elsewhere := cause == errNoRole || req.Home() == bucket.HomeAuto && n.manyRegions() || cause != errCutOff && (p.home || n.away(&req.Request) != "")
+	if policy == rules.FailShare && (!n.shares.When.MayShare(n.cfg.Clock()) || elsewhere) {
 		policy = rules.FailClosed
 	}
 	n.stats.cause.Store(&cause)
@@ -57,7 +60,8 @@ func (f *forwarding) fallback(r *routing, p *pending) {
 // share answers req by this node's share of its limits.
 func (n *Node) share(r *routing, req *check.Request, u *undoLog) bucket.Decision {
 	now := n.cfg.Clock()
-	at := share.Place{Voters: r.voters, Quorum: n.mayDecide(now), Owns: r.owns(req.Key)}
+	away := n.away(&req.Request) != ""
+	at := share.Place{Parts: n.parts(r.voters), Quorum: !away && n.mayDecide(now), Owns: !away && r.owns(req.Key)}
 	var rc *share.Receipt
 	if u != nil {
 		rc = new(share.Receipt)

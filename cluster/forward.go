@@ -48,7 +48,8 @@ type forwarding struct {
 	pending  []pending
 
 	// Of a round.
-	sent     int64 // when it began
+	sent     int64    // when it began
+	homes    []string // other regions that some of the checks go to
 	groups   []group
 	nonEmpty []int // the groups with records
 	local    []int // the pending checks whose owner is this node
@@ -61,11 +62,13 @@ type forwarding struct {
 type pending struct {
 	index    int    // in the batch
 	forwards int    // in this attempt
-	to       int    // where it goes next: an index in routing.nodes, notRouted or nextAttempt
+	to       int    // where it goes next: an index in routing.nodes, or behind them in homes, notRouted or nextAttempt
 	hint     string // the owner by the last reply of this attempt
 	// relay: node to must relay the check to the owner, which this node does not hear. relayed: this attempt has tried that.
 	relay, relayed bool
-	cause          error // why it is still pending
+	home           bool   // the region that has the counter must decide
+	region         string // where that is, by the last reply, with home: auto
+	cause          error  // why it is still pending
 	done           bool
 	remote         bool // this round sends it to another node
 	at             int  // its index in records then
@@ -89,7 +92,7 @@ func (f *forwarding) groupOf(p *pending) int {
 // answers the rest. u is nil unless b is atomic.
 func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	r, now := n.routing.Load(), int64(0)
-	recall := u == nil && noneInvalidates(b)
+	recall := u == nil && (noneInvalidates(b) || len(b.Requests) == 1 && leaseOfClient(&b.Requests[0].Request))
 	if recall {
 		now = n.cfg.Clock()
 	}
@@ -101,7 +104,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 		if f == nil {
 			f = n.newForwarding(b, u)
 		}
-		f.pending = append(f.pending, pending{index: i, to: notRouted})
+		f.pending = append(f.pending, pending{index: i, to: notRouted, home: n.cfg.Regions != nil && (u != nil || !leasable(&b.Requests[i]) && !leaseOfClient(&b.Requests[i].Request))})
 	}
 	if f != nil {
 		n.finish(ctx, f)
@@ -165,6 +168,25 @@ func (f *forwarding) route(r *routing) {
 		}
 		key := f.batch.Requests[p.index].Key
 		p.to = r.owner(key)
+		if cause := f.idle(p); cause != nil {
+			if p.cause = cause; cause == errSealed || f.node.regainsRole(f.sent) {
+				p.to = nextAttempt
+			} else {
+				f.fallback(r, p)
+			}
+			continue
+		}
+		home := f.node.away(&f.batch.Requests[p.index].Request)
+		if p.region != "" && p.region != f.node.cfg.Regions.Self() {
+			if home = f.node.roles.plays(p.region); home == f.node.cfg.Regions.Self() {
+				home = ""
+			}
+		}
+		if home != "" &&
+			(p.home || !quorum || p.to == noNode || p.to == r.self || !r.nodes[p.to].lives || r.unheard != nil && r.unheard[r.partition(key)]) {
+			p.home, p.relay, p.to = true, true, len(r.nodes)+f.home(home)
+			continue
+		}
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
@@ -193,9 +215,28 @@ func (f *forwarding) route(r *routing) {
 	f.compact()
 }
 
+// home returns the index of a region in f.homes.
+func (f *forwarding) home(region string) int {
+	i := slices.Index(f.homes, region)
+	if i < 0 {
+		i = len(f.homes)
+		f.homes = append(f.homes, region)
+	}
+	return i
+}
+
+// addr returns the name and the address of a node, or of one of the region with that index.
+func (f *forwarding) addr(r *routing, to int) (name, addr string) {
+	if to < len(r.nodes) {
+		return r.nodes[to].name, r.nodes[to].addr
+	}
+	home := f.homes[to-len(r.nodes)]
+	return "of region " + home, f.node.homeAddr(home)
+}
+
 // group groups the pending checks by owner, and writes their records.
 func (f *forwarding) group(r *routing) {
-	f.groups = append(f.groups[:0], make([]group, 2*len(r.nodes))...)
+	f.groups = append(f.groups[:0], make([]group, 2*(len(r.nodes)+len(f.homes)))...)
 	f.nonEmpty, f.local = f.nonEmpty[:0], f.local[:0]
 	total := 0
 	for i := range f.pending {
@@ -230,10 +271,13 @@ func (f *forwarding) group(r *routing) {
 		p.forwards++
 		req, rec := &f.batch.Requests[p.index], &f.records[p.at]
 		*rec = check.Record{Request: req.Request, Sync: req.Sync}
+		if p.home && p.relay {
+			f.node.stats.homeChecks.Add(1)
+		}
 		if p.relay {
 			rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
 		}
-		if f.undo.mayUndo(rec.Verb) {
+		if f.undo.mayUndo(rec.Verb) && !rec.Relay {
 			rec.Undoable, rec.ID = true, f.undo.base+uint64(p.index)
 		}
 	}
@@ -316,7 +360,7 @@ func (f *forwarding) release() {
 	clear(f.records[:cap(f.records)]) // an earlier round may have had more
 	clear(f.replies[:cap(f.replies)])
 	*f = forwarding{
-		pending: f.pending[:0], groups: f.groups[:0], nonEmpty: f.nonEmpty[:0], local: f.local[:0],
+		pending: f.pending[:0], groups: f.groups[:0], nonEmpty: f.nonEmpty[:0], local: f.local[:0], homes: f.homes[:0],
 		records: f.records[:0], replies: f.replies[:0], changes: f.changes[:0],
 	}
 	forwardings.Put(f)

@@ -23,6 +23,13 @@ func leasable(req *check.Request) bool {
 
 // fromMemory tries to answer check i of b, of a key of another owner, from the denial cache or a lease.
 func (n *Node) fromMemory(r *routing, now int64, b *check.Batch, i int) bool {
+	if home := n.away(&b.Requests[i].Request); home != "" && r.owns(b.Requests[i].Key) {
+		if q, a := &b.Requests[i], &b.Answers[i]; leaseOfClient(&q.Request) {
+			*a = check.Answer{Source: check.Leased, Owner: n.cfg.Name}
+			return n.leaseToClient(now, home, &q.Request, &a.Decision)
+		}
+		return n.fromDenialCache(now, b, i) || n.fromHomeLease(now, home, &b.Requests[i], &b.Answers[i])
+	}
 	return !r.owns(b.Requests[i].Key) && (n.fromDenialCache(now, b, i) || n.fromLease(now, b, i))
 }
 
@@ -55,7 +62,7 @@ func (n *Node) requestLease(ask lease.Request) {
 	r, sent := n.routing.Load(), n.cfg.Clock()
 	to := r.owner(ask.Key)
 	switch {
-	case to == r.self && n.mayDecide(sent):
+	case to == r.self && (n.mayDecide(sent) || n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}) != ""):
 		n.leaseFromSelf(sent, &ask)
 		return
 	case to == noNode || to == r.self || r.nodes[to].addr == "":
@@ -90,9 +97,11 @@ func (n *Node) maintainLeases(ctx context.Context) {
 		now := n.cfg.Clock()
 		n.demands.Sweep(now)
 		n.giveBackLeases(n.book.Tick(now))
-		return n.book.Hot() || n.demands.Keys() > 0
+		n.maintainHomes(now)
+		return n.book.Hot() || n.demands.Keys() > 0 || n.anyHome()
 	})
 	n.giveBackLeases(n.book.Close())
+	n.closeHomes()
 }
 
 // giveBackLeases returns units to the current owners of their keys. Units that get lost on the way expire.
@@ -121,6 +130,9 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 
 // grant answers a record that requests a lease, once a replica has the grant: the units then stay charged if this node crashes.
 func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
+	if rec.Once != 0 {
+		from = regionName(rec.Once)
+	}
 	g, seq, v := n.grantTo(now, from, &lease.Request{LeaseRequest: bucket.LeaseRequest{
 		Key: rec.Key, Limits: rec.Limits, Want: rec.Want, Reserve: max(0, rec.Reserve), For: rec.For,
 		Unreplicated: rec.Unreplicated, DenyLost: rec.DenyLost,
@@ -139,21 +151,51 @@ func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Rep
 
 // grantTo grants units of a key that this node owns: the part of the remaining units that process boot has in the total demand.
 func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
-	if ask.Done != 0 {
+	home := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits})
+	if ask.Done != 0 && home != "" {
+		n.takeReturn(now, ask.Key, ask.Done, 0)
+	} else if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
-	ask.Part, ask.Whole = n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
+	ask.Part, ask.Whole = n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate, ask.For)
+	ask.Across = lease.Across(ask.Limits, ask.For)
+	if home == "" {
+		n.noteDemand(now, ask)
+	}
 	n.leasing.call()
+	if home != "" {
+		// Nodes ask about as often as each other: for how long each has not does not count, as it does for regions that asked while the
+		// key was at home here.
+		if _, _, whole := n.demands.Most(now, ask.Key); whole > 0 {
+			ask.Part, ask.Whole = min(max(ask.Rate, 1), whole), whole
+		}
+		g, v := n.grantAway(now, home, ask)
+		return g, 0, v
+	}
+	if lost, ok := n.mayDecideHome(now, &bucket.Request{Key: ask.Key, Limits: ask.Limits, DenyLost: ask.DenyLost}, new(bucket.Decision)); lost || !ok {
+		return bucket.Grant{}, 0, bucket.Sealed
+	}
+	if n.regionOf(boot) != "" && n.passesOn(&bucket.Request{Key: ask.Key, Limits: ask.Limits}) {
+		return bucket.Grant{}, 0, bucket.Sealed
+	}
 	g, seq, v := n.table.Grant(now, &ask.LeaseRequest)
+	if n.moving(&bucket.Request{Key: ask.Key, Limits: ask.Limits}) {
+		return bucket.Grant{}, 0, bucket.Sealed
+	}
 	n.stats.granted.Add(uint64(g.Units))
 	return g, seq, v
 }
 
 // takeReturn takes back the unspent units of a lease.
 func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) bucket.Verdict {
+	if n.cfg.Regions != nil && n.takeReturnAway(now, key, id, unspent) {
+		return bucket.Decided
+	}
 	back, _, v := n.table.Return(now, key, id, unspent)
 	if back > 0 {
 		n.invalidate(now, key)
+	} else {
+		n.returnMoved(now, key, id, unspent)
 	}
 	return v
 }
@@ -173,6 +215,21 @@ func (n *Node) fromOwnLease(now int64, req *check.Request, d *bucket.Decision) b
 		}
 	}
 	return v != lease.Ask
+}
+
+// fromRegionLease decides a check of another node of this region as fromOwnLease does, while another region has leases of the key: so each
+// region gets units by its demand.
+func (n *Node) fromRegionLease(now int64, rec *check.Record, reply *check.Reply) bool {
+	if rec.Relay || rec.Many() || n.demands.Keys() == 0 || !n.demands.Far(now, rec.Key) {
+		return false
+	}
+	req := check.Request{Request: rec.Request, Sync: rec.Sync}
+	if !n.fromOwnLease(now, &req, &reply.Decision) {
+		reply.Decision = bucket.Decision{}
+		return false
+	}
+	reply.Status, reply.LeasedOut = check.Decided, !reply.Allowed
+	return true
 }
 
 // leaseFromSelf requests a lease of a key that this node owns.
@@ -213,10 +270,15 @@ func invalidates(v bucket.Verb) bool {
 
 // cacheDenial caches reply to r, which was sent at sent, if it is a denial that may be cached. fresh: r's denials may not.
 func (n *Node) cacheDenial(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {
-	if reply.Status != check.Decided || reply.Allowed || reply.LeasedOut || fresh {
+	away := n.away(r) != ""
+	if reply.Status != check.Decided || reply.Allowed || reply.LeasedOut && !away || fresh {
 		return
 	}
-	if ttl := check.DeniedFor(r, &reply.Decision); ttl > 0 {
+	ttl := check.DeniedFor(r, &reply.Decision)
+	if away && ttl == check.MaxDenied { // the answer has been on its way for long
+		ttl = min(reply.RetryAfter, ttl+time.Duration(n.cfg.Clock()-sent))
+	}
+	if ttl > 0 {
 		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Owner, ttl)
 	}
 }

@@ -48,7 +48,10 @@ type Node struct {
 	denials      lease.Denials  // by other owners
 	book         *lease.Book    // what it leases of other owners
 	demands      *lease.Demands // of its leaseholders
-	leasing      *task          // there are keys in book or demands
+	homes        homes          // what it leases of other regions
+	roles        roles          // which regions decide keys of which homes
+	directory    directory      // where keys with home: auto are
+	leasing      *task          // there are keys in book, homes or demands
 	deferredTask *task          // there are deferred charges
 
 	deferredChanged chan struct{} // holds one when the deferred charges on disk are out of date
@@ -81,6 +84,10 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.book, n.demands, n.leasing = lease.NewBook(n.cfg.Hot), lease.NewDemands(n.cfg.Boot), newTask(leasePeriod)
 	n.deferredTask, n.deferredChanged = newTask(deferredPeriod), make(chan struct{}, 1)
 	n.published.Store(new(State))
+	n.roles.many = n.cfg.Regions != nil && len(n.cfg.Regions.Others()) > 0
+	n.roles.inbox, n.roles.calls = make(chan message.Envelope, inboxSize), make(chan func(int64))
+	n.roles.wake = make(chan struct{}, 1)
+	n.roles.batches = uint64(max(0, n.cfg.Clock())) // above those of an earlier process, which may still be answered
 	var err error
 	if n.shares, err = share.New(share.Config{
 		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: shareKeys, LastAnswers: n.cfg.LastAnswers,
@@ -89,7 +96,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	if rec := n.cfg.Recorded; rec != nil && len(rec.deferred) > 0 {
-		n.shares.Restore(rec.deferred, rec.voters)
+		n.shares.Restore(rec.deferred, n.parts(rec.voters))
 		n.deferredTask.call()
 	}
 	n.eventual = newEventualMode(n)
@@ -146,6 +153,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.assigner = newAssigner(n.cfg.Ring, n.cfg.Peers.Retain, r.assignment)
 	first := newRouting(nodes, at, none)
 	first.setOwners(func(int) message.Peer { return message.Peer{} })
+	first.since = make([]int64, len(first.owners))
 	n.routing.Store(first)
 	return r, nil
 }
@@ -172,6 +180,10 @@ func (n *Node) Deliver(e message.Envelope) {
 			for _, k := range m.Keys {
 				n.denials.Forget(n.cfg.Clock(), k)
 			}
+		}
+	case *message.RegionMessages, *message.RolesRequest, *message.RolesResponse:
+		if n.manyRegions() {
+			enqueue(n.roles.inbox, e, &n.roles.dropped)
 		}
 	case *message.Report, *message.Account:
 		enqueue(n.eventual.inbox, e, &n.eventual.dropped)
@@ -209,6 +221,7 @@ func (n *Node) Others() map[message.Peer]string {
 
 // reroute makes r the routing in force.
 func (n *Node) reroute(r *routing) {
+	r.noteOwned(n.routing.Load(), n.cfg.Clock())
 	close(n.routing.Swap(r).superseded)
 	n.freed(nil)
 }
@@ -229,6 +242,15 @@ func (n *Node) Owner(k bucket.Key) (name string, here bool) {
 	return r.nameOf(r.owner(k)), r.owns(k)
 }
 
+// Owned returns for how long this node has owned k, 0 if it does not.
+func (n *Node) Owned(k bucket.Key) time.Duration {
+	r := n.routing.Load()
+	if !r.owns(k) {
+		return 0
+	}
+	return time.Duration(n.cfg.Clock() - r.since[r.partition(k)])
+}
+
 // mayDecide reports whether this process has quorum to decide at now.
 func (n *Node) mayDecide(now int64) bool { return now < n.quorumUntil.Load() }
 
@@ -247,6 +269,7 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.eventual.run(ctx) })
 	parts.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
 	parts.Go(func() { n.maintainLeases(ctx) })
+	parts.Go(func() { n.runRoles(ctx) })
 	n.sweep(ctx)
 	parts.Wait()
 	n.background.Wait()

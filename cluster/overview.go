@@ -132,6 +132,11 @@ type Stats struct {
 	Forwarding timing.Snapshot
 	// Remembered checks were answered from the denial cache, Leased ones from a lease.
 	Remembered, Leased uint64
+	// HomeChecks were sent to the region that has the counter, HomeLeased ones answered from what this one had leased of it, by
+	// HomeRequests requests. HomeRejected were rejected there, because rules differ.
+	HomeChecks, HomeLeased, HomeRequests, HomeRejected uint64
+	// KeysMoved are keys with home: auto that have left this region, KeysStayed those whose move has failed.
+	KeysMoved, KeysStayed uint64
 	// Leases is what this node has leased, of itself too, in units of cost.
 	Leases lease.Stats
 	// Granted is what it has granted as an owner, in units. Granting is how many keys have leaseholders, now.
@@ -188,6 +193,8 @@ type counters struct {
 	gaveBack, giveBacksLost                 atomic.Uint64
 	relayed                                 atomic.Uint64
 	remembered, leased                      atomic.Uint64
+	homeChecks, homeLeased, homeRequests    atomic.Uint64
+	homeRejected                            atomic.Uint64
 	granted                                 atomic.Uint64
 	ringBuilds, viewsRejected               atomic.Uint64
 	storesFailed                            atomic.Uint64
@@ -201,7 +208,9 @@ func (n *Node) Stats() Stats {
 		Owned: c.owned.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotOwner: c.notOwner.Load(), ServedNotReady: c.servedNotReady.Load(),
 		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), NotReady: c.notReady.Load(),
-		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
+		Remembered: c.remembered.Load(), Leased: c.leased.Load(),
+		HomeChecks: c.homeChecks.Load(), HomeLeased: c.homeLeased.Load(), HomeRequests: c.homeRequests.Load(), HomeRejected: c.homeRejected.Load(), Leases: n.book.Stats(),
+		KeysMoved: n.directory.moved.Load(), KeysStayed: n.directory.stayed.Load(),
 		Granted: c.granted.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),

@@ -53,8 +53,14 @@ func (n *Node) relayTo(addr string, indexes []int, records []check.Record, repli
 	asked, answers := make([]check.Record, len(indexes)), make([]check.Reply, len(indexes))
 	for j, i := range indexes {
 		asked[j] = records[i]
+		asked[j].Relay = false
+		if rec := &records[i]; rec.Grant || rec.Return || rec.Reservation != nil { // For is of the grant
+			most = maxRelayWait
+			continue
+		}
 		most = max(most, records[i].For)
-		asked[j].Relay, asked[j].For = false, 0
+		// The owner must still know that it may be from another region; without For it is not relayed again.
+		asked[j].Relay, asked[j].For = records[i].Home() == bucket.HomeAuto, 0
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(most, maxRelayWait))
 	defer cancel()

@@ -27,6 +27,8 @@ type routing struct {
 	// voters is the size of the voter set with which this process last had quorum; of the view before it had any.
 	voters     int
 	superseded chan struct{}
+	// since is when this node has become the owner of each partition that it owns.
+	since []int64
 }
 
 // node is a member as routing sees it.
@@ -91,6 +93,16 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 			if i := r.table.OwnerIndex(p); i >= 0 {
 				r.owners[p] = owners[i]
 			}
+		}
+	}
+}
+
+// noteOwned sets since, where old is the routing before.
+func (r *routing) noteOwned(old *routing, now int64) {
+	r.since = make([]int64, len(r.owners))
+	for p, owner := range r.owners {
+		if r.since[p] = now; int(owner) == r.self && int(old.owners[p]) == old.self && old.since != nil {
+			r.since[p] = old.since[p]
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (n *Node) DeferredChanged() <-chan struct{} { return n.deferredChanged }
 // returns, and commits it: a counter for each key, that has spent just that. It returns how many keys there are.
 func (n *Node) SaveDeferred(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (keys int, err error) {
 	now, at := n.cfg.Clock(), time.Now()
-	table, keys, err := n.shares.Table(now, n.routing.Load().voters, n.cfg.Ring.Partitions)
+	table, keys, err := n.shares.Table(now, n.parts(n.routing.Load().voters), n.cfg.Ring.Partitions)
 	if err != nil {
 		return 0, err
 	}

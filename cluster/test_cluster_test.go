@@ -53,6 +53,15 @@ type testCluster struct {
 		retained map[string][]string
 	}
 	late sync.WaitGroup
+	// delay is how long a message takes one way; nil is latency for all.
+	delay func(from, to string) time.Duration
+}
+
+func (w *testCluster) takes(from, to string) time.Duration {
+	if w.delay == nil {
+		return latency
+	}
+	return w.delay(from, to)
 }
 
 // call is one that was made, whatever became of it.
@@ -190,8 +199,11 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 	if w.mu.fate != nil {
 		f = w.mu.fate(w.from, to, sent)
 	}
+	target, boot := w.nodes[to], bootOf(w.from)
+	if n := w.nodes[w.from]; n != nil {
+		boot = n.cfg.Boot
+	}
 	w.mu.Unlock()
-	target := w.nodes[to]
 	if target == nil {
 		f = unsent
 	}
@@ -200,7 +212,7 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 	}
 	serve := func() []check.Reply {
 		out := make([]check.Reply, len(sent))
-		target.Serve(bootOf(w.from), sent, out)
+		target.Serve(boot, sent, out)
 		return out
 	}
 	switch f {
@@ -221,14 +233,14 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 		<-ctx.Done()
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
-	if !pause.For(ctx, latency) {
+	if !pause.For(ctx, w.takes(w.from, to)) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrUnsent, ctx.Err())
 	}
 	out := serve()
 	if f == replyLost {
 		return fmt.Errorf("%s: %w", addr, check.ErrAmbiguous)
 	}
-	if !pause.For(ctx, latency) {
+	if !pause.For(ctx, w.takes(w.from, to)) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
 	copy(replies, out)

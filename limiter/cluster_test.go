@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
@@ -35,7 +36,10 @@ func (f *fakeCluster) Overview(ctx context.Context) Overview             { retur
 func (f *fakeCluster) Forget(ctx context.Context, name string) error     { return f.forget(ctx, name) }
 func (f *fakeCluster) Bootstrap(context.Context) error                   { return member.ErrHasQuorum }
 func (f *fakeCluster) AcceptLoss(context.Context) (int, []string, error) { return 0, nil, nil }
-func (f *fakeCluster) SpreadLoad(r LoadReport)                           { f.spreadLoad(r) }
+func (f *fakeCluster) PromoteRegion(context.Context, string, string, bool) error {
+	return member.ErrNoRegions
+}
+func (f *fakeCluster) SpreadLoad(r LoadReport) { f.spreadLoad(r) }
 func (f *fakeCluster) AskTop(ctx context.Context, q TopQuery) ([]NodeTop, []string) {
 	return f.askTop(ctx, q)
 }
@@ -47,5 +51,6 @@ func (f *fakeCluster) AskKeyFacts(ctx context.Context, k bucket.Key, l *bucket.L
 }
 func (f *fakeCluster) AskTurn(context.Context, string, *facts.Turn) bool      { return true }
 func (f *fakeCluster) Owner(bucket.Key) (string, bool)                        { return "self", true }
+func (f *fakeCluster) Owned(bucket.Key) time.Duration                         { return time.Hour }
 func (f *fakeCluster) Report(*facts.Node)                                     {}
 func (f *fakeCluster) AskFacts(context.Context, int) ([]facts.Node, []string) { return nil, nil }

@@ -78,7 +78,7 @@ func (l *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	limits := r.Limits
 	if b.Account != "" && limits.Domain() != b.Account {
-		if own, err := l.inlineLimits(b.Account, limits.List(), nil); err == nil {
+		if own, err := l.inlineLimits(b.Account, limits.Home(), limits.List(), nil); err == nil {
 			limits = own
 		}
 	}
@@ -144,11 +144,11 @@ func (l *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 	if len(c.Limits) > 0 {
 		domain := accountOf(c.Domain)
 		if i > 0 { // most checks of a call bring the same limits
-			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, c.Limits) {
+			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, "", c.Limits) {
 				return nil, last.Limits, nil
 			}
 		}
-		limits, err := l.inlineLimits(domain, c.Limits, l.config.SetsFull)
+		limits, err := l.inlineLimits(domain, "", c.Limits, l.config.SetsFull)
 		if err != nil {
 			return nil, nil, LimitsError(err)
 		}

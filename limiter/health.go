@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +82,7 @@ func JudgeHealth(m Members, nodes []facts.Node, missing []string) Health {
 	h.judgeReports(&m, nodes)
 	h.judgePartitions(nodes, serving)
 	h.judgeClocks(&m)
+	h.judgeRegions(&m, nodes)
 	rank := []Severity{Critical, Warning, Notice}
 	slices.SortStableFunc(h.Causes, func(a, b Cause) int {
 		return cmp.Compare(slices.Index(rank, a.Severity), slices.Index(rank, b.Severity))
@@ -100,12 +103,31 @@ func JudgeHealth(m Members, nodes []facts.Node, missing []string) Health {
 	return h
 }
 
+// judgeRegions judges the links to other regions. Reports that say the same of a region are one cause.
+func (h *Health) judgeRegions(m *Members, nodes []facts.Node) {
+	byText := map[string][]string{}
+	for i := range nodes {
+		for _, r := range nodes[i].Regions {
+			if text := r.Problem(); text != "" {
+				byText[text] = append(byText[text], cmp.Or(nodes[i].Name, m.Self))
+			}
+		}
+		for _, home := range nodes[i].Undecided {
+			text := fmt.Sprintf("region %s must not decide keys with the home %s: it reaches less than half of the regions, or has just started", nodes[i].Region, home)
+			byText[text] = append(byText[text], cmp.Or(nodes[i].Name, m.Self))
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		h.add(Degraded, Warning, "../internals/regions.md#reasons", "seen from %s, %s", strings.Join(byText[text], ", "), text)
+	}
+}
+
 // add adds a cause that makes the status at least s. anchor is that of docs/operate/troubleshooting.md, or a page and its anchor.
 func (h *Health) add(s HealthStatus, severity Severity, anchor, format string, args ...any) {
 	if !strings.Contains(anchor, "#") {
 		anchor = "troubleshooting.md#" + anchor
 	}
-	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), DocsURL + "operate/" + anchor})
+	h.Causes = append(h.Causes, Cause{severity, fmt.Sprintf(format, args...), DocsURL + path.Join("operate", anchor)})
 	at := func(of HealthStatus) int {
 		return slices.IndexFunc(statuses, func(one statusWords) bool { return one.status == of })
 	}

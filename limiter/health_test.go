@@ -71,6 +71,21 @@ func TestJudgeHealth(t *testing.T) {
 			status: Degraded, first: "warning n3 did not report in time", doc: "sluiceslow",
 		},
 		{
+			name: "a region is not reached",
+			change: func(_ *Members, nodes []facts.Node) {
+				nodes[0].Regions = []facts.Region{{Name: "us", State: facts.RegionUnreached, Reason: "10.0.0.1: refused"}, {Name: "ap", State: facts.RegionLinked}}
+				nodes[1].Regions = nodes[0].Regions
+			},
+			status: Degraded, first: "warning seen from n1, n2, region us is unreached: 10.0.0.1: refused", doc: "/docs/internals/regions.md#reasons",
+		},
+		{
+			name: "a region that was not asked yet",
+			change: func(_ *Members, nodes []facts.Node) {
+				nodes[0].Regions = []facts.Region{{Name: "us", State: facts.RegionUnknown, InState: time.Second}}
+			},
+			status: Healthy,
+		},
+		{
 			name:   "invalid rules",
 			change: func(_ *Members, nodes []facts.Node) { nodes[2].RulesError = "a.yaml:3: not YAML\nmore" },
 			status: StaleRules, first: "warning n3 keeps its old rules: a.yaml:3: not YAML", doc: "sluicerulesstale",
@@ -135,6 +150,14 @@ func TestJudgeHealth(t *testing.T) {
 				m.LostRules = []LostRule{{Domain: "shop", Rule: "user", Left: time.Minute}}
 			},
 			status: Degraded, first: "warning the rule user of shop denies, for at most 1m0s, because counters are lost", doc: "sluiceloststatedenied",
+		},
+		{
+			name: "a region lacks its majority",
+			change: func(_ *Members, nodes []facts.Node) {
+				nodes[0].Region, nodes[0].Undecided = "eu", []string{"us"}
+			},
+			status: Degraded, doc: "internals/regions.md#reasons",
+			first: "warning seen from n1, region eu must not decide keys with the home us: it reaches less than half of the regions, or has just started",
 		},
 	} {
 		m, nodes := healthyCluster()

@@ -15,7 +15,7 @@ import (
 // concurrent use.
 type Interner struct {
 	seed maphash.Seed
-	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]] // by a hash of the domain and the limits
+	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]] // by a hash of the domain, the home and the limits
 }
 
 // NewInterner returns an Interner of at most size sets, 1 or more.
@@ -28,13 +28,16 @@ func NewInterner(size int) *Interner {
 }
 
 // known returns the set of list, or nil, and its hash.
-func (n *Interner) known(domain string, list []bucket.Limit) (l *bucket.Limits, sum uint64) {
+func (n *Interner) known(domain, home string, list []bucket.Limit) (l *bucket.Limits, sum uint64) {
 	sum = maphash.String(n.seed, domain)
+	if home != "" {
+		sum = sum*31 + maphash.String(n.seed, home)
+	}
 	for i := range list {
 		sum = sum*31 + maphash.Comparable(n.seed, list[i])
 	}
 	found, _ := n.sets.Get(sum)
-	if l = found.Value(); l != nil && !l.Is(domain, list) {
+	if l = found.Value(); l != nil && !l.Is(domain, home, list) {
 		l = nil
 	}
 	return l, sum
@@ -42,7 +45,7 @@ func (n *Interner) known(domain string, list []bucket.Limit) (l *bucket.Limits, 
 
 // Shared returns the set that equal ones share: l, if there was none.
 func (n *Interner) Shared(l *bucket.Limits) *bucket.Limits {
-	known, sum := n.known(l.Domain(), l.List())
+	known, sum := n.known(l.Domain(), l.Home(), l.List())
 	if known == nil {
 		n.sets.Add(sum, weak.Make(l))
 		return l
@@ -60,18 +63,18 @@ var errSetsFull = &Error{
 
 // inlineLimits returns the set for limits of a check, a new one unless the domain is full. The error is errSetsFull or a
 // *bucket.FieldError.
-func (l *Limiter) inlineLimits(domain string, list []bucket.Limit, full func(domain string) bool) (*bucket.Limits, error) {
+func (l *Limiter) inlineLimits(domain, home string, list []bucket.Limit, full func(domain string) bool) (*bucket.Limits, error) {
 	if len(list) > bucket.MaxLimits {
 		return bucket.NewLimits(list...)
 	}
-	limits, sum := l.inline.known(domain, list)
+	limits, sum := l.inline.known(domain, home, list)
 	if limits != nil {
 		return limits, nil
 	}
 	if full != nil && full(domain) {
 		return nil, errSetsFull
 	}
-	limits, err := bucket.NewLimitsIn(domain, list...)
+	limits, err := bucket.NewLimitsAt(domain, home, list...)
 	if err == nil {
 		err = limits.Within(l.config.InlineEntries)
 	}

@@ -17,7 +17,7 @@ func TestInternerIsBounded(t *testing.T) {
 	get := func(count int64) *bucket.Limits {
 		t.Helper()
 		list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
-		l, err := s.inlineLimits("d", list, s.config.SetsFull)
+		l, err := s.inlineLimits("d", "", list, s.config.SetsFull)
 		if err != nil || l.At(0).Count != count {
 			t.Fatal(l, err)
 		}
@@ -28,7 +28,7 @@ func TestInternerIsBounded(t *testing.T) {
 	if get(1) != one {
 		t.Error("equal limits are not one pointer")
 	}
-	if other, err := s.inlineLimits("other", []bucket.Limit{one.At(0)}, s.config.SetsFull); err != nil || other == one || other.Domain() != "other" {
+	if other, err := s.inlineLimits("other", "", []bucket.Limit{one.At(0)}, s.config.SetsFull); err != nil || other == one || other.Domain() != "other" {
 		t.Errorf("limits of two domains are one set: %v, %v", other, err)
 	}
 	get(2)
@@ -47,12 +47,12 @@ func TestInternerKeepsNothingAlive(t *testing.T) {
 	full := false
 	s := newService(t, newNode(t), func(c *Config) { c.SetsFull = func(domain string) bool { return full && domain == "d" } })
 	list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 7, Period: time.Second}}
-	l, err := s.inlineLimits("d", list, s.config.SetsFull)
+	l, err := s.inlineLimits("d", "", list, s.config.SetsFull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	full = true
-	if again, err := s.inlineLimits("d", list, s.config.SetsFull); err != nil || again != l {
+	if again, err := s.inlineLimits("d", "", list, s.config.SetsFull); err != nil || again != l {
 		t.Errorf("a set that is known was rejected: %v", err)
 	}
 	runtime.KeepAlive(l)
@@ -62,11 +62,11 @@ func TestInternerKeepsNothingAlive(t *testing.T) {
 	if gone.Value() != nil {
 		t.Error("a set that nothing refers to is kept")
 	}
-	_, err = s.inlineLimits("d", list, s.config.SetsFull)
+	_, err = s.inlineLimits("d", "", list, s.config.SetsFull)
 	if e, ok := err.(*Error); !ok || e.Code != Overloaded || !strings.Contains(e.Error(), "limits: this node keeps as many different sets") {
 		t.Errorf("a new set was not rejected as overloaded: %v", err)
 	}
-	if _, err := s.inlineLimits("e", list, s.config.SetsFull); err != nil {
+	if _, err := s.inlineLimits("e", "", list, s.config.SetsFull); err != nil {
 		t.Error(err)
 	}
 }
@@ -97,7 +97,7 @@ func TestSameLimitsInOneCall(t *testing.T) {
 	}
 	for i := range b.Results {
 		c, l := &b.Checks[i], b.Results[i].Limits
-		if len(c.Limits) == 0 && l != nil || len(c.Limits) > 0 && !l.Is(c.Domain, c.Limits) {
+		if len(c.Limits) == 0 && l != nil || len(c.Limits) > 0 && !l.Is(c.Domain, "", c.Limits) {
 			t.Errorf("check %d is held to %v", i, l)
 		}
 	}
@@ -110,18 +110,18 @@ func TestInternerCollision(t *testing.T) {
 	list := func(count int64) []bucket.Limit {
 		return []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
 	}
-	one, err := s.inlineLimits("d", list(1), s.config.SetsFull)
+	one, err := s.inlineLimits("d", "", list(1), s.config.SetsFull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Put the entry of 1 where that of 2 belongs.
-	if _, err := s.inlineLimits("d", list(2), s.config.SetsFull); err != nil {
+	if _, err := s.inlineLimits("d", "", list(2), s.config.SetsFull); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range n.sets.Keys() {
 		n.sets.Add(k, weak.Make(one))
 	}
-	if l, err := s.inlineLimits("d", list(2), s.config.SetsFull); err != nil || l.At(0).Count != 2 {
+	if l, err := s.inlineLimits("d", "", list(2), s.config.SetsFull); err != nil || l.At(0).Count != 2 {
 		t.Errorf("limits %+v, error %v", l, err)
 	}
 }

@@ -125,9 +125,9 @@ func RulesHash(set *rules.Set) string {
 		fmt.Fprintf(h, "%q %v\n", domain, set.Unmatched(domain))
 	}
 	for _, r := range list {
-		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
+		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v %v %v %q\n", r.Domain, r.Name, r.Path, r.Entries(),
 			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication,
-			r.OnFailure, r.StatesOnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.NoDenialCache, r.Reservation)
+			r.OnFailure, r.StatesOnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.NoDenialCache, r.Reservation, r.Home)
 		if r.Limits != nil {
 			for i := range r.Limits.Len() {
 				fmt.Fprintf(h, "%+v\n", r.Limits.At(i))

@@ -80,6 +80,9 @@ type Service interface {
 	// AcceptLoss makes all nodes take lost counters for unspent. It returns the number of partitions of this node, and the
 	// other nodes that acknowledged. The error is Unavailable.
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
+	// PromoteRegion lets a region decide the keys of a home. With stopped, the region that decides them is stopped; otherwise it
+	// must be this node's. The error is Invalid, Rejected, or Unavailable.
+	PromoteRegion(ctx context.Context, region, home string, stopped bool) error
 }
 
 // Cluster is what a Limiter needs of its node, beside decisions.
@@ -92,6 +95,8 @@ type Cluster interface {
 	Bootstrap(ctx context.Context) error
 	// AcceptLoss is as in Service; an error means that the node cannot do it now.
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
+	// PromoteRegion is as in Service, and its error as that of Forget.
+	PromoteRegion(ctx context.Context, region, home string, stopped bool) error
 	// SpreadLoad sends a report of a pool's load to the TakeLoad of the other nodes. It does not block.
 	SpreadLoad(r LoadReport)
 	// AskTop gets the TopHere of the other nodes, and which of them did not respond in time.
@@ -107,6 +112,8 @@ type Cluster interface {
 	AskFacts(ctx context.Context, slots int) (nodes []facts.Node, missing []string)
 	// Owner returns the name of the key's owner, "" for none, and whether it is this node.
 	Owner(key bucket.Key) (name string, here bool)
+	// Owned returns for how long this node has owned the key, 0 if it does not.
+	Owned(key bucket.Key) time.Duration
 	// AskTurn is AwaitTurn of the node owner. It reports true without an answer too.
 	AskTurn(ctx context.Context, owner string, t *facts.Turn) (moved bool)
 }

@@ -162,6 +162,17 @@ func (l *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
 	return l.changed(ctx, fmt.Sprintf("forget %q", name), l.config.Cluster.Forget(ctx, name))
 }
 
+// PromoteRegion implements Service.
+func (l *Limiter) PromoteRegion(ctx context.Context, region, home string, stopped bool) error {
+	for _, f := range []struct{ name, value string }{{"region", region}, {"home", home}} {
+		if fault := textError(f.value, false); fault != "" {
+			return &Error{Code: Invalid, Field: f.name, Message: fault}
+		}
+	}
+	_, err := l.changed(ctx, fmt.Sprintf("promote region %q", region), l.config.Cluster.PromoteRegion(ctx, region, home, stopped))
+	return err
+}
+
 // changed returns the voter set after a change by hand, or the API's error for err.
 func (l *Limiter) changed(ctx context.Context, change string, err error) (VoterSet, error) {
 	if err == nil {

@@ -106,8 +106,9 @@ type reserving struct {
 	attempt uint64
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
-	// ticket is what the ID of the reservation says, but for its domains.
-	ticket ticket
+	one   [1]bucket.Reservation // the memory of cells for a single request
+	// ticket is what the ID of the reservation says, but for its domains. It is nil if nothing is reserved.
+	ticket *ticket
 }
 
 // apart reports whether x is no reservation of the rule's.
@@ -184,7 +185,10 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 
 // fill sets the units and the times of the queued requests by their rules, and reports whether the call fails by them.
 func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
-	x.cells = make([]bucket.Reservation, len(b.queued.Requests))
+	x.cells = x.one[:min(1, len(b.queued.Requests))]
+	if len(b.queued.Requests) > 1 {
+		x.cells = make([]bucket.Reservation, len(b.queued.Requests))
+	}
 	x.ttl, x.maxTTL, x.most = x.TTL, bucket.MostReservation, math.MaxInt64
 	if x.Units == 0 && len(b.places) > 0 {
 		x.Units = b.estimate(c.byRule[b.Results[b.places[0]].Rule])
@@ -299,7 +303,9 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 			x.ttl = min(x.ttl, got.Expires-x.grace(got.Expires/2))
 		}
 	}
-	l.decideDetached(ctx, l.about(b, bucket.Extend))
+	if slices.ContainsFunc(x.cells, func(c bucket.Reservation) bool { return c.Reserved.Units > x.units }) {
+		l.decideDetached(ctx, l.about(b, bucket.Extend))
+	}
 }
 
 // cancel gives back what Reserve has got, or may still get, for b.
@@ -335,7 +341,10 @@ func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 	if len(b.Requests) > 0 {
 		b.Answers = make([]check.Answer, len(b.Requests))
-		l.config.Decider.Decide(context.WithoutCancel(ctx), b)
+		if ctx != atOnce {
+			ctx = context.WithoutCancel(ctx)
+		}
+		l.config.Decider.Decide(ctx, b)
 	}
 }
 
@@ -347,7 +356,7 @@ func (l *Limiter) askCells(ctx context.Context, t *ticket, verb bucket.Verb, cos
 	if verb != bucket.Settle && cost != 0 {
 		once = max(1, rand.Uint64()) // #nosec G404 -- a name, no secret
 	}
-	t.add(b, verb, cost, once, ttl)
+	t.add(b, verb, cost, once, ttl, make([]bucket.Reservation, len(t.cells)))
 	l.config.Decider.Decide(ctx, b)
 	known := 0
 	for i := range b.Answers {

@@ -39,11 +39,19 @@ descriptors:
 type placed struct {
 	*fakeCluster
 	elsewhere atomic.Bool
+	young     atomic.Bool // the key was owned elsewhere just before
 	turn      func(context.Context, *facts.Turn) (moved bool)
 }
 
 func (p *placed) AskTurn(ctx context.Context, owner string, t *facts.Turn) bool {
 	return p.turn(ctx, t)
+}
+
+func (p *placed) Owned(bucket.Key) time.Duration {
+	if p.young.Load() {
+		return gatherFor - 1
+	}
+	return time.Hour
 }
 
 func (p *placed) Owner(bucket.Key) (string, bool) {
@@ -308,6 +316,20 @@ func TestSlotsGather(t *testing.T) {
 		held = s.want("the next two", "c,d")
 		s.ReleaseSlots(t.Context(), []Slot{held[0].Slot})
 		s.want("the last one", "new")
+	})
+	// Those who have waited elsewhere come a moment after the first new one.
+	slotsTest(t, func(t *testing.T, s *slotTest) {
+		s.cluster.young.Store(true)
+		s.ask("new", "queue", waiting)
+		s.want("others may come", "")
+		time.Sleep(gatherFor / 2)
+		for _, name := range []string{"a", "b"} {
+			s.ask(name, "queue", SlotRequest{Units: 1, Wait: true, Arrival: time.Now().Add(-time.Second)})
+		}
+		time.Sleep(gatherFor / 2)
+		held := s.want("those that have moved", "a,b")
+		s.ReleaseSlots(t.Context(), []Slot{held[0].Slot})
+		s.want("and the new one", "new")
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -14,7 +13,8 @@ import (
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:
 //
-//	spaceSeal, version, id, rule, units, maxTTL, most, number of cells; each cell's flags and key; each domain's length and name;
+//	spaceSeal, version, id, rule, units, maxTTL, most, number of cells; each cell's flags, key and home's length and name;
+//	each domain's length and name;
 //	a keyed hash of all that
 type ticket struct {
 	// id is that of the reservation in all its counters: timed with random bits or those of a hash of its idempotency key, or such a hash
@@ -27,6 +27,7 @@ type ticket struct {
 	maxTTL  time.Duration
 	most    int64
 	cells   []cell
+	one     [1]cell // the memory of cells for a single one
 	domains []byte
 }
 
@@ -35,6 +36,8 @@ type cell struct {
 	key bucket.Key
 	// apart is as reserving.apart. They are the first three flags.
 	sync, unreplicated, apart bool
+	home                      string // of its limits; written only with the fourth flag
+	lease                     bool   // of a client; the fifth flag
 }
 
 const (
@@ -95,8 +98,8 @@ func uuidTime(s string) (time.Time, bool) {
 // idOf returns the ID of what b has reserved, "" if all of it is spent.
 func (l *Limiter) idOf(b *Batch) string {
 	x := b.reserving
-	t := &x.ticket
-	*t = ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, cells: make([]cell, 0, len(b.places)), domains: b.key[:0]}
+	t := &ticket{id: x.id, units: x.units, maxTTL: x.maxTTL, most: x.most, domains: b.key[:0]}
+	t.cells = t.one[:0]
 	if r := b.Results[b.places[0]].Rule; r != nil {
 		t.rule = ruleName{r.Domain, r.Name}.hash()
 	}
@@ -110,7 +113,7 @@ func (l *Limiter) idOf(b *Batch) string {
 			t.domains = append(binary.AppendUvarint(t.domains, uint64(len(domain))), domain...)
 		}
 		last = i
-		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart()})
+		t.cells = append(t.cells, cell{q.Key, q.Sync, q.Unreplicated, x.apart(), q.Home(), x.Lease})
 	}
 	if len(t.cells) == 0 {
 		return ""
@@ -118,20 +121,19 @@ func (l *Limiter) idOf(b *Batch) string {
 	var sealed, text [256]byte
 	id := string(ticketText.AppendEncode(text[:0], l.config.Hasher.seal(t.append(sealed[:0]))))
 	t.domains = nil // the batch's
+	x.ticket = t
 	return id
 }
 
-// add adds requests of verb to b, about all counters of t.
-func (t *ticket) add(b *check.Batch, verb bucket.Verb, cost int64, once uint64, ttl time.Duration) {
-	cells := make([]bucket.Reservation, len(t.cells))
-	b.Requests = slices.Grow(b.Requests, len(cells))
+// add adds requests of verb to b, about all counters of t. cells has room for as many reservations.
+func (t *ticket) add(b *check.Batch, verb bucket.Verb, cost int64, once uint64, ttl time.Duration, cells []bucket.Reservation) {
 	for i, c := range t.cells {
-		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most}
+		cells[i] = bucket.Reservation{ID: t.id, For: ttl, Most: t.most, Home: c.home, Lease: c.lease}
 		b.Requests = append(b.Requests, check.Request{Sync: c.sync, Request: bucket.Request{
 			Key: c.key, Verb: verb, Cost: cost, Once: once, Unreplicated: c.unreplicated, Reservation: &cells[i],
 		}})
 	}
-	b.Answers = append(b.Answers, make([]check.Answer, len(cells))...)
+	b.Answers = append(b.Answers, make([]check.Answer, len(t.cells))...)
 }
 
 func (t *ticket) append(b []byte) []byte {
@@ -142,13 +144,16 @@ func (t *ticket) append(b []byte) []byte {
 	b = append(b, byte(len(t.cells)))
 	for _, c := range t.cells {
 		var flags byte
-		for i, set := range [...]bool{c.sync, c.unreplicated, c.apart} {
+		for i, set := range [...]bool{c.sync, c.unreplicated, c.apart, c.home != "", c.lease} {
 			if set {
 				flags |= 1 << i
 			}
 		}
 		b = binary.LittleEndian.AppendUint64(append(b, flags), c.key.Hi)
 		b = binary.LittleEndian.AppendUint64(b, c.key.Lo)
+		if c.home != "" {
+			b = append(binary.AppendUvarint(b, uint64(len(c.home))), c.home...)
+		}
 	}
 	return append(b, t.domains...)
 }
@@ -188,9 +193,13 @@ func readTicket(b []byte) *ticket {
 	for i := range t.cells {
 		t.cells[i] = cell{
 			key:  bucket.Key{Hi: binary.LittleEndian.Uint64(b[1:]), Lo: binary.LittleEndian.Uint64(b[9:])},
-			sync: b[0]&1 != 0, unreplicated: b[0]&2 != 0, apart: b[0]&4 != 0,
+			sync: b[0]&1 != 0, unreplicated: b[0]&2 != 0, apart: b[0]&4 != 0, lease: b[0]&16 != 0,
 		}
-		b = b[17:]
+		homed := b[0]&8 != 0
+		if b = b[17:]; homed {
+			n := uint()
+			t.cells[i].home, b = string(b[:n]), b[n:]
+		}
 	}
 	t.domains = b
 	return t

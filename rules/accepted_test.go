@@ -56,6 +56,9 @@ func TestLimitsAsRead(t *testing.T) {
 		if r.Limits == nil || r.Limits.Len() != 1 || r.Limits.At(0) != c.want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.limit, r.Limits, c.want)
 		}
+		if set.Slots() != (c.want.Algorithm == bucket.Concurrency) {
+			t.Errorf("%s: slots are %v", c.limit, set.Slots())
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ var limitKeys = []string{
 // ruleKeys are the keys of every rule.
 var ruleKeys = []string{
 	"name", "limits", "shadow_mode", "quota_mode", "metadata", "consistency", "replication", "on_failure", "on_partition",
-	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic", "reservation",
+	"unknown_share", "on_lost_state", "response", "cache_denials", "elastic", "reservation", "scope", "home",
 }
 
 // grammar has every key by its mapping. The reader rejects all others; a test compares docs/use/rules.md and the schema.
@@ -174,6 +174,9 @@ func named[T fmt.Stringer](values ...T) []yamldoc.Named[T] {
 	}
 	return list
 }
+
+// scopes are the values of scope: whether a limit is global.
+var scopes = []yamldoc.Named[bool]{{Name: "region", Value: false}, {Name: "global", Value: true}}
 
 var onFailures = []yamldoc.Named[OnFailure]{
 	{Name: "share", Value: FailShare},

@@ -273,12 +273,13 @@ func (p *parser) finish(d *descriptor) {
 		p.Errorf(d.node, d.path+".limits", "has %d limits, more than the %d allowed", len(list), bucket.MaxLimits)
 		return
 	}
-	limits, err := bucket.NewLimitsIn(d.rule.Domain, list...)
+	limits, err := bucket.NewLimitsAt(d.rule.Domain, d.rule.Home, list...)
 	if err != nil {
 		p.rejectLimits(d, err)
 		return
 	}
 	d.rule.Limits = limits
+	p.warnOfForwarding(d)
 	if _, given := d.fields["replication"]; !given {
 		d.rule.Replication = DefaultReplication(limits)
 	}

@@ -95,6 +95,26 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// A set has slots if one rule has, wherever it is.
+func TestSlots(t *testing.T) {
+	const rate, slots = "{count: 1, period: 1s}", "{count: 1, algorithm: concurrency}"
+	for text, want := range map[string]bool{
+		"domain: d": false,
+		"domain: d\ndescriptors:\n  - {key: a, rate_limit: {unlimited: true}}\n  - {key: b, rate_limit: " + rate + "}":              false,
+		"domain: d\ndescriptors:\n  - {key: a, rate_limit: {unlimited: true}}\n  - {key: b, limits: [" + rate + ", " + slots + "]}": true,
+		"domain: d\notherwise: {limits: [" + slots + "]}":                                                                           true,
+		"domain: d\ndescriptors:\n  - {key: a, rate_limit: " + rate + ", descriptors: [{key: b, rate_limit: " + slots + "}]}":       true,
+	} {
+		set, err := parse(t, text)
+		if err != nil || set.Slots() != want {
+			t.Errorf("%s\n%v, %v, want %v", text, set.Slots(), err, want)
+		}
+	}
+	if (*rules.Set)(nil).Slots() {
+		t.Error("no rules have slots")
+	}
+}
+
 const otherwiseTree = `
 domain: d
 descriptors:

@@ -33,6 +33,8 @@ func (p *parser) readOptions(d *descriptor) {
 		"elastic":       func(f yamldoc.Field) { p.readElastic(d, f) },
 		"reservation":   func(f yamldoc.Field) { p.readReservation(d, f) },
 		"response":      func(f yamldoc.Field) { r.Response = p.readResponse(f) },
+		"scope":         enum(p, &r.Global, scopes),
+		"home":          func(f yamldoc.Field) { p.readHome(d, f) },
 	}
 	for _, name := range grammar[inDescriptor] { // in a fixed order
 		f, ok := d.fields[name]
@@ -43,6 +45,45 @@ func (p *parser) readOptions(d *descriptor) {
 			p.reject(f, "has no effect without limits beside it")
 		}
 		own[name](f)
+	}
+	p.checkScope(d)
+}
+
+// MaxRegion is the most bytes of the name of a region.
+const MaxRegion = 63
+
+func (p *parser) readHome(d *descriptor, f yamldoc.Field) {
+	home := &d.rule.Home
+	switch p.text(home)(f); {
+	case *home == bucket.HomeAuto:
+	case *home != "" && (len(*home) > MaxRegion || !onlyNameBytes(*home, "-_.")):
+		p.reject(f, "must be the name of a region: at most %d letters, digits, dashes, underscores and dots, not %s", MaxRegion, yamldoc.Quote(*home))
+	case *home != "" && p.regions != nil && !p.regions(*home):
+		p.reject(f, "%s is no region that this process knows: add it to the list of regions, or name one of them", yamldoc.Quote(*home))
+	}
+}
+
+// checkScope checks scope, home and what must be beside them.
+func (p *parser) checkScope(d *descriptor) {
+	scope, home := d.fields["scope"], d.fields["home"]
+	switch r := d.rule; {
+	case !r.Global:
+		if home.Value != nil {
+			p.reject(home, "is for scope: global; add that, or leave home out")
+		}
+	case home.Value == nil:
+		p.reject(scope, "global needs home beside it: the name of the region whose nodes count")
+	case r.Consistency == Eventual && r.Home == bucket.HomeAuto:
+		p.reject(home, "auto has no use beside consistency: eventual, where each node decides by itself; name a region")
+	case p.regions == nil:
+		p.warn(scope.Line, scope.Path, "global has no effect on nodes without a list of regions: there the limit counts in each region by itself")
+	}
+}
+
+// warnOfForwarding warns of a global rule whose limits grant no leases.
+func (p *parser) warnOfForwarding(d *descriptor) {
+	if d.rule.Global && d.rule.Consistency != Eventual && d.rule.Limits.LongestLease() == 0 {
+		p.warn(d.fields["scope"].Line, d.fields["scope"].Path, "global with these limits takes a round trip to the home region for each check from elsewhere: they grant no leases")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/yamldoc"
@@ -32,6 +33,8 @@ type File struct {
 type Options struct {
 	// MergeDomains lets several files describe one domain.
 	MergeDomains bool
+	// Regions reports whether there is a region of that name. Nil: the process has no list of regions.
+	Regions func(name string) bool
 }
 
 // Parse reads rule files, each one YAML document for one domain. The error joins
@@ -42,7 +45,7 @@ func Parse(files []File, o Options) (*Set, error) {
 	var elastic []elasticRef
 	for _, f := range files {
 		root, r := yamldoc.Open(f.Data)
-		p := &parser{Reader: r, set: s, file: f.Name, merge: o.MergeDomains}
+		p := &parser{Reader: r, set: s, file: f.Name, merge: o.MergeDomains, regions: o.Regions}
 		if root != nil {
 			p.readFile(root)
 		}
@@ -56,6 +59,7 @@ func Parse(files []File, o Options) (*Set, error) {
 		return nil, errors.Join(errs...)
 	}
 	s.warnOfUnmatched()
+	s.slots = slices.ContainsFunc(s.rules, func(r *Rule) bool { return r.Limits != nil && r.Limits.Slots() })
 	return s, nil
 }
 
@@ -65,6 +69,8 @@ type parser struct {
 	set   *Set
 	file  string
 	merge bool
+	// regions is as in Options.
+	regions func(string) bool
 	// domain is what the file describes: a domain of set, or an unused one if its name is invalid.
 	domain  *domain
 	elastic []elasticRef

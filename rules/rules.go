@@ -93,6 +93,9 @@ type Rule struct {
 	// Replaces names rules that are left out of a request this rule applies to.
 	Replaces    []string
 	Consistency Consistency
+	// Global: all regions share each counter, which the cluster of region Home has. Otherwise Home is "".
+	Global      bool
+	Home        string
 	Replication Replication
 	// OnFailure is the fallback when the owner cannot be reached in time, OnPartition when the receiving node has no quorum.
 	OnFailure, OnPartition OnFailure
@@ -152,6 +155,7 @@ type Set struct {
 	domains  map[string]*domain
 	rules    []*Rule
 	warnings []Warning
+	slots    bool
 }
 
 // domain is what the rule files say about one domain.
@@ -200,6 +204,9 @@ func (s *Set) Unmatched(domain string) Unmatched {
 
 // Rules returns every rule in the order of the files given to Parse.
 func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
+
+// Slots reports whether any rule has a limit with algorithm concurrency. s may be nil: no rules.
+func (s *Set) Slots() bool { return s != nil && s.slots }
 
 // Warnings returns the warnings about the files.
 func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }

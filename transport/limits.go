@@ -78,9 +78,9 @@ func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
 	}, nil
 }
 
-// LimitsFromProto returns the set that ps spells for the domain, validated. The error is a
+// LimitsFromProto returns the set that ps spells for the domain, of the home region, validated. The error is a
 // *bucket.FieldError whose Index is the place in ps.
-func LimitsFromProto(domain string, ps []*sluicev1.Limit) (*bucket.Limits, error) {
+func LimitsFromProto(domain, home string, ps []*sluicev1.Limit) (*bucket.Limits, error) {
 	// One more than allowed is enough for NewLimits to reject the set, however
 	// many a peer or a client sent.
 	if len(ps) > bucket.MaxLimits+1 {
@@ -94,7 +94,7 @@ func LimitsFromProto(domain string, ps []*sluicev1.Limit) (*bucket.Limits, error
 		}
 		list[i] = l
 	}
-	return bucket.NewLimitsIn(domain, list...)
+	return bucket.NewLimitsAt(domain, home, list...)
 }
 
 // AtLimit returns err with the place of the limit it is about.

@@ -111,7 +111,7 @@ func TestLimitDefaults(t *testing.T) {
 
 func TestLimitsFromProto(t *testing.T) {
 	good := func() *sluicev1.Limit { return &sluicev1.Limit{Count: 5, PeriodNs: int64(time.Minute)} }
-	limits, err := LimitsFromProto("", []*sluicev1.Limit{good(), {Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, Count: 1, PeriodNs: 1e9, Burst: 3}})
+	limits, err := LimitsFromProto("", "", []*sluicev1.Limit{good(), {Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, Count: 1, PeriodNs: 1e9, Burst: 3}})
 	if err != nil || limits.Len() != 2 || limits.At(0).Count != 5 || limits.At(1).Burst != 3 {
 		t.Errorf("two limits: %v, %v", limits, err)
 	}
@@ -134,14 +134,14 @@ func TestLimitsFromProto(t *testing.T) {
 	} {
 		bad := good()
 		c.spoil(bad)
-		_, err := LimitsFromProto("", []*sluicev1.Limit{good(), bad})
+		_, err := LimitsFromProto("", "", []*sluicev1.Limit{good(), bad})
 		fe, ok := errors.AsType[*bucket.FieldError](err)
 		if !ok || fe.Index != 1 || fe.Field != c.field || fe.Reason == "" {
 			t.Errorf("%s: error %#v, want one about %q of limit 1", c.name, err, c.field)
 		}
 	}
 	for _, n := range []int{0, bucket.MaxLimits + 1, 100_000} {
-		if _, err := LimitsFromProto("", make([]*sluicev1.Limit, n)); err == nil {
+		if _, err := LimitsFromProto("", "", make([]*sluicev1.Limit, n)); err == nil {
 			t.Errorf("%d limits are accepted", n)
 		}
 	}

@@ -269,7 +269,7 @@ func TestSharers(t *testing.T) {
 	}
 	h, l := NewOwner(table, 1), windowOf(t, 100, 10*time.Second)
 	count := func(at int64, boot string, hi uint64) int {
-		s, _, ok := h.Count(at*ms, boot, &message.Line{Key: bucket.Key{Hi: hi}, Limits: l, Ends: 10_000 * ms}, 5)
+		s, _, ok := h.Count(at*ms, Tag(boot), &message.Line{Key: bucket.Key{Hi: hi}, Limits: l, Ends: 10_000 * ms}, 5)
 		if !ok {
 			t.Fatal("not counted")
 		}
@@ -309,11 +309,11 @@ func TestBadLines(t *testing.T) {
 		"below zero":   {Limits: window, Sum: -1},
 		"above bounds": {Limits: window, Sum: MaxSum + 1},
 	} {
-		if s, _, ok := h.Count(0, "a", &l, 1); ok {
+		if s, _, ok := h.Count(0, Tag("a"), &l, 1); ok {
 			t.Errorf("%s: answered %+v", name, s)
 		}
 	}
-	if s, c, ok := h.Count(0, "a", &message.Line{Limits: window, Sum: 5, Ends: 20_000 * ms}, 1); !ok || c.Added != 0 || s.Ends != 10_000*ms {
+	if s, c, ok := h.Count(0, Tag("a"), &message.Line{Limits: window, Sum: 5, Ends: 20_000 * ms}, 1); !ok || c.Added != 0 || s.Ends != 10_000*ms {
 		t.Errorf("of another window: %+v %+v", s, c)
 	}
 }

@@ -324,7 +324,7 @@ func (s *sim) take(l controlMessage) {
 			by = fmt.Sprint(by, s.now)
 		}
 		for i := range b.Lines {
-			st, c, ok := s.side.Count(s.now, by, &b.Lines[i], len(s.nodes))
+			st, c, ok := s.side.Count(s.now, Tag(by), &b.Lines[i], len(s.nodes))
 			if !ok {
 				continue
 			}

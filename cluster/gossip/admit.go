@@ -186,6 +186,10 @@ func admit(c Config, node *memberlist.Node) (member.Member, error) {
 		return member.Member{}, fmt.Errorf("its placement is %d, ours is %d: they would send keys to different owners; "+
 			"run versions with the same placement", meta.placement, c.Placement)
 	}
+	if meta.region != c.Region && meta.region != "" && c.Region != "" {
+		return member.Member{}, fmt.Errorf("its region is %q, ours is %q: each region is a cluster of its own; correct --region, or --join",
+			meta.region, c.Region)
+	}
 	m.Gossip = node.Address()
 	return m, nil
 }

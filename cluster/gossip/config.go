@@ -81,6 +81,8 @@ type Config struct {
 	// Zone is announced to the others, for example a zone of a cloud: at most MaxZone bytes of the characters of a Name. Empty
 	// means unknown.
 	Zone string
+	// Region is the name of the region that this cluster is. Peers that announce another one are rejected. Empty means not said.
+	Region string
 	// Version is the program's version, announced to the others.
 	Version string
 

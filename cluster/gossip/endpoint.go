@@ -63,7 +63,7 @@ func openEndpoint(ctx, running context.Context, c Config, lines *log.Logger) (en
 }
 
 // listen opens the sockets. A free port is chosen for TCP first and may be in use for UDP, so there are a few attempts.
-func listen(bind hostPort, l *log.Logger) (t *memberlist.NetTransport, err error) {
+func listen(bind Target, l *log.Logger) (t *memberlist.NetTransport, err error) {
 	for range 10 {
 		t, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
 			BindAddrs: []string{bind.host},
@@ -243,14 +243,25 @@ func judgePacket(b []byte, encrypted bool) error {
 	return nil
 }
 
-// hostPort is an address as configured. host is an IP without brackets, a name, or empty.
-type hostPort struct {
+// Target is an address as configured, of which a name is resolved at every attempt. host is an IP without brackets, a name, or empty.
+type Target struct {
 	host string
 	port uint16
 }
 
-func (h hostPort) String() string {
+func (h Target) String() string {
 	return net.JoinHostPort(h.host, strconv.Itoa(int(h.port)))
+}
+
+// ParseTarget parses host, host:port, or IPv6 with or without brackets. defaultPort is used if s has none.
+func ParseTarget(s string, defaultPort uint16) (Target, error) {
+	return parseHostPort(s, defaultPort, 0)
+}
+
+// Loopback reports whether t is on this machine without doubt.
+func (h Target) Loopback() bool {
+	a, err := netip.ParseAddr(h.host)
+	return err == nil && a.IsLoopback() || h.host == "localhost"
 }
 
 // Parts that parseHostPort may find missing.
@@ -261,8 +272,8 @@ const (
 
 // parseHostPort parses host, host:port, or IPv6 with or without brackets. defaultPort is used if s has none; if it is 0 as well,
 // s must have one unless anyPort is allowed.
-func parseHostPort(s string, defaultPort uint16, allow int) (hostPort, error) {
-	parsed, bare := hostPort{host: s, port: defaultPort}, s
+func parseHostPort(s string, defaultPort uint16, allow int) (Target, error) {
+	parsed, bare := Target{host: s, port: defaultPort}, s
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 		bare = s[1 : len(s)-1]
 	}
@@ -271,25 +282,25 @@ func parseHostPort(s string, defaultPort uint16, allow int) (hostPort, error) {
 	} else if strings.Contains(s, ":") {
 		host, port, err := net.SplitHostPort(s)
 		if err != nil {
-			return hostPort{}, fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
+			return Target{}, fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
 		}
 		n, err := strconv.ParseUint(port, 10, 16)
 		switch {
 		case port == "":
-			return hostPort{}, fmt.Errorf("%q: nothing after the colon: want a port", s)
+			return Target{}, fmt.Errorf("%q: nothing after the colon: want a port", s)
 		case err != nil:
-			return hostPort{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, port)
+			return Target{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, port)
 		}
-		parsed = hostPort{host, uint16(n)}
+		parsed = Target{host, uint16(n)}
 	}
 	err := validHost(parsed.host)
 	switch {
 	case parsed.port == 0 && allow&anyPort == 0:
-		return hostPort{}, fmt.Errorf("%q: want a port from 1 to 65535", s)
+		return Target{}, fmt.Errorf("%q: want a port from 1 to 65535", s)
 	case parsed.host == "" && allow&anyHost == 0:
-		return hostPort{}, fmt.Errorf("%q: want a host: an address or a name", s)
+		return Target{}, fmt.Errorf("%q: want a host: an address or a name", s)
 	case err != nil:
-		return hostPort{}, fmt.Errorf("%q: %w", s, err)
+		return Target{}, fmt.Errorf("%q: %w", s, err)
 	}
 	return parsed, nil
 }

@@ -159,7 +159,7 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 
 // encode returns the metadata of self.
 func (g *Gossip) encode(self member.Member) ([]byte, error) {
-	meta, err := encodeMeta(metadata{member: self, placement: uint32(g.config.Placement)})
+	meta, err := encodeMeta(metadata{member: self, placement: uint32(g.config.Placement), region: g.config.Region})
 	if err != nil {
 		return nil, fmt.Errorf("gossip: Name, Peer, GRPC, HTTP and Version together: %w", err)
 	}

@@ -35,7 +35,7 @@ const (
 // joiner contacts join targets, and members that were lost, as long as they are not in the view. So any network partition heals
 // within seconds of its end.
 type joiner struct {
-	targets  []hostPort
+	targets  []Target
 	config   *Config
 	join     func([]string) (int, error)
 	registry *registry
@@ -127,19 +127,28 @@ func (j *joiner) round(targets map[string]string) (missing bool) {
 func (j *joiner) lookUp(ctx context.Context) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, j.config.DialTimeout)
 	defer cancel()
-	found := make([][]netip.Addr, len(j.targets))
+	return LookUp(ctx, j.config.Resolver, j.targets, func(t Target, err error) { j.note(t.String(), err) })
+}
+
+// LookUp resolves targets in parallel, until ctx ends, and returns them by address. It calls failed, concurrently, for those that
+// have none. r may be nil for net.DefaultResolver.
+func LookUp(ctx context.Context, r Resolver, targets []Target, failed func(Target, error)) map[string]string {
+	if r == nil {
+		r = net.DefaultResolver
+	}
+	found := make([][]netip.Addr, len(targets))
 	var wg sync.WaitGroup
-	for i, t := range j.targets {
+	for i, t := range targets {
 		wg.Go(func() {
 			var err error
-			if found[i], err = resolve(ctx, j.config.Resolver, t.host); err != nil {
-				j.note(t.String(), err)
+			if found[i], err = resolve(ctx, r, t.host); err != nil {
+				failed(t, err)
 			}
 		})
 	}
 	wg.Wait()
 	byAddress := map[string]string{}
-	for i, t := range j.targets {
+	for i, t := range targets {
 		for _, a := range found[i] {
 			byAddress[net.JoinHostPort(a.String(), strconv.Itoa(int(t.port)))] = t.String()
 		}
@@ -288,7 +297,7 @@ func rejection(err error) string {
 	switch {
 	case has("dial ", "resolve", "lookup ", "timeout", "deadline exceeded", "use of closed"):
 		return ""
-	case has("placement is"):
+	case has("placement is", "region is"):
 		return text[max(0, strings.Index(text, "its ")):]
 	case has("not encrypted"):
 		return "it does not encrypt gossip: give the gossip port in --join, 7463 by default, or its node the same --secret-file and --gossip-keyring (" + text + ")"

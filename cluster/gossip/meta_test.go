@@ -38,6 +38,16 @@ func TestMetaComesBack(t *testing.T) {
 	if got, err := decodeMeta(with); err != nil || got != want || !bytes.HasPrefix(with, b) {
 		t.Errorf("with a zone: got %+v, %v, want %+v", got, err, want)
 	}
+	for _, zone := range []string{"", "z"} {
+		want.member.Zone, want.region = zone, "eu"
+		b, err := encodeMeta(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeMeta(b); err != nil || got != want {
+			t.Errorf("with a region: got %+v, %v, want %+v", got, err, want)
+		}
+	}
 	if got, want := b[:6], []byte{2, 2, 4, 3, 2, 1}; !bytes.Equal(got, want) {
 		t.Errorf("metadata starts with %v, want %v", got, want)
 	}

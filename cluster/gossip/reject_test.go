@@ -19,15 +19,24 @@ func TestPeersThatDoNotFitAreRejected(t *testing.T) {
 				{"node=outsider", "address=" + address(1), "placement is 1, ours is 2"},
 			},
 		},
+		{
+			"region", func(c *Config) { c.Region = "us" },
+			[2][]string{
+				{"node=pod-1", `region is \"us\", ours is \"eu\"`},
+				{"node=outsider", "address=" + address(1), `region is \"eu\", ours is \"us\"`},
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, func(w *simulation) {
 				for i, label := range []string{"pod-1", "pod-2"} {
 					fits := w.config(label, address(1), address(2))
+					fits.Region = "eu"
 					w.serve(label, address(i+1), fits)
 				}
 				w.agree(quiet)
 				bad := w.config("outsider", address(1))
+				bad.Region = "eu"
 				c.change(&bad)
 				start := time.Now()
 				w.serve("outsider", address(9), bad)

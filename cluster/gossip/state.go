@@ -126,17 +126,21 @@ const metaFormat = 2
 type metadata struct {
 	member    member.Member // without Gossip
 	placement uint32
+	region    string
 }
 
 // encodeMeta writes: format, state, placement as 4 bytes little endian, then name, boot, peer, gRPC, HTTP and version, each
-// with its length in one byte before it, and the zone if there is one.
+// with its length in one byte before it, and the zone and the region as far as there are any.
 func encodeMeta(m metadata) ([]byte, error) {
 	b := make([]byte, 0, memberlist.MetaMaxSize)
 	b = append(b, metaFormat, byte(m.member.State))
 	b = binary.LittleEndian.AppendUint32(b, m.placement)
 	texts := m.texts()
-	if m.member.Zone != "" {
+	if m.member.Zone != "" || m.region != "" {
 		texts = append(texts, &m.member.Zone)
+	}
+	if m.region != "" {
+		texts = append(texts, &m.region)
 	}
 	for _, s := range texts {
 		if len(*s) > 255 {
@@ -167,9 +171,10 @@ func decodeMeta(b []byte) (metadata, error) {
 	m.member.State = member.State(b[1])
 	m.placement = binary.LittleEndian.Uint32(b[2:])
 	b = b[6:]
-	for i, s := range append(m.texts(), &m.member.Zone) {
-		if i == len(m.texts()) && (len(b) == 0 || b[0] == 0) {
-			break // no zone
+	needed := len(m.texts())
+	for i, s := range append(m.texts(), &m.member.Zone, &m.region) {
+		if i >= needed && (len(b) == 0 || b[0] == 0 && (i > needed || len(b) == 1)) {
+			break // no zone or no region
 		}
 		if len(b) == 0 || len(b) < 1+int(b[0]) {
 			return m, errors.New("metadata is cut short")
@@ -185,6 +190,9 @@ func decodeMeta(b []byte) (metadata, error) {
 	}
 	if err := ValidateZone(m.member.Zone); err != nil {
 		return m, fmt.Errorf("zone in metadata: %w", err)
+	}
+	if err := validText(m.region, MaxName); err != nil {
+		return m, fmt.Errorf("region in metadata: %w", err)
 	}
 	if !validBoot(m.member.Boot) {
 		return m, fmt.Errorf("boot id in metadata: %q", m.member.Boot)

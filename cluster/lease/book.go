@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,7 +38,12 @@ type Request struct {
 	bucket.LeaseRequest
 	Rate int64  // the demand, in units a second
 	Done uint64 // a grant that was fully spent, 0 if there is none: it is returned by this request
+	// Client is the ID of the lease if it is for a client, whose demand is not in Rate; 0 for a node.
+	Client uint64
 }
+
+// clientWhole: a client gets at most one of so many parts of what a node has leased of another region.
+const clientWhole = 4
 
 // Return gives back the unspent units of a grant.
 type Return struct {
@@ -51,6 +57,8 @@ type Return struct {
 // caller sends the Requests and Returns. Safe for concurrent use.
 type Book struct {
 	hot    int
+	pace   atomic.Pointer[pace]
+	subs   atomic.Uint64 // the last ID of a lease out of a lease
 	lines  atomic.Int64
 	shards [bookShards]bookShard
 }
@@ -87,14 +95,38 @@ type heat struct {
 }
 
 // NewBook returns an empty book in which that many checks within 100 ms make a key hot, e.g. DefaultHot.
-func NewBook(hot int) *Book { return &Book{hot: hot} }
+func NewBook(hot int) *Book {
+	b := &Book{hot: hot}
+	b.pace.Store(&nodePace)
+	return b
+}
+
+// hotRegion is how many checks of a key within the life of a lease make it hot in a book of another region.
+const hotRegion = 2
+
+// NewRegionBook returns a book of keys whose owners are in a region that is rtt away.
+func NewRegionBook(rtt time.Duration) *Book {
+	b := &Book{hot: hotRegion}
+	b.pace.Store(regionPace(rtt))
+	return b
+}
+
+// SetRTT sets how far away the owners of the keys of a region's book are.
+func (b *Book) SetRTT(rtt time.Duration) { b.pace.Store(regionPace(rtt)) }
+
+// region reports whether b is of another region.
+func (b *Book) region() bool { return b.pace.Load() != &nodePace }
 
 func (b *Book) shard(k bucket.Key) *bookShard { return &b.shards[k.Lo%bookShards] }
 
-// life returns the lifetime to ask for under limits, 0 if a lease is not worth it.
-func life(limits *bucket.Limits) time.Duration {
-	d := min(MaxLife, limits.LongestLease())
-	if d < 2*bucket.LeastLease {
+// lifeOf returns the lifetime to ask for under limits, 0 if a lease is not worth it.
+func (p *pace) lifeOf(limits *bucket.Limits) time.Duration {
+	longest := limits.LongestLease()
+	if p != &nodePace {
+		longest = limits.LongestFarLease()
+	}
+	d := min(p.life, longest)
+	if d < max(p.worth, 2*bucket.LeastLease) {
 		return 0
 	}
 	return d
@@ -125,18 +157,12 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := lineKey{r.Key, max(0, r.Reserve)}
-	l := s.mu.lines[k]
-	if l != nil && l.limits != r.Limits {
-		b.endLocked(s, k, l) // the rule has changed
-		l = nil
-	}
+	l := b.lineLocked(s, now, k, r, by != Leaseholder)
 	if l == nil {
-		if l = b.openLocked(s, now, k, r, by != Leaseholder); l == nil {
-			return Ask, "", ask, false
-		}
+		return Ask, "", ask, false
 	}
 	l.own = by != Leaseholder
-	life := life(r.Limits)
+	life := l.pace.lifeOf(r.Limits)
 	if by != Again {
 		l.count(now, r.Cost)
 	}
@@ -148,25 +174,122 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 		l.describe(now, v == Spent, d)
 	}
 	if asks = l.due(now, life, v == Ask); asks {
-		l.asking, l.want = true, max(l.target(life)-l.left, r.Cost)
-		ask.LeaseRequest = bucket.LeaseRequest{
-			Key: r.Key, Limits: r.Limits, Want: l.want, Reserve: k.reserve, For: life, Unreplicated: r.Unreplicated, DenyLost: r.DenyLost,
-		}
-		ask.Rate, ask.Done = l.rate, l.takeDone()
+		ask = l.ask(now, k, life, r.Cost, r.Unreplicated, r.DenyLost)
 	}
 	return v, l.owner, ask, asks
+}
+
+// ask returns the request that is due, for least units or more.
+func (l *line) ask(now int64, k lineKey, life time.Duration, least int64, unreplicated, denyLost bool) (ask Request) {
+	target, over := l.target(life)
+	want := max(target-l.lasting(now), least)
+	if l.asking, l.want = true, want; over {
+		l.want++ // so the answer is short
+	}
+	ask.LeaseRequest = bucket.LeaseRequest{
+		Key: k.key, Limits: l.limits, Want: want, Reserve: k.reserve, For: life, Unreplicated: unreplicated, DenyLost: denyLost,
+	}
+	ask.Rate, ask.Done = l.rate+l.subRate, l.takeDone()
+	return ask
+}
+
+// Grant makes a lease out of what is leased in b, to a leaseholder whose request is r. Part of Whole is its part in the demand, which is
+// Whole units a second. Without units, ok means that the owner has denied more just before. If asks, the caller must send ask, as for Take.
+func (b *Book) Grant(now int64, r *Request) (g bucket.Grant, ok bool, ask Request, asks bool) {
+	s := b.shard(r.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := lineKey{r.Key, max(0, r.Reserve)}
+	l := b.lineLocked(s, now, k, &bucket.Request{Limits: r.Limits, Cost: 1}, true)
+	if l == nil {
+		return g, false, ask, false
+	}
+	life := l.pace.lifeOf(r.Limits)
+	l.roll(now)
+	l.expire(now, &s.mu.counts)
+	l.used = now
+	id, part, whole := r.Client, int64(1), int64(clientWhole)
+	if id == 0 {
+		l.subRate, l.subAt = r.Whole, now
+		id, part, whole = b.subs.Add(1), r.Part, r.Whole
+	}
+	if g.Units, g.For = l.grantSub(now, id, r.Want, part, whole, r.For); r.Client != 0 {
+		// Until it gets all that it wants; it would ask again for the rest, which must not count twice for long.
+		l.asked = min(l.asked+max(1, min(r.Want, 2*g.Units)), maxUnits)
+	}
+	if g.Units > 0 {
+		g.ID, ok = id, true
+		s.mu.counts.Spent += uint64(g.Units)
+		l.describe(now, true, &g.Decision)
+	} else if l.short && now < l.denies {
+		ok = true
+		l.describe(now, false, &g.Decision)
+		g.RetryAfter = g.Decision.RetryAfter
+	}
+	if asks = l.due(now, life, g.Units == 0); asks {
+		ask = l.ask(now, k, life, 1, r.Unreplicated, r.DenyLost)
+	}
+	return g, ok, ask, asks
+}
+
+// Settle ends the lease id of a client, of which so many units were spent. It reports how many it had, 0 if it has ended, and how many may be
+// spent again.
+func (b *Book) Settle(now int64, key bucket.Key, id uint64, spent int64) (units, back int64) {
+	s := b.shard(key)
+	s.mu.Lock()
+	for k, l := range s.mu.lines {
+		if i := slices.IndexFunc(l.subs, func(u sub) bool { return u.id == id }); i >= 0 && k.key == key {
+			units = l.subs[i].units
+		}
+	}
+	s.mu.Unlock()
+	if units == 0 {
+		return 0, 0
+	}
+	return units, b.TakeBack(now, key, id, max(0, units-spent))
+}
+
+// TakeBack ends lease id, which Grant has made of key, of which unspent units will not be spent. It returns those that may be spent again.
+func (b *Book) TakeBack(now int64, key bucket.Key, id uint64, unspent int64) (back int64) {
+	s := b.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, l := range s.mu.lines {
+		if k.key == key {
+			l.expire(now, &s.mu.counts)
+			back += l.takeBack(now, id, unspent)
+		}
+	}
+	s.mu.counts.Spent -= uint64(back)
+	return back
+}
+
+// lineLocked returns the line of k, nil if there is none and r opens none.
+func (b *Book) lineLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, own bool) *line {
+	l := s.mu.lines[k]
+	if l != nil && !l.limits.Equal(r.Limits) {
+		b.endLocked(s, k, l) // the rule has changed
+		l = nil
+	}
+	if l == nil {
+		l = b.openLocked(s, now, k, r, own)
+	}
+	if l != nil {
+		l.pace = b.pace.Load()
+	}
+	return l
 }
 
 // openLocked returns a new line for r if its key is hot, or own.
 func (b *Book) openLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, own bool) *line {
 	rate, hot := b.warmLocked(s, now, k, r.Cost)
-	if !hot && !own || len(s.mu.lines) >= maxLines || life(r.Limits) == 0 {
+	if !hot && !own || len(s.mu.lines) >= b.pace.Load().lines || b.pace.Load().lifeOf(r.Limits) == 0 {
 		return nil
 	}
 	if s.mu.lines == nil {
 		s.mu.lines = make(map[lineKey]*line)
 	}
-	l := &line{limits: r.Limits, began: now, rate: rate, next: now}
+	l := &line{limits: r.Limits, pace: b.pace.Load(), began: now, rate: rate, peak: rate, next: now}
 	s.mu.lines[k] = l
 	b.lines.Add(1)
 	return l
@@ -179,7 +302,8 @@ func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate 
 		s.mu.heat = make([]heat, heats)
 	}
 	h := &s.mu.heat[k.key.Lo/bookShards%heats]
-	switch expired := now-h.since >= int64(hotWindow); {
+	window := b.pace.Load().window
+	switch expired := now-h.since >= int64(window); {
 	case !expired && h.key != k && h.count > 1:
 		h.count--
 		return 0, false
@@ -189,8 +313,11 @@ func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate 
 	h.count++
 	h.units = min(h.units+cost, maxUnits)
 	// Checks that come all at once share a record, and may be the only ones: that is no demand yet.
-	if hot = h.count >= b.hot && now-h.since >= askEvery; hot {
-		rate = int64(min(float64(h.units)/hotWindow.Seconds(), maxUnits))
+	if hot = h.count >= b.hot && (now-h.since >= askEvery || b.region()); hot {
+		if b.region() {
+			window = max(time.Duration(now-h.since), 100*time.Millisecond)
+		}
+		rate = int64(min(float64(h.units)/window.Seconds(), maxUnits))
 		*h = heat{}
 	}
 	return rate, hot
@@ -198,7 +325,7 @@ func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate 
 
 // endLocked closes a line. Its unspent units are returned.
 func (b *Book) endLocked(s *bookShard, k lineKey, l *line) {
-	s.giveBackLocked(k.key, l.grants)
+	s.giveBackLocked(k.key, l.release())
 	delete(s.mu.lines, k)
 	b.lines.Add(-1)
 }
@@ -218,14 +345,14 @@ func (b *Book) Granted(sent, now int64, ask *Request, owner string, g *bucket.Gr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]
-	if l == nil || l.limits != ask.Limits || !l.asking {
+	if l == nil || !l.limits.Equal(ask.Limits) || !l.asking {
 		s.mu.counts.Granted += uint64(g.Units)
 		if g.Units > 0 {
 			s.giveBackLocked(ask.Key, []grant{{id: g.ID, units: g.Units}})
 		}
 		return
 	}
-	s.giveBackLocked(ask.Key, l.granted(sent, now, life(l.limits), owner, g, &s.mu.counts))
+	s.giveBackLocked(ask.Key, l.granted(sent, now, l.pace.lifeOf(l.limits), owner, g, &s.mu.counts))
 }
 
 // Failed reports that at now ask has no answer, and will get none.
@@ -234,7 +361,7 @@ func (b *Book) Failed(now int64, ask *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]; l != nil {
-		l.asking, l.short, l.next = false, false, now+askEvery
+		l.asking, l.short, l.next = false, l.short && l.region(), now+l.pace.every
 	}
 }
 
@@ -245,15 +372,32 @@ func (b *Book) Hot() bool { return b.lines.Load() > 0 }
 // every 20 ms while a key is Hot, and after Granted. A key stays hot down to a quarter of the demand that makes it hot.
 func (b *Book) Tick(now int64) (back []Return) {
 	cold := max(1, int64(float64(b.hot)/hotWindow.Seconds()/4))
+	if b.region() {
+		cold = 0
+	}
 	return b.collect(func(s *bookShard) {
 		for k, l := range s.mu.lines {
 			l.expire(now, &s.mu.counts)
 			l.roll(now)
-			if l.rate < cold && !l.own || now-l.used > idle {
+			if l.rate < cold && !l.own || now-l.used > l.pace.idle {
 				b.endLocked(s, k, l)
 				continue
 			}
-			s.giveBackLocked(k.key, l.surplus(now, life(l.limits)))
+			s.giveBackLocked(k.key, l.surplus(now, l.pace.lifeOf(l.limits)))
+			for b.region() && len(l.done) > 0 {
+				s.mu.back = append(s.mu.back, Return{k.key, l.takeDone(), 0})
+			}
+		}
+	})
+}
+
+// Drop ends the lines of keys that f does not keep, and returns what must be given back.
+func (b *Book) Drop(keep func(bucket.Key) bool) []Return {
+	return b.collect(func(s *bookShard) {
+		for k, l := range s.mu.lines {
+			if !keep(k.key) {
+				b.endLocked(s, k, l)
+			}
 		}
 	})
 }

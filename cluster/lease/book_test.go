@@ -137,7 +137,7 @@ func TestDemands(t *testing.T) {
 		{0, "self", 100, 100, 100, false}, {10, "x", 300, 300, 400, true}, {20, "y", 0, 1, 401, true}, {30, "x", 500, 500, 601, true},
 		{140, "self", 100, 100, 601, true}, {175, "self", 100, 100, 600, true}, {181, "self", 100, 100, 100, false},
 	} {
-		part, whole := d.Note(s.at*ms, k, s.boot, 0, s.rate)
+		part, whole := d.Note(s.at*ms, k, s.boot, 0, s.rate, 0)
 		if live := d.Live(s.at*ms, k); part != s.part || whole != s.whole || live != s.live {
 			t.Errorf("at %d ms %s: %d of %d, live=%v; want %d of %d, %v", s.at, s.boot, part, whole, live, s.part, s.whole, s.live)
 		}
@@ -196,8 +196,8 @@ func TestReserves(t *testing.T) {
 		}
 	}
 	demands, k := NewDemands("self"), r.Key
-	demands.Note(now, k, "x", 0, 100)
-	if part, whole := demands.Note(now, k, "x", 300, 50); part != 50 || whole != 150 {
+	demands.Note(now, k, "x", 0, 100, 0)
+	if part, whole := demands.Note(now, k, "x", 300, 50, 0); part != 50 || whole != 150 {
 		t.Errorf("part %d of %d, want 50 of 150", part, whole)
 	}
 }

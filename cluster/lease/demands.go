@@ -11,8 +11,8 @@ import (
 )
 
 // Demands is the owner's side: how much each leaseholder wants of which key. Each gets of what is left the fraction that
-// its demand has in the total. All ask about as often, so with equal demands everything is used and none starves. Safe
-// for concurrent use.
+// its demand has in the total. Nodes of one cluster ask about as often, so with equal demands everything is used and none starves.
+// A region asks less often: while there is one, a demand counts for the time since the last request. Safe for concurrent use.
 type Demands struct {
 	self   string // boot id of the owner's own process
 	keys   atomic.Int64
@@ -31,6 +31,8 @@ type demand struct {
 	boot     string
 	reserve  int64
 	rate, at int64 // in units of cost a second, at a time
+	until    int64 // the last time at which it counts
+	far      bool  // a region
 }
 
 // maxGranted bounds the keys of a shard whose demands are known, maxLeaseholders the leaseholders of one. Further ones
@@ -51,9 +53,12 @@ func NewDemands(self string) *Demands {
 
 func (d *Demands) shard(k bucket.Key) *demandShard { return &d.shards[k.Lo%uint64(len(d.shards))] }
 
-// Note records that boot wants rate units a second of k at now, as long as reserve stay free, and returns which part of
-// the whole demand that is.
-func (d *Demands) Note(now int64, k bucket.Key, boot string, reserve, rate int64) (part, whole int64) {
+// farRemembered is the longest that a demand counts whose leases are longer than MaxLife, those of a region, which is slower to ask.
+const farRemembered = int64(time.Second)
+
+// Note records that boot wants rate units a second of k at now, in leases of so long, as long as reserve stay free, and returns which
+// part of the whole demand that is.
+func (d *Demands) Note(now int64, k bucket.Key, boot string, reserve, rate int64, life time.Duration) (part, whole int64) {
 	part = min(max(rate, 1), maxUnits)
 	s := d.shard(k)
 	s.mu.Lock()
@@ -62,40 +67,88 @@ func (d *Demands) Note(now int64, k bucket.Key, boot string, reserve, rate int64
 	if !known && len(s.mu.of) >= maxGranted {
 		return part, part
 	}
-	list = slices.DeleteFunc(list, func(x demand) bool { return x.boot == boot && x.reserve == reserve || x.past(now) })
+	far, since := life > MaxLife, now-remembered // a first request
+	if far {
+		since = now - farRemembered
+	}
+	list = slices.DeleteFunc(list, func(x demand) bool {
+		own := x.boot == boot && x.reserve == reserve
+		if own && !x.past(now) {
+			since = x.at
+		}
+		return own || x.past(now)
+	})
+	others := list
 	if len(list) < maxLeaseholders {
-		list = append(list, demand{boot, reserve, part, now})
+		list = append(list, demand{boot, reserve, part, now, now + max(remembered, min(int64(life), farRemembered)), far})
 	}
 	if !known {
 		d.keys.Add(1)
 	}
 	s.mu.of[k] = list
-	for _, x := range list {
+	for _, x := range others {
 		whole += x.rate
+		far = far || x.far
 	}
-	return part, max(part, whole)
+	if whole += part; !far || len(others) == 0 {
+		return part, whole
+	}
+	part *= waited(since, now)
+	whole = part
+	for _, x := range others {
+		whole += x.rate * waited(x.at, now)
+	}
+	return part, whole
 }
 
-func (x *demand) past(now int64) bool { return now-x.at > remembered }
+// Across returns how long before the end of a window a lease for so long should go across it. A region would have no units for a round trip
+// there otherwise. Short windows would lose too much: what is spent before the end counts after it, until the owner hears of it.
+func Across(limits *bucket.Limits, life time.Duration) time.Duration {
+	if life <= MaxLife || limits.LongestLease() < 5*life {
+		return 0
+	}
+	return life / 4
+}
+
+// waited returns the time since a request, in tenths of a millisecond.
+func waited(since, now int64) int64 { return min(max(now-since, 0), farRemembered)/1e5 + 1 }
+
+// Most returns which leaseholder wants most of k, how many units a second, and how many all want. boot is "" if none wants any.
+func (d *Demands) Most(now int64, k bucket.Key) (boot string, rate, whole int64) {
+	s := d.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.mu.of[k] {
+		if x.past(now) {
+			continue
+		}
+		if whole += x.rate; x.rate > rate {
+			boot, rate = x.boot, x.rate
+		}
+	}
+	return boot, rate, whole
+}
+
+func (x *demand) past(now int64) bool { return now > x.until }
 
 // Keys returns how many keys have leaseholders.
 func (d *Demands) Keys() int { return int(d.keys.Load()) }
 
 // Live reports whether another process has asked for a lease of k so recently that some may still be spent at now. Then
 // the owner's own checks must lease as well, or they would take each unit as soon as it is free.
-func (d *Demands) Live(now int64, k bucket.Key) bool {
+func (d *Demands) Live(now int64, k bucket.Key) bool { return d.any(now, k, false) }
+
+// Far is Live for another region. Then the owner must lease for nodes of its own region too that ask for single checks.
+func (d *Demands) Far(now int64, k bucket.Key) bool { return d.any(now, k, true) }
+
+func (d *Demands) any(now int64, k bucket.Key, far bool) bool {
 	if d.Keys() == 0 {
 		return false
 	}
 	s := d.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.mu.of[k] {
-		if x := &s.mu.of[k][i]; x.boot != d.self && !x.past(now) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.mu.of[k], func(x demand) bool { return x.boot != d.self && !x.past(now) && (x.far || !far) })
 }
 
 // Sweep drops keys whose demands are past.

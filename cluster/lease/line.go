@@ -8,9 +8,11 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/leaf/guard"
 )
 
 const (
@@ -40,13 +42,48 @@ const (
 	maxUnits = 1 << 40
 )
 
+// pace has the times of a Book.
+type pace struct {
+	// life is the lifetime that a lease is asked for, worth the least with which one is.
+	life, worth time.Duration
+	// ahead is leaseAhead, window hotWindow; the others are as the constants of their names. renew is how long before its end a lease is
+	// replaced.
+	ahead, window, closing                       time.Duration
+	every, slice, longWait, idle, answers, renew int64
+	// lines bounds the hot keys of a shard.
+	lines int
+}
+
+// nodePace is for leases of nodes of the same cluster.
+var nodePace = pace{
+	life: MaxLife, worth: 2 * bucket.LeastLease, ahead: leaseAhead, window: hotWindow, closing: closing,
+	every: askEvery, slice: slice, longWait: longWait, idle: idle, answers: 2 * askEvery, lines: maxLines,
+}
+
+// RegionLife is how long a lease of another region lasts at most, whose answers take rtt.
+func RegionLife(rtt time.Duration) time.Duration { return max(4*rtt, 2*time.Second) }
+
+// regionPace is for leases of another region, whose answers take rtt, and at least 200 ms more if a packet is lost.
+func regionPace(rtt time.Duration) *pace {
+	life := RegionLife(rtt)
+	return &pace{
+		life: life, worth: 3 * rtt / 2, ahead: 3*rtt/2 + 400*time.Millisecond, window: life, closing: rtt/4 + subLife,
+		every: int64(max(rtt/8, 50*time.Millisecond-rtt/8)), slice: int64(100 * time.Millisecond), longWait: longWait,
+		idle: int64(life), answers: int64(2*rtt + 270*time.Millisecond), renew: int64(rtt + 100*time.Millisecond), lines: 512,
+	}
+}
+
 // line is what a leaseholder knows of one hot key. It is not safe for concurrent use.
 type line struct {
 	limits *bucket.Limits
+	pace   *pace
 	own    bool // this node owns the key, and leases from itself
 
 	grants []grant // those that may be spent, the oldest first
 	left   int64   // units of all grants
+	// subs are leases out of the grants. subRate is the demand of their leaseholders, at subAt.
+	subs           []sub
+	subRate, subAt int64
 	// done are grants that were fully spent, and of which the owner has not heard: until then it counts their units as
 	// if they were spent last.
 	done []uint64
@@ -63,14 +100,23 @@ type line struct {
 	unfit  int64 // until then all checks go to the owner, because they cost more than what can be leased
 
 	// used is the time of the last check. Demand is counted since began: asked units in this slice, rate units a second
-	// on average. most and mostBefore are the largest costs of this slice and the last.
-	used, began, asked, rate int64
-	most, mostBefore         int64
+	// on average, peak in the busiest of the last slices. most and mostBefore are the largest costs of this slice and the last.
+	used, began, asked, rate, peak int64
+	most, mostBefore               int64
 }
 
-// grant is units that may be spent before until.
+// grant is units that may be spent before until. Others have leases of out more units of it.
 type grant struct {
-	id           uint64
+	id                uint64
+	units, until, out int64
+}
+
+// held reports whether g must stay because others have leases of it.
+func (g *grant) held() bool { return g.out > 0 && guard.On(guard.SubHeld) }
+
+// sub is a lease of units of grant of.
+type sub struct {
+	id, of       uint64
 	units, until int64
 }
 
@@ -103,16 +149,97 @@ const maxDone = 4
 func (l *line) spend(cost int64) {
 	l.left -= cost
 	n := 0
-	for ; n < len(l.grants) && l.grants[n].units <= cost; n++ {
-		cost -= l.grants[n].units
-		if len(l.done) < maxDone {
-			l.done = append(l.done, l.grants[n].id)
+	for i := range l.grants {
+		g := &l.grants[i]
+		part := min(cost, g.units)
+		g.units, cost = g.units-part, cost-part
+		if g.units > 0 {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		l.dropSpent()
+	}
+}
+
+// dropSpent drops the grants of which nothing is left, nor with others.
+func (l *line) dropSpent() {
+	kept := l.grants[:0]
+	for _, g := range l.grants {
+		switch {
+		case g.units > 0 || g.held():
+			kept = append(kept, g)
+		case len(l.done) < maxDone:
+			l.done = append(l.done, g.id)
 		}
 	}
-	if cost > 0 {
-		l.grants[n].units -= cost
+	l.grants = kept
+}
+
+// release takes out the grants that may be returned, and drops those of which others have leases: these count as spent at their end.
+func (l *line) release() (unspent []grant) {
+	for _, g := range l.grants {
+		if !g.held() {
+			unspent = append(unspent, g)
+		}
 	}
-	l.grants = append(l.grants[:0], l.grants[n:]...)
+	l.grants, l.left = nil, 0
+	return unspent
+}
+
+const (
+	// subLife is the longest that a lease out of a lease lasts, and leastSub the least.
+	subLife  = MaxLife
+	leastSub = int64(5 * time.Millisecond)
+	maxSubs  = 4096
+)
+
+// grantSub makes a lease of at most want units that lasts for life at most, and that ends before the grant that it is of is returned: of the
+// oldest grant that has so many, else of the one that has most.
+func (l *line) grantSub(now int64, id uint64, want, part, whole int64, life time.Duration) (units int64, lasts time.Duration) {
+	if len(l.subs) >= maxSubs {
+		return 0, 0
+	}
+	want = min(want, max(1, int64(float64(l.left)*float64(part)/float64(whole))))
+	of := -1
+	for i := range l.grants {
+		g := &l.grants[i]
+		d := int64(min(life, subLife))
+		if guard.On(guard.SubEnd) {
+			d = min(d, g.until-int64(l.pace.closing-subLife)-now)
+		}
+		if d >= leastSub && units < want && g.units > units {
+			of, units, lasts = i, min(want, g.units), time.Duration(d)
+		}
+	}
+	if of >= 0 {
+		g := &l.grants[of]
+		g.units, g.out, l.left = g.units-units, g.out+units, l.left-units
+		l.subs = append(l.subs, sub{id, g.id, units, now + int64(lasts)})
+	}
+	return units, lasts
+}
+
+// takeBack ends a lease out of a grant. It returns what of unspent may be spent again.
+func (l *line) takeBack(now int64, id uint64, unspent int64) (back int64) {
+	i := slices.IndexFunc(l.subs, func(s sub) bool { return s.id == id })
+	if i < 0 {
+		return 0
+	}
+	s := l.subs[i]
+	l.subs = slices.Delete(l.subs, i, i+1)
+	for j := range l.grants {
+		if g := &l.grants[j]; g.id == s.of {
+			if now < g.until {
+				back = min(max(0, unspent), s.units)
+			}
+			g.out, g.units, l.left = g.out-s.units, g.units+back, l.left+back
+			break
+		}
+	}
+	l.dropSpent()
+	return back
 }
 
 // takeDone takes one of done, 0 if there is none.
@@ -128,7 +255,7 @@ func (l *line) takeDone() (id uint64) {
 func (l *line) expire(now int64, t *Stats) {
 	kept := l.grants[:0]
 	for _, g := range l.grants {
-		if now < g.until {
+		if now < g.until || !guard.On(guard.NodeDeadline) {
 			kept = append(kept, g)
 			continue
 		}
@@ -136,16 +263,34 @@ func (l *line) expire(now int64, t *Stats) {
 		t.Expired += uint64(g.units)
 	}
 	l.grants = kept
+	if len(l.subs) == 0 {
+		return
+	}
+	n := len(l.subs)
+	for i := 0; i < len(l.subs); {
+		if s := l.subs[i]; now >= s.until { // what was spent of it is not known: all of it
+			l.takeBack(now, s.id, 0)
+			continue
+		}
+		i++
+	}
+	if len(l.subs) < n {
+		l.dropSpent()
+	}
 }
 
 // roll averages the demand once a slice.
 func (l *line) roll(now int64) {
 	passed := now - l.began
-	if passed < slice {
+	if passed < l.pace.slice {
 		return
 	}
+	if now-l.subAt > remembered {
+		l.subRate = 0
+	}
 	rate := int64(float64(l.asked) * float64(time.Second) / float64(passed))
-	if passed < 3*slice {
+	l.peak = max(l.more()*int64(time.Second)/passed, l.peak-l.peak/8)
+	if passed < 3*l.pace.slice {
 		rate = (rate + l.rate) / 2
 	}
 	l.began, l.asked, l.rate = now, 0, min(rate, maxUnits)
@@ -155,9 +300,34 @@ func (l *line) roll(now int64) {
 // largest is the largest recent cost.
 func (l *line) largest() int64 { return max(l.most, l.mostBefore, 1) }
 
-// target is how many units there should be to spend.
-func (l *line) target(life time.Duration) int64 {
-	return max(int64(float64(l.rate)*min(leaseAhead, life/2).Seconds()), l.largest())
+// region reports whether l is of another region.
+func (l *line) region() bool { return l.pace != &nodePace }
+
+// more is what was asked in this slice besides two checks, which are no peak.
+func (l *line) more() int64 { return max(0, l.asked-2*l.most) }
+
+// target is how many units there should be to spend. A region leases for its peaks, since it waits long for more, but not more than half
+// of a limit, unless that is refilled before more can be here. over: half of it is not enough.
+func (l *line) target(life time.Duration) (units int64, over bool) {
+	rate := l.rate + l.subRate
+	if l.region() {
+		rate = max(l.rate, l.peak, l.more()*int64(time.Second)/(2*l.pace.slice)) + l.subRate
+	}
+	units = int64(float64(rate) * min(l.pace.ahead, life/2).Seconds())
+	if half := l.said.Limit / l.each() / 2; l.region() && units > half && half > 0 && int64(life) >= 4*l.pace.renew {
+		units, over = half, float64(rate)*time.Duration(l.pace.renew).Seconds() > float64(half)
+	}
+	return max(units, l.largest()), over
+}
+
+// lasting returns the units that may still be spent when more can be here.
+func (l *line) lasting(now int64) (units int64) {
+	for _, g := range l.grants {
+		if g.until-now > l.pace.renew {
+			units += g.units
+		}
+	}
+	return units
 }
 
 // due reports whether it is time to ask for more. empty: the next check costs more than is left.
@@ -167,21 +337,31 @@ func (l *line) due(now int64, life time.Duration, empty bool) bool {
 		return false
 	case empty && !l.short:
 		return true
+	case now < l.next:
+		return false
 	}
-	return now >= l.next && l.left < (l.target(life)+1)/2
+	target, _ := l.target(life)
+	if l.region() {
+		return l.lasting(now) < target-target/8
+	}
+	return l.left < (target+1)/2
 }
 
 // granted takes the grant in answer to a request that was sent at sent; it arrived at now. It returns grants that are of no use.
 func (l *line) granted(sent, now int64, life time.Duration, owner string, a *bucket.Grant, t *Stats) (unused []grant) {
 	l.asking, l.heard, l.owner, l.said = false, now, owner, a.Decision
 	t.Granted += uint64(a.Units)
-	if until := sent + int64(a.For); a.Units > 0 && now < until {
-		l.grants = append(l.grants, grant{a.ID, a.Units, until})
+	if !guard.On(guard.SinceSent) {
+		sent = now
+	}
+	until := sent + int64(a.For)
+	if a.Units > 0 && now < until {
+		l.grants = append(l.grants, grant{id: a.ID, units: a.Units, until: until})
 		l.left += a.Units
 	} else {
 		t.Expired += uint64(a.Units)
 	}
-	every := min(askEvery, int64(life/4))
+	every := min(l.pace.every, int64(life/4))
 	l.short = a.Units < l.want
 	l.next = now + every
 	if 2*a.Units < l.want {
@@ -191,23 +371,23 @@ func (l *line) granted(sent, now int64, life time.Duration, owner string, a *buc
 		// A unit becomes free now and then; a leaseholder that asked for each would ask all the time. Where the limit
 		// has room all the same, checks are not denied meanwhile.
 		l.short = !a.Decision.Allowed
-		l.next = now + min(max(int64(a.RetryAfter), 2*every), longWait)
+		l.next = now + min(max(int64(a.RetryAfter), 2*every), l.pace.longWait)
 	}
-	l.denies = l.next + 2*askEvery
-	if a.Units > 0 && l.left < l.largest() || a.RetryAfter == bucket.Never && a.Decision.Allowed {
-		unused = l.grants
-		l.unfit, l.short, l.grants, l.left = now+longWait, false, nil, 0
+	l.denies = l.next + l.pace.answers
+	if a.Units > 0 && (l.short || !l.region()) && now < until && l.left < l.largest() || a.RetryAfter == bucket.Never && a.Decision.Allowed {
+		unused = l.release()
+		l.unfit, l.short = now+l.pace.longWait, false
 	}
 	return unused
 }
 
 // surplus takes out units that will not be spent: grants about to end, and those beyond twice the target.
 func (l *line) surplus(now int64, life time.Duration) (unspent []grant) {
-	target := l.target(life)
+	target, _ := l.target(life)
 	kept := l.grants[:0]
 	left := int64(0)
 	for _, g := range l.grants {
-		if g.until-now < int64(min(closing, life/3)) || left > 2*target {
+		if (g.until-now < int64(min(l.pace.closing, life/3)) || left > 2*target) && !g.held() {
 			unspent = append(unspent, g)
 			continue
 		}
@@ -218,14 +398,19 @@ func (l *line) surplus(now int64, life time.Duration) (unspent []grant) {
 	return unspent
 }
 
+// each is what a unit takes of the limit that the owner has named.
+func (l *line) each() int64 {
+	if i := int(l.said.Index); i < l.limits.Len() {
+		return max(1, l.limits.At(i).Cost)
+	}
+	return 1
+}
+
 // describe writes the decision of a check that was admitted or denied here: the owner's last answer, with the units left
 // here added to Remaining. A denied check may be retried after the next request to the owner, or later if the owner said so.
 func (l *line) describe(now int64, allowed bool, d *bucket.Decision) {
 	d.Allowed, d.Index, d.Limit, d.Remaining = allowed, l.said.Index, l.said.Limit, l.said.Remaining
-	each := int64(1)
-	if int(d.Index) < l.limits.Len() {
-		each = max(1, l.limits.At(int(d.Index)).Cost)
-	}
+	each := l.each()
 	if room := d.Limit - d.Remaining; room/each < l.left {
 		d.Remaining = d.Limit
 	} else {

@@ -136,7 +136,7 @@ func (w *testCluster) ask(i int, ask Request) {
 		if ask.Done != 0 {
 			w.table.Return(w.now, ask.Key, ask.Done, 0)
 		}
-		part, whole := w.demands.Note(w.now, ask.Key, string(rune('0'+i)), ask.Reserve, ask.Rate)
+		part, whole := w.demands.Note(w.now, ask.Key, string(rune('0'+i)), ask.Reserve, ask.Rate, ask.For)
 		g, _, _ := w.table.Grant(w.now, &bucket.LeaseRequest{Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For})
 		back(&g)
 	}

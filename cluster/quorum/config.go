@@ -52,6 +52,8 @@ type Config struct {
 	// docs/internals/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a
 	// silence of this time plus Heartbeat. 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Roles: the members are regions, see roles.go.
+	Roles bool
 	// ForgetAfter is the silence after which a member is removed from the voter set. 0 means 10 min.
 	ForgetAfter time.Duration
 }

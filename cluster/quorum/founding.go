@@ -248,7 +248,7 @@ func (m *Machine) Forget(now int64, name string) error {
 	case len(m.set.Members) == 1:
 		return member.ErrLastVoter
 	}
-	m.operatorSet = withoutMember(m.set, name)
+	m.operatorSet = m.reassign(withoutMember(m.set, name), name)
 	m.adoptOperatorSet(now)
 	return nil
 }

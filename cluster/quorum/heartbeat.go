@@ -41,11 +41,11 @@ func (m *Machine) sendDueHeartbeats(now int64) {
 func (m *Machine) sendHeartbeat(now int64, p *peer) {
 	p.heartbeatSent = now
 	h := m.lastHeartbeat
-	if h == nil || h.Sent != now || h.Seen != p.grantsTaken || h.Wish != m.wish || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
+	if h == nil || h.Sent != now || h.Seen != p.grantsTaken || h.Wish != m.wish || h.Pass != m.pass || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
 			Sent: now, Set: m.set, Wish: m.wish, Seen: p.grantsTaken, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), AckTTL: m.ackTTL(now),
-			NoQuorum: m.LacksQuorum(now),
+			NoQuorum: m.LacksQuorum(now), Pass: m.pass,
 		}
 		if m.set.Zero() {
 			h.Founding, h.Void = m.foundingRound, m.stored.Void
@@ -92,6 +92,9 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 		}
 		p.sent, p.setless, p.clusterID, p.wish, p.grantsSeen, p.isolated, p.ackTTL = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.limitAckTTL(h.AckTTL)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
+		if p.pass = (message.Role{}); h.Set.Equal(m.set) {
+			p.pass = h.Pass
+		}
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {

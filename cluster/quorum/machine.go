@@ -33,6 +33,7 @@ type Machine struct {
 
 	peers         []*peer // sorted by name, then boot
 	wish          message.Wish
+	pass          message.Role       // see Pass
 	lastHeartbeat *message.Heartbeat // the last one sent; peers may share it
 
 	set message.Set

@@ -34,6 +34,8 @@ type peer struct {
 	expect   int
 	founding uint64
 	void     []string
+	// pass is what it asks for in the version after this process's set; see Pass.
+	pass message.Role
 	// declined is when it last failed to accept this process's founding.
 	declined int64
 

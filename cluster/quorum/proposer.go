@@ -186,12 +186,12 @@ func (m *Machine) coordinates(now int64) bool {
 	return lowest == m.c.Self.Name
 }
 
-// nextVersion returns the next version if a change is due: first leaves, then joins, then members to forget. The coordinator never
+// nextVersion returns the next version if a change is due: first leaves, then joins, then members to forget, then roles to pass on. The coordinator never
 // removes itself: if all leave, it remains.
 func (m *Machine) nextVersion(now int64) (message.Set, bool) {
 	for _, name := range m.set.Members {
 		if p := m.latest(name); p != nil && p.wish == message.Leave {
-			return withoutMember(m.set, name), true
+			return m.reassign(withoutMember(m.set, name), name), true
 		}
 	}
 	for _, p := range m.peers {
@@ -201,10 +201,10 @@ func (m *Machine) nextVersion(now int64) (message.Set, bool) {
 	}
 	for i, name := range m.set.Members {
 		if name != m.c.Self.Name && m.memberHeard[i] <= now-int64(m.c.ForgetAfter) {
-			return withoutMember(m.set, name), true
+			return m.reassign(withoutMember(m.set, name), name), true
 		}
 	}
-	return message.Set{}, false
+	return m.passed()
 }
 
 // joinable reports whether p may become a voter: it is alive and acknowledges this process. An unreachable voter could cost

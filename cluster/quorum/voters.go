@@ -108,7 +108,10 @@ func (m *Machine) installSet(now int64, s message.Set) bool {
 	}
 	old, missed := m.set, m.memberHeard
 	m.set, m.memberHeard = s, make([]int64, len(s.Members))
-	m.proposal, m.lastHeartbeat = nil, nil
+	m.proposal, m.lastHeartbeat, m.pass = nil, nil, message.Role{}
+	for _, p := range m.peers {
+		p.pass = message.Role{}
+	}
 	for i, name := range s.Members {
 		m.memberHeard[i] = now
 		if j, ok := slices.BinarySearch(old.Members, name); ok {
@@ -139,7 +142,7 @@ func outranks(s, t message.Set) bool {
 		return s.Outranks(t)
 	}
 	// Two sets with the same version: nodes were forgotten by hand on both sides of a network partition.
-	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members)) > 0
+	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members), slices.CompareFunc(s.Roles, t.Roles, message.Role.CompareAll)) > 0
 }
 
 // validSet reports whether s is a valid set: an ID, a version, and sorted unique names.
@@ -152,13 +155,16 @@ func validSet(s message.Set) bool {
 			return false
 		}
 	}
-	return true
+	return slices.IsSortedFunc(s.Roles, message.Role.Compare)
 }
 
-// follows reports whether t can be the next version after s: one name more or less.
+// follows reports whether t can be the next version after s: one name more or less, or other roles.
 func follows(s, t message.Set) bool {
 	if !validSet(t) || t.ID != s.ID || t.Version != s.Version+1 {
 		return false
+	}
+	if slices.Equal(s.Members, t.Members) {
+		return !slices.Equal(s.Roles, t.Roles)
 	}
 	small, large := s, t
 	if len(small.Members) > len(large.Members) {
@@ -178,13 +184,13 @@ func follows(s, t message.Set) bool {
 // withMember returns the next version after s, with name added.
 func withMember(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
-	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Insert(slices.Clone(s.Members), i, name)}
+	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Insert(slices.Clone(s.Members), i, name), Roles: s.Roles}
 }
 
 // withoutMember returns the next version after s, with name removed.
 func withoutMember(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
-	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Delete(slices.Clone(s.Members), i, i+1)}
+	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Delete(slices.Clone(s.Members), i, i+1), Roles: s.Roles}
 }
 
 // freshID returns the ID of the next set that this process founds: its boot ID, with a number from the second set on.

@@ -143,7 +143,7 @@ func TestWindowOfAnOwnerAhead(t *testing.T) {
 		} else {
 			s.Answers.Note(now, &r, &bucket.Decision{Allowed: true, Limit: 100, Remaining: 6, ResetAfter: time.Hour - 20*time.Millisecond})
 		}
-		at := Place{Voters: 3, Quorum: replica, Owns: replica}
+		at := Place{Parts: Parts{Voters: 3}, Quorum: replica, Owns: replica}
 		for ; now < 2*hour; now += ms {
 			if d, _ := s.Answer(now, at, &r, rules.UnknownLimit, nil); d.Allowed {
 				t.Fatalf("replica %v: admitted %v before the window begins here", replica, time.Duration(2*hour-now))

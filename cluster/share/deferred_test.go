@@ -23,12 +23,12 @@ func TestDeferred(t *testing.T) {
 	add(2, 5)
 	o.withdraw(k(3), 1)
 	o.withdraw(k(9), 1)
-	want := "[{{0 2} <nil> 6 false 0 0} {{0 3} <nil> 0 false 0 0}]"
+	want := "[{{0 2} <nil> 6 false 0 0 0 0} {{0 3} <nil> 0 false 0 0 0 0}]"
 	if got := fmt.Sprint(o.take(2)); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	add(2, 1)
-	want = "[{{0 4} <nil> 1 false 0 0} {{0 2} <nil> 1 false 0 0}]"
+	want = "[{{0 4} <nil> 1 false 0 0 0 0} {{0 2} <nil> 1 false 0 0 0 0}]"
 	if got := fmt.Sprint(o.take(9)); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -50,7 +50,7 @@ func TestChargedInLaterWindow(t *testing.T) {
 	}
 	s.When.Start(0, 0, 0)
 	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Minute})
-	at, r := Place{Voters: 3}, bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
+	at, r := Place{Parts: Parts{Voters: 3}}, bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
 	admit := func(now time.Duration, times int) (admitted int) {
 		for range times {
 			if _, charged := s.Answer(int64(now), at, &r, rules.UnknownLimit, nil); charged {
@@ -60,15 +60,15 @@ func TestChargedInLaterWindow(t *testing.T) {
 		return admitted
 	}
 	admit(59*time.Minute, 8)
-	list := s.Take(int64(59*time.Minute), 3, 10)
+	list := s.Take(int64(59*time.Minute), Parts{Voters: 3}, 10)
 	admit(time.Hour, 3)
-	s.Ended(int64(time.Hour), list[0], 3, Charged)
+	s.Ended(int64(time.Hour), list[0], Parts{Voters: 3}, Charged)
 	s.Charges.Answered()
 	s.Forget()
 	if n := admit(time.Hour, 20); n != 7 {
 		t.Errorf("%d admitted in a window in which 3 of 10 were, want 7", n)
 	}
-	if list := s.Take(int64(time.Hour), 3, 10); len(list) != 1 || list[0].Due != 10 {
+	if list := s.Take(int64(time.Hour), Parts{Voters: 3}, 10); len(list) != 1 || list[0].Due != 10 {
 		t.Errorf("%+v are to be charged, want 10", list)
 	}
 }
@@ -84,10 +84,10 @@ func TestChargedAmongMoreVoters(t *testing.T) {
 		s.When.Start(0, 0, 0)
 		limits := limitsOf(bucket.Limit{Algorithm: algorithm, Count: 6, Period: time.Hour})
 		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
-		if _, charged := s.Answer(1, Place{Voters: 3}, &r, rules.UnknownLimit, nil); !charged {
+		if _, charged := s.Answer(1, Place{Parts: Parts{Voters: 3}}, &r, rules.UnknownLimit, nil); !charged {
 			t.Fatalf("%s: nothing admitted by one of three", algorithm)
 		}
-		saved, keys, err := s.Table(2, 7, 1)
+		saved, keys, err := s.Table(2, Parts{Voters: 7}, 1)
 		if err != nil || keys != 1 {
 			t.Fatalf("%s: charges of %d keys are saved, %v; want 1", algorithm, keys, err)
 		}
@@ -95,16 +95,61 @@ func TestChargedAmongMoreVoters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again.Restore(FromTable(2, saved, 0), 7)
+		again.Restore(FromTable(2, saved, 0), Parts{Voters: 7})
 		for name, s := range map[string]*Shares{"": s, ", from disk": again} {
-			list := s.Take(3, 7, 10)
+			list := s.Take(3, Parts{Voters: 7}, 10)
 			if len(list) != 1 || list[0].Due != 1 {
 				t.Fatalf("%s%s: %+v is to be charged, want 1", algorithm, name, list)
 			}
-			s.Ended(4, list[0], 7, Charged)
-			if n := s.counts(4, list[0], 3); n != 0 {
+			s.Ended(4, list[0], Parts{Voters: 7}, Charged)
+			if n := s.counts(4, list[0], Parts{Voters: 3}); n != 0 {
 				t.Errorf("%s%s: %d count against shares though the owner has them, want 0", algorithm, name, n)
 			}
 		}
+	}
+}
+
+// TestLostAnswerWithOnce: a charge whose answer was lost is sent again if it is named, by that name, also when it cannot be sent for a while.
+// It counts as admitted meanwhile, and as charged when its name may be forgotten.
+func TestLostAnswerWithOnce(t *testing.T) {
+	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.When.Start(0, 0, 0)
+	parts := Parts{Voters: 3}
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour}), Cost: 1}
+	take := func(now time.Duration) Charge {
+		t.Helper()
+		list := s.Take(int64(now), parts, 10)
+		s.Charges.Answered()
+		if len(list) != 1 {
+			t.Fatalf("%+v are to be charged", list)
+		}
+		return list[0]
+	}
+	s.Answer(1, Place{Parts: parts}, &r, rules.UnknownLimit, nil)
+	c := take(1)
+	c.Once = 7
+	s.Ended(1, c, parts, NotCharged)
+	if c = take(2); c.Once != 0 {
+		t.Errorf("%+v: certainly not charged, so the name may be of a larger charge", c)
+	}
+	c.Once = 8
+	s.Ended(2, c, parts, AnswerLost)
+	s.Answer(3, Place{Parts: parts}, &r, rules.UnknownLimit, nil)
+	list := s.Take(3, parts, 10)
+	s.Charges.Answered()
+	if len(list) != 2 || list[0].Once != 8 || list[0].Due != 1 || list[1].Once != 0 {
+		t.Fatalf("%+v", list)
+	}
+	s.Ended(3, list[0], parts, NotCharged)
+	s.Ended(3, list[1], parts, Charged)
+	if c = take(4); c.Once != 8 || s.counts(4, c, parts) != 1 {
+		t.Errorf("%+v, %d counts", c, s.counts(4, c, parts))
+	}
+	s.Ended(int64(bucket.OnceFor), c, parts, AnswerLost)
+	if keys, _ := s.Charges.Count(); keys != 0 {
+		t.Error("sent again after the owner may have forgotten it")
 	}
 }

@@ -48,7 +48,7 @@ type Shares struct {
 	// mu keeps shares from being forgotten while one answers a check: a forgotten share would count as unspent.
 	mu struct {
 		sync.RWMutex
-		voters int // when a share was given last
+		parts Parts // when a share was given last
 	}
 	locks   [64]sync.Mutex // so that two checks of one key do not compute its share at once
 	unheard atomic.Uint64  // shares of keys of which no owner's answer was remembered
@@ -68,10 +68,26 @@ func New(c Config) (*Shares, error) {
 	return s, nil
 }
 
+// Parts is by how much limits are divided for the share of one node.
+type Parts struct {
+	// Voters is the size of the voter set with which the node last had quorum.
+	Voters int
+	// Home replaces it for limits with a home, unless it is less: a node has one part of its region's, by weight.
+	Home int
+}
+
+// of returns by how much limits are divided.
+func (p Parts) of(limits *bucket.Limits) int {
+	if limits.Home() != "" {
+		return max(p.Home, p.Voters)
+	}
+	return p.Voters
+}
+
 // Place is the state of a node that gives a share.
 type Place struct {
-	// Voters is the size of the voter set with which it last had quorum.
-	Voters int
+	// Parts is by how much limits are divided.
+	Parts
 	// Quorum: it has quorum now. Owns: it owns the key, as far as it knows.
 	Quorum, Owns bool
 }
@@ -86,10 +102,11 @@ type Receipt struct {
 // Answer answers r from this node's share of its limits, and records what it admits as a deferred charge, which must be sent
 // then. A charge is described in rc, if that is not nil.
 func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
-	s.holdFor(at.Voters)
+	s.holdFor(at.Parts)
+	parts := at.of(r.Limits)
 	defer s.mu.RUnlock()
 	part := *r
-	part.Limits = r.Limits.Share(at.Voters)
+	part.Limits = r.Limits.Share(parts)
 	l := &s.locks[r.Key.Lo%uint64(len(s.locks))]
 	l.Lock()
 	defer l.Unlock()
@@ -103,7 +120,7 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 		default: // and so does the owner's answer in one
 			asOf = max(asOf, s.Answers.newest(now, r.Key, r.Limits))
 		}
-		s.workOut(asOf, r, part.Limits, at.Voters, unheard)
+		s.workOut(asOf, r, part.Limits, parts, unheard)
 	}
 	if rc == nil {
 		rc = new(Receipt)
@@ -175,13 +192,13 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 	s.given.Leave(asOf, r.Key, part, left)
 }
 
-// holdFor locks mu for reading, while shares are of a limit divided by so many voters.
-func (s *Shares) holdFor(voters int) {
-	for s.mu.RLock(); s.mu.voters != voters; s.mu.RLock() {
+// holdFor locks mu for reading, while shares are of limits divided so.
+func (s *Shares) holdFor(parts Parts) {
+	for s.mu.RLock(); s.mu.parts != parts; s.mu.RLock() {
 		s.mu.RUnlock()
 		s.mu.Lock()
-		if s.mu.voters != voters {
-			s.mu.voters = voters
+		if s.mu.parts != parts {
+			s.mu.parts = parts
 			s.forgetLocked() // shares were of limits divided differently
 		}
 		s.mu.Unlock()

@@ -45,7 +45,7 @@ func TestShareOf(t *testing.T) {
 func TestShareOfLaterWindow(t *testing.T) {
 	const minute = int64(time.Minute)
 	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Minute})
-	at := Place{Voters: 3}
+	at := Place{Parts: Parts{Voters: 3}}
 	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
 	for _, c := range []struct {
 		name string
@@ -107,7 +107,7 @@ func TestShareOfFewerVoters(t *testing.T) {
 	s.Answers.Note(1, &r, &bucket.Decision{Allowed: true, Limit: 60, Remaining: 12, ResetAfter: time.Hour})
 	admitted := 0
 	for i := range 30 {
-		at := Place{Voters: 4, Quorum: true}
+		at := Place{Parts: Parts{Voters: 4}, Quorum: true}
 		if i > 0 {
 			at.Voters = 3
 		}
@@ -136,7 +136,7 @@ func TestForgetWhileAnswering(t *testing.T) {
 		for caller := range 4 {
 			callers.Go(func() {
 				// All know of another number of voters than before; shares of other keys are forgotten too.
-				at := Place{Voters: 2 + (round+caller/2)%2}
+				at := Place{Parts: Parts{Voters: 2 + (round+caller/2)%2}}
 				for key := range uint64(8) {
 					r := &bucket.Request{Key: bucket.Key{Hi: key << 56, Lo: key}, Limits: limits, Cost: 1}
 					s.Answers.Note(now, r, spent)

@@ -101,6 +101,9 @@ func (f *certFlags) validate() error {
 			errs = append(errs, fmt.Errorf("--hosts: %q is neither a DNS name nor an IP address", host))
 		}
 	}
+	if strings.Contains(f.peerName, "{region}") {
+		errs = append(errs, errors.New("--peer-tls-name: write the name of the region in place of {region}: a certificate is for one"))
+	}
 	if f.peerName == "" {
 		errs = append(errs, errors.New("--peer-tls-name: is empty"))
 	}
@@ -137,7 +140,7 @@ func (f *certFlags) run(now time.Time) error {
 		}
 		leaves = append(leaves,
 			mint.Leaf{CommonName: name, Hosts: hosts, Server: true}, // not a client's: another node would accept every name in it
-			mint.Leaf{CommonName: name + peerSuffix, Hosts: []string{certs.NameOf(f.peerName, name)}, Server: true, Client: true})
+			mint.Leaf{CommonName: name + peerSuffix, Hosts: []string{certs.NameOf(f.peerName, name, "")}, Server: true, Client: true})
 	}
 	for _, leaf := range leaves {
 		leaf.From, leaf.Until = now.Add(-time.Hour), now.Add(life)

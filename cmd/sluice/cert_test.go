@@ -39,7 +39,7 @@ func TestCertNames(t *testing.T) {
 		}
 		own := strings.TrimSuffix(filepath.Base(file), ".crt")
 		for _, claimed := range append([]string{"localhost", "127.0.0.1", "127.0.0.9", "::1", "api.example.com", "client", "ca", "n1-peer"}, f.names...) {
-			for _, name := range []string{claimed, certs.NameOf(template, claimed)} {
+			for _, name := range []string{claimed, certs.NameOf(template, claimed, "")} {
 				err := certs.CheckNode(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, name)
 				if want := own == claimed+peerSuffix && name != claimed; (err == nil) != want {
 					t.Errorf("%s claims %q: %v", own, name, err)
@@ -55,5 +55,17 @@ func TestCertNames(t *testing.T) {
 	f.names = []string{"n1", "n1-peer"}
 	if err := f.validate(); err == nil {
 		t.Error("two nodes have files of the same name")
+	}
+}
+
+// A certificate is for one region, so a template of its name in place of that is a mistake.
+func TestCertOfAnyRegion(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	code, _, stderr := cli("cert", "--dir", dir, "--names", "n1", "--peer-tls-name", "{name}.{region}.example")
+	if code != exitUsage || !strings.Contains(stderr, "--peer-tls-name: write the name of the region in place of {region}") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("it has written files")
 	}
 }

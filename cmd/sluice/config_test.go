@@ -161,6 +161,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		{"--peer-tls-ca: missing", "--peer-tls-cert c --peer-tls-key k"},
 		{"--peer-tls-cert: missing", "--peer-tls-key k --peer-tls-ca a"},
 		{"--peer-tls-name: is empty", "--peer-tls-name="},
+		{"--peer-tls-name: has {region}, and --region is not given", "--peer-tls-name={name}.{region}.x"},
 		{`--peer-tls: "on"`, "--peer-tls on --peer-tls-cert c --peer-tls-key k --peer-tls-ca a"},
 		{"--peer-tls-cert: missing beside --peer-tls=accept", "--peer-tls accept"},
 	} {

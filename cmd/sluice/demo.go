@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/examples"
+	"github.com/sluice-project/sluice/internal/longwire"
 	"github.com/sluice-project/sluice/internal/node"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/limiter"
@@ -37,8 +38,12 @@ type demo struct {
 	logLevel string
 	// exit ends the demo after its own checks, for scripts.
 	exit bool
+	// regions: there are demoRegions of regionNodes nodes each, far apart.
+	regions bool
+	delay   time.Duration
 
 	secret []byte // of this demo only
+	links  map[[2]string][]*longwire.Wire
 }
 
 func newDemo() *cobra.Command {
@@ -50,80 +55,57 @@ func newDemo() *cobra.Command {
 limit logins as the examples do, make a few checks and show which node decided. The
 cluster then runs until Ctrl-C; to stop single nodes, start each with sluice serve. The
 first node's ports are 7460 (gRPC), 7461 (HTTP), 7462 (peers) and 7463 (gossip); the
-second and third count from 7470 and 7480.`,
+second and third count from 7470 and 7480.
+
+With --regions it runs three regions of two nodes each, eu, us and ap, with a wide area between
+them that is made in the process. The rules must have a limit with scope: global, as the
+demo's own have. Lines on standard input cut regions off.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if d.port < 1 || d.port > 65535-10*demoNodes {
-				return usageError(fmt.Errorf("--port: %d is not between 1 and %d", d.port, 65535-10*demoNodes))
+			if most := 65535 - 10*uint16(d.nodes()); d.port < 1 || d.port > most {
+				return usageError(fmt.Errorf("--port: %d is not between 1 and %d", d.port, most))
+			}
+			if d.delay < 0 || d.delay > maxDemoDelay {
+				return usageError(fmt.Errorf("--delay: %v is not between 0 and %v", d.delay, maxDemoDelay))
+			}
+			if d.regions && !cmd.Flags().Changed("log-level") {
+				d.logLevel = "error" // a region that is cut off on purpose is no news
 			}
 			log, _, err := newLogger(cmd.ErrOrStderr(), d.logLevel, "text")
 			if err != nil {
 				return usageError(err)
+			}
+			if d.regions {
+				return withCode(exitDenied, d.runRegions(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), log))
 			}
 			return withCode(exitDenied, d.run(cmd.Context(), cmd.OutOrStdout(), log))
 		},
 	}
 	cmd.Flags().StringVar(&d.rules, "rules", "", "rule file or directory (default: a copy of the examples, removed at the end)")
 	cmd.Flags().Uint16Var(&d.port, "port", 7460, "first `port`; each node uses four from this, plus 10, plus 20")
-	cmd.Flags().StringVar(&d.logLevel, "log-level", "warn", "debug, info, warn or error")
+	cmd.Flags().StringVar(&d.logLevel, "log-level", "warn", "debug, info, warn or error; with --regions error is the default")
+	cmd.Flags().BoolVar(&d.regions, "regions", false, "three regions of two nodes each")
+	cmd.Flags().DurationVar(&d.delay, "delay", 60*time.Millisecond, "with --regions, the round trip between two regions")
 	cmd.Flags().BoolVar(&d.exit, "exit", false, "stop after the checks instead of waiting for Ctrl-C")
 	return cmd
 }
 
 func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err error) {
-	if d.rules == "" {
-		dir, err := os.MkdirTemp("", "sluice-demo-")
-		if err != nil { // the container image has no directory for temporary files
-			dir, err = os.MkdirTemp("/dev/shm", "sluice-demo-")
-		}
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		if err := os.CopyFS(dir, examples.Rules); err != nil {
-			return err
-		}
-		d.rules = filepath.Join(dir, "rules")
+	remove, err := d.prepare()
+	if err != nil {
+		return err
 	}
+	defer remove()
 	set, _, err := rulefiles.Load(d.rules, rules.Options{})
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	failed := make(chan error, demoNodes)
-	defer func() {
-		stop()
-		running.Wait()
-		close(failed)
-		for e := range failed {
-			err = errors.Join(err, e)
-		}
-	}()
-	d.secret = make([]byte, limiter.MinSecret)
-	rand.Read(d.secret) // never fails
 	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 with the rules in %s …\n", demoNodes, d.rules)
-	for i := range demoNodes {
-		c := d.config(i)
-		n, err := node.Open(ctx, c, log)
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.Name, err)
-		}
-		running.Go(func() {
-			if err := n.Run(ctx); err != nil {
-				failed <- fmt.Errorf("%s: %w", c.Name, err)
-				stop()
-			}
-		})
-	}
-	var clients []apiClient
-	for i := range demoNodes {
-		conn, err := grpc.NewClient(d.addr(i, 0), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		clients = append(clients, newAPI(conn))
+	ctx, stop := context.WithCancel(ctx)
+	clients, end, err := d.start(ctx, stop, log)
+	defer func() { err = errors.Join(err, end()) }()
+	if err != nil {
+		return err
 	}
 	members, err := awaitAgreement(ctx, clients)
 	if err != nil {
@@ -148,6 +130,77 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 	return nil
 }
 
+// nodes returns how many there are.
+func (d *demo) nodes() int {
+	if d.regions {
+		return len(demoRegions) * regionNodes
+	}
+	return demoNodes
+}
+
+// prepare makes the secret and, unless there are others, the rules, which the caller removes.
+func (d *demo) prepare() (remove func(), err error) {
+	d.secret = make([]byte, limiter.MinSecret)
+	rand.Read(d.secret) // never fails
+	if d.rules != "" {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "sluice-demo-")
+	if err != nil { // the container image has no directory for temporary files
+		dir, err = os.MkdirTemp("/dev/shm", "sluice-demo-")
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.rules = filepath.Join(dir, "rules")
+	if err = os.CopyFS(dir, examples.Rules); err == nil && d.regions {
+		err = os.WriteFile(filepath.Join(d.rules, "regions.yaml"), []byte(regionRules), 0o600)
+	}
+	return func() { os.RemoveAll(dir) }, err
+}
+
+// start runs the nodes until ctx ends. end must be called in any case: it calls stop, and returns their errors.
+func (d *demo) start(ctx context.Context, stop func(), log *slog.Logger) (clients []apiClient, end func() error, err error) {
+	var running sync.WaitGroup
+	var conns []*grpc.ClientConn
+	var runs []func() // all ports are open by then
+	failed := make(chan error, d.nodes())
+	end = func() (err error) {
+		stop()
+		running.Wait()
+		close(failed)
+		for e := range failed {
+			err = errors.Join(err, e)
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+		return err
+	}
+	for i := range d.nodes() {
+		c := d.config(i)
+		n, err := node.Open(ctx, c, log)
+		if err != nil {
+			return nil, end, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		runs = append(runs, func() {
+			if err := n.Run(ctx); err != nil {
+				failed <- fmt.Errorf("%s: %w", c.Name, err)
+				stop()
+			}
+		})
+		conn, err := grpc.NewClient(d.addr(i, 0), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return nil, end, err
+		}
+		conns, clients = append(conns, conn), append(clients, newAPI(conn))
+	}
+	for _, run := range runs {
+		running.Go(run)
+	}
+	return clients, end, nil
+}
+
 // config of the demo's node i.
 func (d *demo) config(i int) node.Config {
 	c := node.Defaults()
@@ -158,6 +211,10 @@ func (d *demo) config(i int) node.Config {
 	c.Bounds.MemoryLimit = "256MiB" // of each
 	base := d.port + uint16(10*i)
 	c.GRPCPort, c.HTTPPort, c.PeerPort, c.GossipPort = base, base+1, base+2, base+3
+	if d.regions {
+		d.configRegion(&c, i)
+		return c
+	}
 	c.BootstrapExpect = demoNodes
 	for i := range demoNodes {
 		c.Join = append(c.Join, d.addr(i, 3))
@@ -203,7 +260,9 @@ func agreement(ctx context.Context, clients []apiClient) (first *adminv1alpha1.M
 			}
 		}
 		first = cmp.Or(first, r)
-		if serving != len(clients) || r.Ring != first.Ring || r.GetPartitionCounts().GetBelowReplicas() > 0 {
+		// The counts are those of a moment ago.
+		p := r.GetPartitionCounts()
+		if serving != len(clients) || r.Ring != first.Ring || p.GetTakingOver() > 0 || p.GetBelowReplicas() > 0 || p.GetDivergent() > 0 {
 			return nil
 		}
 	}

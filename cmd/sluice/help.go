@@ -17,7 +17,7 @@ type flagGroup struct {
 
 // serveGroups are the groups of the flags of `sluice serve`. A flag is in the first that names it.
 var serveGroups = []flagGroup{
-	{"Node and cluster", []string{"config", "name", "bind", "advertise", "join", "bootstrap-*", "zone", "replicas", "forget-after", "join-timeout"}},
+	{"Node and cluster", []string{"config", "name", "bind", "advertise", "join", "bootstrap-*", "zone", "region*", "replicas", "forget-after", "join-timeout"}},
 	{"Ports", []string{"grpc-port", "http-port", "peer-port", "gossip-port"}},
 	{"Rules and decisions", []string{"rules", "merge-domains", "unknown-domain", "top-keys", "check-timeout", "lost-state-hold", "max-clock-skew", "settle-window", "envoy-*"}},
 	{"Security", []string{"secret-file", "insecure", "callers", "gossip-keyring", "tls-*", "peer-tls*", "allowed-hosts"}},

@@ -118,7 +118,7 @@ func newRoot() *cobra.Command {
 		commands []*cobra.Command
 	}{
 		{"Run", []*cobra.Command{newServe(), newDemo()}},
-		{"Query", []*cobra.Command{newStatus(), newTop(), newInspect(), newCheck(), newMembers(), newHealth(), newConsole()}},
+		{"Query", []*cobra.Command{newStatus(), newTop(), newInspect(), newCheck(), newMembers(), newRegions(), newHealth(), newConsole()}},
 		{"Reservations", []*cobra.Command{newReserve(), newSpend(), newExtend(), newSettle(), newHeld()}},
 		{"Rules", []*cobra.Command{newRules()}},
 		{"Test", []*cobra.Command{newBench(), newAudit()}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
 )
@@ -190,7 +191,7 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 				p.GetReplicas(), p.GetBelowReplicas(), p.GetHandingOver(), p.GetTakingOver())
 		}
 	}
-	text := healthLine(m.GetHealth()) + causesText(m.GetHealth()) + "\n" + nodes.String() + setText(m.GetVoterSet())
+	text := healthLine(m.GetHealth()) + causesText(m.GetHealth()) + "\n" + nodes.String() + setText(m.GetVoterSet()) + regionsText(r.Nodes)
 	switch {
 	case top == nil:
 		return text + "\nmost denied keys: not counted or not shown (--top-keys)\n"
@@ -203,6 +204,47 @@ func statusText(r *adminv1alpha1.StatusResponse, top *adminv1alpha1.TopResponse,
 		fmt.Fprintf(&keys, "%.1f\t%s %s\t%s\n", k.PerSecond, printable(k.Domain), descriptorText(k.Descriptor_), orDash(printable(k.Rule)))
 	}
 	return text + "\n" + keys.String()
+}
+
+// regionsText lists the regions, one row each: from how many nodes it is linked, and what one of the others says.
+func regionsText(reports []*adminv1alpha1.NodeReport) string {
+	nodes := make([]facts.Node, len(reports))
+	for i, n := range reports {
+		nodes[i] = facts.Node{Name: n.Name, Region: n.Region, Decides: n.Decides, DecidedBy: n.DecidedBy, RoleProblem: n.RoleProblem, Weight: int(n.RegionWeight)}
+		for _, r := range n.Regions {
+			var names []string
+			for _, name := range r.Nodes {
+				names = append(names, printable(name))
+			}
+			nodes[i].Regions = append(nodes[i].Regions, facts.Region{
+				Name: r.Name, State: facts.RegionState(r.State), InState: time.Duration(r.InStateNs), Nodes: names, RTT: time.Duration(r.RttNs), Reason: r.Reason,
+				Weight: int(r.Weight), DecidedBy: r.DecidedBy,
+			})
+		}
+	}
+	list := facts.RegionsOf(nodes)
+	if list == nil {
+		return ""
+	}
+	var g grid
+	for _, r := range list {
+		by := orDash(printable(r.DecidedBy))
+		if r.Undecided {
+			by = paint(red, "no region")
+		}
+		if r.Self {
+			fmt.Fprint(&g, "REGION\tSTATE\tWEIGHT\tLINKED FROM\tNODES REACHED\tRTT\tKEYS DECIDED BY\tREASON")
+			fmt.Fprintf(&g, "\n%s *\t-\t%d\t-\t-\t-\t%s\t%s", printable(r.Name), r.Weight, by, orDash(r.Reason))
+			continue
+		}
+		state := string(r.State)
+		if r.State == facts.RegionUnreached || r.State == facts.RegionUnusable {
+			state = paint(red, state+" "+brief(r.InState))
+		}
+		fmt.Fprintf(&g, "\n%s\t%s\t%d\t%d of %d\t%s\t%v\t%s\t%s", printable(r.Name), state, r.Weight, r.Linked, r.Of, orDash(strings.Join(r.Nodes, " ")),
+			r.RTT.Round(100*time.Microsecond), by, orDash(r.Reason))
+	}
+	return "\n" + g.String()
 }
 
 // certificateText says when the first certificate of a node expires, and what is not in force.

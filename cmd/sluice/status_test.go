@@ -97,6 +97,28 @@ most denied keys: not counted or not shown (--top-keys)
 		t.Errorf("%s", out)
 	}
 	_, out, _ := cli("status", "--addr", addr, "-o", "json")
+	s.status.Nodes[0].RegionWeight = 2
+	s.status.Nodes[0].Region, s.status.Nodes[1].Region = "eu", "eu"
+	s.status.Nodes[0].DecidedBy, s.status.Nodes[0].Decides, s.status.Nodes[0].RoleProblem = "eu", []string{"us"}, "few are heard"
+	s.status.Nodes[0].Regions = []*adminv1alpha1.RegionReport{
+		{Name: "ap", State: "linked", Nodes: []string{"a1", "a2"}, RttNs: 150e6, DecidedBy: "ap", Weight: 1}, {Name: "us", State: "linked", Nodes: []string{"u2"}, RttNs: 61_234_567, DecidedBy: "eu", Weight: 10},
+	}
+	s.status.Nodes[1].Regions = []*adminv1alpha1.RegionReport{
+		{Name: "ap", State: "linked", Nodes: []string{"a2", "a3"}, RttNs: 160e6}, {Name: "us", State: "unreached", InStateNs: 12e9, Reason: "10.0.0.1:7462: no hello within 500ms"}, {Name: "za", State: "unknown"},
+	}
+	if _, out, _ := cli("status", "--addr", addr); !strings.Contains(out, `a majority is 2)
+
+REGION  STATE          WEIGHT  LINKED FROM  NODES REACHED  RTT     KEYS DECIDED BY  REASON
+eu *    -              2       -            -              -       no region        n1: few are heard
+ap      linked         1       2 of 2       a1 a2 a3       160ms   ap               -
+us      unreached 12s  10      1 of 2       u2             61.2ms  eu               n2: 10.0.0.1:7462: no hello within 500ms
+za      unknown        0       0 of 0       -              0s      -                -
+`) {
+		t.Errorf("%s", out)
+	}
+	if _, out, _ := cli("status", "--addr", addr, "-o", "json"); !strings.Contains(out, `"name":"us","nodes":["u2"]`) || !strings.Contains(out, `"rtt":0.061234567`) {
+		t.Errorf("%s", out)
+	}
 	want = `{"health":{"status":"degraded","summary":"Degraded: n3, a voter, has been silent for 12s","causes":[
 		{"severity":"warning","text":"n3, a voter, has been silent for 12s","doc":"https://example.com/docs/operate/troubleshooting.md#sluicemembermissing"},
 		{"severity":"notice","text":"n2: no --callers: every client that reaches the ports of 0.0.0.0 may check and reset any key","doc":"https://example.com/docs/operate/security.md#callers"}]},

@@ -96,7 +96,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"a ring table is copied out of it once; it can panic, and only ring knows when"},
 	{"github.com/hashicorp/golang-lru/v2", "limiter transport/peer client/.", "",
 		"the bounded memories of rules and limits seen on the wire, and of owners and denials in the SDK"},
-	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix",
+	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix internal/regions",
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it"},
 	{"google.golang.org/protobuf", "transport client proto cmd internal/audit internal/inflow", "internal/node internal/e2e",
 		"messages end at the edge; further in, requests are those of internal/check"},

@@ -19,7 +19,7 @@ func TestLimitations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, lacking := range []string{
-		"no version, image, package or Go module", "client libraries | Go only", "one region", "xDS", "statsd", "`detailed_metric`", "`value_to_metric`",
+		"no version, image, package or Go module", "client libraries | Go only", "xDS", "statsd", "`detailed_metric`", "`value_to_metric`",
 		"maximum age of connections", "Unix socket",
 	} {
 		if !strings.Contains(string(page), lacking) {

@@ -331,5 +331,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// NameOf puts a member's name into a template such as {name}.sluice.default.svc.
-func NameOf(template, member string) string { return strings.ReplaceAll(template, "{name}", member) }
+// NameOf puts a member's name and its region into a template such as {name}.{region}.sluice.example.
+func NameOf(template, member, region string) string {
+	return strings.NewReplacer("{name}", member, "{region}", region).Replace(template)
+}

@@ -386,16 +386,19 @@ func TestExpiryIsAnnounced(t *testing.T) {
 func TestCheckNode(t *testing.T) {
 	a := authority(t)
 	for _, c := range []struct {
-		san, template, member string
-		ok                    bool
+		san, template, member, region string
+		ok                            bool
 	}{
-		{"n1", "{name}", "n1", true},
-		{"n1", "{name}", "n2", false},
-		{"*.sluice.default.svc", "{name}.sluice.default.svc", "sluice-0", true},
-		{"*.sluice.default.svc", "{name}", "sluice-0", false},
-		{"sluice-0.sluice.default.svc", "{name}.sluice.default.svc", "sluice-1", false},
-		{"sluice.peers", "sluice.peers", "n7", true},
-		{"10.0.0.1", "{name}", "10.0.0.1", true},
+		{"n1", "{name}", "n1", "eu", true},
+		{"n1", "{name}", "n2", "eu", false},
+		{"*.sluice.default.svc", "{name}.sluice.default.svc", "sluice-0", "eu", true},
+		{"*.sluice.default.svc", "{name}", "sluice-0", "eu", false},
+		{"sluice-0.sluice.default.svc", "{name}.sluice.default.svc", "sluice-1", "eu", false},
+		{"sluice.peers", "sluice.peers", "n7", "eu", true},
+		{"10.0.0.1", "{name}", "10.0.0.1", "eu", true},
+		{"*.eu.sluice.example", "{name}.{region}.sluice.example", "n1", "eu", true},
+		{"*.eu.sluice.example", "{name}.{region}.sluice.example", "n1", "us", false},
+		{"*.eu.sluice.example", "{name}.{region}.sluice.example", "n1", "", false},
 	} {
 		p := issue(t, a, time.Hour, c.san)
 		pair, err := tls.X509KeyPair(p.Cert, p.Key)
@@ -403,7 +406,7 @@ func TestCheckNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{pair.Leaf}}
-		if err := CheckNode(state, NameOf(c.template, c.member)); (err == nil) != c.ok {
+		if err := CheckNode(state, NameOf(c.template, c.member, c.region)); (err == nil) != c.ok {
 			t.Errorf("certificate %s, template %s, member %s: %v", c.san, c.template, c.member, err)
 		}
 	}

@@ -5,6 +5,7 @@ package check
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -149,6 +150,12 @@ type Record struct {
 	Grant, Return bool
 	Want, Rate    int64
 	For           time.Duration
+	// Once, with Grant, names the leaseholder if that is not the sender but its region.
+
+	// Report reports, in eventual mode, that Cost is all that the process tagged Once has admitted of Key in the window that ends at ID (Unix
+	// ns), instead of a check. Its Reply has what that window's counter knows: Admitted of the process, Remaining, Limit processes that
+	// share it, and in Grant the end of the window, ResetAfter from now.
+	Report bool
 	// Relay asks a node that is not the owner to ask the owner within For, for a node that cannot reach it. A relayed
 	// record is not relayed again. Never with Undoable.
 	Relay bool
@@ -176,6 +183,8 @@ const (
 	Invalid
 	// NotReady: nothing was decided or charged; retry in a moment at the same node, or at Owner if it names another.
 	NotReady
+	// AtHome: another region has the counter, and the receiver has too little leased of it: the sender must ask there.
+	AtHome
 )
 
 // Reply answers the Record at the same index.
@@ -222,4 +231,11 @@ type Handler interface {
 type Trace struct {
 	ID   [16]byte
 	Span [8]byte
+}
+
+// RegionHash names a region as the sender of a Record that is Grant and Relay, in its Once; not 0.
+func RegionHash(region string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(region)) // never fails
+	return max(1, h.Sum64())
 }

@@ -63,17 +63,30 @@ var hosts atomic.Uint32
 // startCluster runs n1, n2 and n3 with testdata/shop.yaml and waits until they are ready.
 func startCluster(t *testing.T, args ...string) []*process {
 	t.Helper()
-	const nodes = 3
+	return startClusterAt(t, ownHosts(), args...)
+}
+
+const clusterNodes = 3 // of a cluster
+
+// ownHosts returns addresses for a cluster.
+func ownHosts() (list []string) {
+	for range clusterNodes {
+		list = append(list, fmt.Sprintf("127.%d.77.%d", 60+os.Getpid()%100, hosts.Add(1)))
+	}
+	return list
+}
+
+// startClusterAt is startCluster with these addresses.
+func startClusterAt(t *testing.T, hosts []string, args ...string) []*process {
+	t.Helper()
 	var list []*process
 	var join []string
-	first := hosts.Add(nodes) - nodes
-	host := func(i int) string { return fmt.Sprintf("127.%d.77.%d", 60+os.Getpid()%100, 1+int(first)+i) }
-	for i := range nodes {
-		join = append(join, host(i)+":7463")
+	for _, host := range hosts {
+		join = append(join, host+":7463")
 	}
-	for i := range nodes {
-		p := &process{name: "n" + strconv.Itoa(i+1), http: host(i) + ":7461", grpc: host(i) + ":7460"}
-		p.cmd = exec.Command(sluice, append([]string{"serve", "--name", p.name, "--bind", host(i), "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(nodes), "--rules", "testdata/shop.yaml"}, args...)...)
+	for i, host := range hosts {
+		p := &process{name: "n" + strconv.Itoa(i+1), http: host + ":7461", grpc: host + ":7460"}
+		p.cmd = exec.Command(sluice, append([]string{"serve", "--name", p.name, "--bind", host, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(clusterNodes), "--rules", "testdata/shop.yaml"}, args...)...)
 		p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 		if err := p.cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -262,6 +262,70 @@ func TestNotices(t *testing.T) {
 	b.looks("notices")
 }
 
+// TestRegions: the page shows the other regions, as long as a node of them answers, and which of them decides; a region that was not asked
+// yet is no outage. Without regions there is no such section.
+func TestRegions(t *testing.T) {
+	t.Parallel()
+	const file = "testdata/shop.yaml"
+	hosts := map[string][]string{"eu": ownHosts(), "us": ownHosts()}
+	list := "eu=" + strings.Join(hosts["eu"], ",") + ",us=" + strings.Join(hosts["us"], ",") + ",ap=" + ownHosts()[0]
+	start := func(region string) []*process {
+		return startClusterAt(t, hosts[region], "--rules", file, "--region", region, "--regions", list, "--region-weights", "us=3")
+	}
+	row := func(region string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#region-rows tr")].find((r) => r.textContent.startsWith(%q))`, region)
+	}
+	b := open(t, start("eu")[0], 1280, 860, false)
+	b.shows("#age", "live")
+	b.view("nodes")
+	b.truly("three regions, this one first", `document.querySelectorAll("#region-rows tr").length === 3 && document.querySelector("#region-rows th").innerText.startsWith("eu\nthis region")`)
+	b.truly("no other one runs", `document.querySelectorAll("#region-rows tr.gone .no").length >= 2`)
+	b.shows("#region-rows", "connection refused")
+	b.truly("how long", row("ap")+`.innerText.match(/for [0-9.]+ s/)`)
+	b.truly("weights", row("us")+`.querySelector("[data-label=Weight]").innerText === "3"`)
+	b.shows("#causes", "region us is unreached")
+	b.looks("regions-alone")
+
+	us := start("us")
+	b.truly("us is linked", row("us")+`.querySelector(".yes")?.innerText === "linked"`)
+	b.shows("#say", "region us is linked")
+	b.truly("a round trip", row("us")+`.querySelector("[data-label='Round trip']").innerText.match(/(µs|ms|s)$/)`)
+	for _, region := range []string{"eu", "us"} {
+		b.truly(region+" decides its keys", row(region)+fmt.Sprintf(`.querySelector("[data-label='Keys decided by']").innerText === %q`, region))
+	}
+	b.looks("regions-linked")
+	for _, fault := range js[[]string](b, "%s", faults) {
+		t.Error(fault)
+	}
+
+	for _, p := range us {
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.truly("us is lost", row("us")+`.querySelector(".no")?.innerText === "unreached"`)
+	b.shows("#say", "region us is unreached")
+	b.truly("alone, eu decides no keys, and it says what to do", row("eu")+`.innerText.match(/sluice regions promote eu --home HOME --stopped[^]*no region/)`)
+	b.looks("regions-lost")
+	for _, fault := range js[[]string](b, "%s", faults) {
+		t.Error(fault)
+	}
+
+	// What a node says that has just started, and one without regions.
+	js[bool](b, `import("/console/views.js").then((v) => (window.views = v), 0) && true`)
+	b.truly("the module is there", "window.views")
+	state := func(regions, seen string) string {
+		return js[string](b, `(() => { views.onState({ ...views.state(), regions: %s }); return %s; })()`, regions, seen)
+	}
+	if got := state(`[{ name: "eu", self: true, weight: 1 }, { name: "us", state: "unknown", in_state: 1, linked: 0, of: 0, rtt: 0, weight: 1, decided_by: "" }]`,
+		`document.querySelector("#region-rows tr:nth-child(2)").innerText + document.querySelectorAll("#region-rows .no, #region-rows .gone").length`); !strings.Contains(got, "not known yet") || !strings.HasSuffix(got, "0") {
+		t.Errorf("before it is asked, a region is shown as %q", got)
+	}
+	if got := state("undefined", `String(document.querySelector("#regions").hidden)`); got != "true" {
+		t.Errorf("without regions, the section is hidden: %s", got)
+	}
+}
+
 // TestPod: in Kubernetes, it says how to reach the pod.
 func TestPod(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")

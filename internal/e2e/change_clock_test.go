@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,11 +52,7 @@ const clockKeys = 12
 // Nodes whose clocks are off join a cluster and leave it again, or are there first: no key is admitted more than its limit in a window as its first
 // owner began it, and none is denied for longer than it was told. The nodes find their clocks off, and new windows follow the others'.
 func TestChangeClocks(t *testing.T) {
-	shifting := filepath.Join(t.TempDir(), "sluice")
-	build := exec.Command("go", "build", "-tags", "clockshift", "-o", shifting, "github.com/sluice-project/sluice/cmd/sluice")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building with clocks that are off: %v\n%s", err, out)
-	}
+	shifting := shiftingBinary(t)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	var text strings.Builder
 	text.WriteString("domain: clocks\ndescriptors:\n")

@@ -119,7 +119,7 @@ func pageCommands(t *testing.T, page string, inlineCommand *regexp.Regexp) []str
 func demoPort(t *testing.T) int {
 	t.Helper()
 	for base := 17460; base < 30000; base += 200 {
-		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 100, 101, 102, 103) {
+		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 30, 31, 32, 33, 40, 41, 42, 43, 50, 51, 52, 53, 100, 101, 102, 103) {
 			return base
 		}
 	}
@@ -190,6 +190,15 @@ func TestDemoOtherRules(t *testing.T) {
 	cmd := command(fmt.Sprintf("bin/sluice demo --port %d --exit --rules examples/nginx/rules", demoPort(t)))
 	out, err := cmd.Output()
 	if err != nil || !strings.Contains(string(out), "\nHealthy") || strings.Contains(string(out), "asked n1") || strings.Contains(fmt.Sprint(cmd.Stderr), "no rule matches") {
+		t.Errorf("%v\n%s%s", err, out, cmd.Stderr)
+	}
+}
+
+// TestDemoRegions: the demo of three regions shows that they are linked, who decides, and one limit in all.
+func TestDemoRegions(t *testing.T) {
+	cmd := command(fmt.Sprintf("bin/sluice demo --regions --port %d --exit", demoPort(t)))
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "linked  1       2 of 2") || !regexp.MustCompile(`\n  (60|5\d) of 60 in all`).Match(out) {
 		t.Errorf("%v\n%s%s", err, out, cmd.Stderr)
 	}
 }

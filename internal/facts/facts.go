@@ -1,7 +1,10 @@
 // Package facts has the reports of nodes about themselves. The console and the APIs show their counts, partitions and keys.
 package facts
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Counts are numbers of checks by result, since the start of the node or within a Slot.
 type Counts struct{ Allowed, Denied, Shadowed, Failed uint64 }
@@ -63,6 +66,20 @@ type Node struct {
 	// Insecure are the protections that the node runs without although other machines reach it, a sentence each, at most
 	// MaxNotices.
 	Insecure []string
+	// Region is the name of the region that the node's cluster is, empty without one.
+	Region string
+	// Regions are the other regions as the node sees them, sorted by name, at most MaxNotices.
+	Regions []Region
+	// Decides are the homes whose keys the region decides now. DecidedBy is the region that is to decide those with the home Region.
+	Decides   []string
+	DecidedBy string
+	// RoleProblem says why keys are not decided in the region that is to decide them, and what to do. Only the node that speaks for the region
+	// knows.
+	RoleProblem string
+	// Undecided are homes of rules whose keys the region is to decide, and must not decide now.
+	Undecided []string
+	// Weight is the weight of Region, 0 without other regions.
+	Weight int
 	// Slot is the newest slot of the histories, 0 without histories.
 	Slot int64
 	// History counts all checks; otherwise as in Rule.
@@ -81,6 +98,45 @@ type Node struct {
 const (
 	MaxNotices = 32
 	MaxText    = 1024
+)
+
+// Region is the state of the link to another region. Its texts have at most MaxText bytes.
+type Region struct {
+	Name  string
+	State RegionState
+	// InState is how long State has been so.
+	InState time.Duration
+	// Nodes are those of its nodes that this one has connections to and that answer, at most MaxNotices.
+	Nodes []string
+	// RTT is the round trip to it, 0 if it was never reached.
+	RTT time.Duration
+	// Reason says why it is not reached, or what is wrong although it is; empty if nothing is.
+	Reason string
+	// In and Out are the bytes received and sent on connections that this node has made.
+	In, Out uint64
+	// Weight is its weight in --region-weights.
+	Weight int
+	// DecidedBy is the region that is to decide the keys whose home it is.
+	DecidedBy string
+}
+
+// Problem says what is wrong with the link, "" if nothing is known to be.
+func (r *Region) Problem() string {
+	if (r.State == RegionLinked || r.State == RegionUnknown) && r.Reason == "" {
+		return ""
+	}
+	return fmt.Sprintf("region %s is %s: %s", r.Name, r.State, r.Reason)
+}
+
+// RegionState is the state of a region in one word.
+type RegionState string
+
+// The values of RegionState.
+const (
+	RegionUnknown   RegionState = "unknown" // no node of it was reached or missed since this one has started
+	RegionLinked    RegionState = "linked"
+	RegionUnreached RegionState = "unreached" // no node of it answers
+	RegionUnusable  RegionState = "unusable"  // nodes answer, but nothing may be sent to them
 )
 
 // File is the state of a file, or of files that belong together, that a node follows.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,4 +179,39 @@ func TestSwitch(t *testing.T) {
 		}
 		s.Close()
 	})
+}
+
+// arrivals counts the packets that arrive.
+type arrivals struct {
+	atomic.Int64
+	all  int64
+	done chan struct{}
+}
+
+func (d *arrivals) Read([]byte) (int, error) { <-d.done; return 0, io.EOF }
+func (d *arrivals) Close() error             { return nil }
+func (d *arrivals) Write(p []byte) (int, error) {
+	if d.Add(1) == d.all {
+		close(d.done)
+	}
+	return len(p), nil
+}
+
+// BenchmarkSwitch is the ceiling of the switch without devices: packets a second of one sender over a link with a delay.
+func BenchmarkSwitch(all *testing.B) {
+	for _, delay := range []time.Duration{0, 25 * time.Millisecond, 150 * time.Millisecond} {
+		all.Run(delay.String(), func(bench *testing.B) {
+			s, to := New(1), &arrivals{all: int64(bench.N), done: make(chan struct{})}
+			s.Attach(b, to)
+			s.Add(Rule{Delay: delay})
+			packet := append(ipv4(a, b, UDP, 1, 2, 3), make([]byte, 1400)...)
+			bench.ResetTimer()
+			for range bench.N {
+				s.send(packet)
+			}
+			<-to.done
+			bench.ReportMetric(float64(bench.N)/bench.Elapsed().Seconds(), "packets/s")
+			s.Close()
+		})
+	}
 }

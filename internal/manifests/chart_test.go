@@ -136,6 +136,7 @@ const (
 	autoscaled = "autoscaling: {enabled: true}\n"
 	monitored  = "monitoring: {serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}}\n"
 	encrypted  = "tls: {enabled: true}\n"
+	regional   = "region: eu\nregions: {us: [\"sluice.us.example:7462\"], ap: [\"sluice.ap.example:7462\"]}\n"
 )
 
 // TestChart: for each overlay and each component there are values of the chart that make the same objects.
@@ -161,6 +162,8 @@ func TestChart(t *testing.T) {
 		"components/monitoring":  monitored,
 		"components/tls":         encrypted,
 		"components/callers":     callers,
+		"components/region":      encrypted + regional,
+		"overlays/region":        production + encrypted + callers + regional,
 	}
 	for _, dir := range []string{"overlays", "components"} {
 		entries, err := os.ReadDir(root + "/deploy/k8s/" + dir)
@@ -179,7 +182,11 @@ func TestChart(t *testing.T) {
 			from, file, text := folder, "", ""
 			if strings.HasPrefix(folder, "components/") {
 				from, file = "overlays/durable", "overlays/durable/kustomization.yaml"
-				text = "namespace: sluice\nresources: [../../base]\ncomponents: [../../" + folder + "]\n"
+				components := "../../" + folder
+				if folder == "components/region" {
+					components = "../../components/tls, " + components
+				}
+				text = "namespace: sluice\nresources: [../../base]\ncomponents: [" + components + "]\n"
 			}
 			want, err := render(t, from, file, text)
 			if err != nil {
@@ -275,9 +282,43 @@ func TestChartValues(t *testing.T) {
 		"tls: {clientAuth: maybe}":                         "/tls/clientAuth",
 		"tls: {issuer: {kind: ClusterIssuer}}":             "'name'",
 		"networkPolicy: {clients: {sluice-clients: }}":     "/networkPolicy/clients",
+
+		"regions: {us: [us.example]}":                                         "region is missing beside regions",
+		encrypted + "region: eu":                                              "regions names no region but this one, eu",
+		encrypted + "region: eu\nregions: {eu: [eu.example]}":                 "regions names no region but this one, eu",
+		encrypted + "region: EU":                                              "/region",
+		encrypted + "region: eu\nregions: {us: []}":                           "/regions/us",
+		encrypted + "region: eu\nregions: {us: [\"a,b\"]}":                    "/regions/us/0",
+		encrypted + "region: eu\nregions: {us: [sluice-peers]}":               "regions.us: sluice-peers is this cluster itself",
+		encrypted + "region: eu\nregions: {us: [a.example], ap: [a.example]}": "regions: a.example is given for ap and again for us",
+		encrypted + "region: eu\nregions: {us: [a.example], eu: [a.example]}": "regions.us: a.example is also an address of this region, eu",
+		encrypted + regional + "regionWeights: {za: 2}":                       "regionWeights: regions has no za",
+		encrypted + regional + "regionWeights: {us: 0}":                       "/regionWeights/us",
+		"regionWeights: {us: 2}":                                              "regionWeights: regions has no us",
+		regional:                                                              "region needs tls.enabled",
+		regional + encrypted + "settings: {peer-tls: accept}":                 "no settings.peer-tls but require",
 	} {
 		if _, _, _, _, err := charted(t, "sluice", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", values, err, want)
+		}
+	}
+	if _, _, _, _, err := charted(t, "sluice", regional+"settings: {insecure: \"secret,region-tls\"}"); err != nil {
+		t.Errorf("regions without TLS by the explicit word: %v", err)
+	}
+	_, objects, _, _, err := charted(t, "sluice", regional+encrypted+network+"regionWeights: {us: 2, eu: 1000}\nregionService: {type: NodePort, annotations: {lb: internal}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems(objects) {
+		t.Error(problem)
+	}
+	text := ""
+	for _, o := range objects {
+		text += jsonOf(o)
+	}
+	for _, want := range []string{`"value": "ap=sluice.ap.example:7462,us=sluice.us.example:7462"`, `"value": "eu=1000,us=2"`, `"type": "NodePort"`, `"lb": "internal"`, `"cidr": "0.0.0.0/0"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no object of a region has %s", want)
 		}
 	}
 	_, objects, hooks, notes, err := charted(t, "prod", `
@@ -298,7 +339,7 @@ test: {tokenSecret: auditor}
 		t.Fatal(err)
 	}
 	var kinds []string
-	text := notes
+	text = notes
 	for _, o := range slices.Concat(objects, hooks) {
 		kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
 		text += jsonOf(o)

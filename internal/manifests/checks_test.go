@@ -69,13 +69,18 @@ func problems(objects []runtime.Object) []string {
 	}
 	for kind, n := range map[string]int{
 		"ServiceAccount": len(named[*corev1.ServiceAccount](objects)), "PodDisruptionBudget": len(named[*policyv1.PodDisruptionBudget](objects)),
-		"NetworkPolicy": len(named[*networkingv1.NetworkPolicy](objects)),
 	} {
 		c.want(n == 1, "there are %d objects of kind %s, want 1", n, kind)
 	}
 	c.settings()
-	if c.peers == nil || c.services["sluice"] == nil || len(c.services) != 2 {
-		return append(c.found, "want the headless Service and the Service sluice")
+	n, more := len(named[*networkingv1.NetworkPolicy](objects)), 0
+	if c.env["SLUICE_REGION"] != "" {
+		more = 1
+		c.regions()
+	}
+	c.want(n == 1+more, "there are %d objects of kind NetworkPolicy, want %d", n, 1+more)
+	if c.peers == nil || c.services["sluice"] == nil || len(c.services) != 2+more {
+		return append(c.found, "want the headless Service and the Service sluice, and one for other regions where there are any")
 	}
 	c.founding()
 	c.volumes()
@@ -173,8 +178,11 @@ func (c *check) servicePorts() {
 			listed = append(listed, at)
 		}
 		want := c.clients
-		if s == c.peers {
+		switch {
+		case s == c.peers:
 			want = open
+		case s.Name == "sluice-regions":
+			want = c.nodes[:1]
 		}
 		c.want(slices.Equal(listed, want), "Service %s: ports %v, want %v", s.Name, listed, want)
 		c.want(s == c.peers || !s.Spec.PublishNotReadyAddresses, "Service %s: clients reach pods that are not ready", s.Name)
@@ -222,8 +230,11 @@ func (c *check) selects(what string, s *metav1.LabelSelector) bool {
 
 // networkPolicies: clients reach their ports, nodes also reach each other and DNS, and nothing else is open.
 func (c *check) networkPolicies() {
-	for _, policy := range named[*networkingv1.NetworkPolicy](c.objects) {
+	for name, policy := range named[*networkingv1.NetworkPolicy](c.objects) {
 		c.selects("NetworkPolicy", &policy.Spec.PodSelector)
+		if name == "sluice-regions" {
+			continue // see regions
+		}
 		open := map[string][]string{}
 		allow := func(who string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
 			if c.onlyNodes(peers) {
@@ -257,6 +268,30 @@ func (c *check) networkPolicies() {
 			c.want(slices.Equal(got, want[who]), "NetworkPolicy: %v open %s, want %v", got, who, want[who])
 		}
 	}
+}
+
+// regions: nodes of other regions reach the peer port, with TLS, and no other.
+func (c *check) regions() {
+	policy := named[*networkingv1.NetworkPolicy](c.objects)["sluice-regions"]
+	if policy == nil || c.services["sluice-regions"] == nil {
+		c.want(false, "want a Service and a NetworkPolicy sluice-regions")
+		return
+	}
+	c.want(c.env["SLUICE_REGIONS"] != "" && c.tls && c.env["SLUICE_PEER_TLS"] == "", "a region needs --regions and TLS")
+	only := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+		c.want(len(ports) == 1 && fmt.Sprintf("%d/%s", of(ports[0].Port).IntVal, of(ports[0].Protocol)) == c.nodes[0], "NetworkPolicy sluice-regions: want the peer port only")
+		c.want(len(peers) > 0 && !slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return p.IPBlock == nil }), "NetworkPolicy sluice-regions: want networks")
+	}
+	for _, r := range policy.Spec.Ingress {
+		only(r.From, r.Ports)
+	}
+	for _, r := range policy.Spec.Egress {
+		only(r.To, r.Ports)
+	}
+	// Where the policy of the nodes has egress, this one must too, else nothing reaches the other regions; elsewhere it would forbid the rest.
+	nodes := named[*networkingv1.NetworkPolicy](c.objects)["sluice"]
+	c.want(nodes != nil && slices.Equal(nodes.Spec.PolicyTypes, policy.Spec.PolicyTypes) && len(policy.Spec.Ingress) == 1 && len(policy.Spec.Egress) == len(policy.Spec.PolicyTypes)-1,
+		"NetworkPolicy sluice-regions: types differ from those of sluice")
 }
 
 // onlyNodes reports whether peers are pods of this cluster only.

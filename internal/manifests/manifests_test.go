@@ -224,7 +224,7 @@ func TestProblemsAreFound(t *testing.T) {
 		{"base", set, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "a read-only root"},
 		{"base", "base/serviceaccount.yaml", "Token: false", "Token: true", "a ServiceAccount without a token"},
 		{"base", "base/kustomization.yaml", "  - poddisruptionbudget.yaml\n", "", "0 objects of kind PodDisruptionBudget"},
-		{"base", "base/kustomization.yaml", "  - networkpolicy.yaml\n", "", "0 objects of kind NetworkPolicy"},
+		{"base", "base/kustomization.yaml", "  - networkpolicy.yaml\n", "", "0 objects of kind NetworkPolicy, want 1"},
 		{"base", "base/services.yaml", "appProtocol: kubernetes.io/h2c", "appProtocol: http", "wrong appProtocol"},
 		{"base", "base/services.yaml", "    - name: peer\n      port: 7462\n      targetPort: peer\n", "", "Service sluice-peers: ports"},
 		{"overlays/example", "overlays/example/namespace.yaml", "enforce: restricted", "enforce: baseline", "does not enforce restricted"},
@@ -242,6 +242,12 @@ func TestProblemsAreFound(t *testing.T) {
 		{"overlays/secured", certificates, "algorithm: ECDSA", "algorithm: EC", "there is no algorithm"},
 		{"overlays/secured", certificates, "rotationPolicy: Never", "rotationPolicy: Always", "a CA must keep its key"},
 		{"overlays/secured", "components/tls/kustomization.yaml", "key: ca.crt", "key: tls.crt", "does not verify"},
+		{"overlays/region", "components/region/networkpolicy.yaml", "port: 7462", "port: 7463", "sluice-regions: want the peer port only"},
+		{"overlays/region", "components/region/networkpolicy.yaml", "- ipBlock:\n            cidr: 0.0.0.0/0", "- podSelector: {}", "sluice-regions: want networks"},
+		{"overlays/region", "overlays/region/networkpolicy.yaml", "[Ingress, Egress]", "[Ingress]", "sluice-regions: types differ"},
+		{"overlays/region", "components/region/service.yaml", "port: 7462", "port: 7463", "Service sluice-regions"},
+		{"overlays/region", "components/region/statefulset.yaml", "name: SLUICE_REGIONS", "name: SLUICE_REGION_LIST", "SLUICE_REGION_LIST is not a setting"},
+		{"overlays/region", "overlays/region/kustomization.yaml", "../secured", "../production", "a region needs --regions and TLS"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			data, err := os.ReadFile(filepath.Join(root, "deploy/k8s", c.file))

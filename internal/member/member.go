@@ -101,4 +101,5 @@ const (
 	ErrAlive     Rejection = "it is alive; stop it first"
 	ErrLastVoter Rejection = "it is the only member of the voter set"
 	ErrHasQuorum Rejection = "this node has quorum in its voter set, so nothing has to be founded"
+	ErrNoRegions Rejection = "this node knows no other regions; set --regions"
 )

@@ -74,6 +74,8 @@ type Heartbeat struct {
 	Founding uint64 `cbor:"11,keyasint,omitempty"`
 	// Void are the foundings that the sender, which knows no set, has promised to take no part in.
 	Void []string `cbor:"12,keyasint,omitempty"`
+	// Pass is a role that the sender has given up and asks the others to give to another region.
+	Pass Role `cbor:"13,keyasint,omitzero"`
 }
 
 // Ack answers a Heartbeat. Only one with OK counts towards quorum.

@@ -69,14 +69,48 @@ type Set struct {
 	ID      string   `cbor:"1,keyasint,omitempty"`
 	Version uint64   `cbor:"2,keyasint,omitempty"` // from 1
 	Members []string `cbor:"3,keyasint,omitempty"` // names, sorted
+	// Roles are those that others play than the members named so, or have played, sorted by Of. Only a set of regions has any.
+	Roles []Role `cbor:"4,keyasint,omitempty"`
+}
+
+// Role says that region At has the counters of keys whose home is region Of.
+type Role struct {
+	Of string `cbor:"1,keyasint,omitempty"`
+	At string `cbor:"2,keyasint,omitempty"`
+	// By identifies the attempt of a region to pass the role on, with its counters. Empty: the region was removed, and At lacks them.
+	By string `cbor:"3,keyasint,omitempty"`
+	// Age is Played.Age when the attempt began.
+	Age int64 `cbor:"4,keyasint,omitempty"`
+}
+
+// Compare orders roles by Of.
+func (r Role) Compare(o Role) int { return strings.Compare(r.Of, o.Of) }
+
+// CompareAll orders roles by all that they have.
+func (r Role) CompareAll(o Role) int {
+	return cmp.Or(r.Compare(o), strings.Compare(r.At, o.At), strings.Compare(r.By, o.By), cmp.Compare(r.Age, o.Age))
+}
+
+// Plays returns which region plays the role of.
+func (s Set) Plays(of string) string {
+	r, _ := s.Role(of)
+	return r.At
+}
+
+// Role returns the role of, and whether another region has ever had it.
+func (s Set) Role(of string) (r Role, moved bool) {
+	if i, ok := slices.BinarySearchFunc(s.Roles, Role{Of: of}, Role.Compare); ok {
+		return s.Roles[i], true
+	}
+	return Role{Of: of, At: of}, false
 }
 
 // Zero reports whether s means no set.
 func (s Set) Zero() bool { return s.Version == 0 }
 
-// Equal reports whether s and t are the same version with the same members.
+// Equal reports whether s and t are the same version with the same members and roles.
 func (s Set) Equal(t Set) bool {
-	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members)
+	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members) && slices.Equal(s.Roles, t.Roles)
 }
 
 // Has reports whether name is a voter.

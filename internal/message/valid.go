@@ -27,6 +27,27 @@ func Validate(b Body) error {
 	case *Heartbeat:
 		unknown = b.Wish > Leave
 		number("expect", b.Expect)
+	case *RegionMessages:
+		for i := range b.List {
+			if h := b.List[i].Heartbeat; h != nil {
+				unknown = unknown || h.Wish > Leave
+				number("expect", h.Expect)
+			}
+		}
+		if len(b.Homes) > MaxHomes {
+			return fmt.Errorf("homes: %d; want %d at most", len(b.Homes), MaxHomes)
+		}
+		for i := range b.Homes {
+			if b.Homes[i].Epoch > MaxHomeEpoch {
+				return fmt.Errorf("epoch: %d; want %d at most", b.Homes[i].Epoch, MaxHomeEpoch)
+			}
+		}
+		if b.Counters != nil && err == nil {
+			err = Validate(&b.Counters.Batch)
+		}
+		for i := 0; b.Taken != nil && i < len(b.Taken.Partitions); i++ {
+			number("partition", b.Taken.Partitions[i])
+		}
 	case *OwnedPartitions:
 		for i := range b.Partitions {
 			number("partition", b.Partitions[i].Partition)
@@ -98,9 +119,18 @@ func validateFacts(n *facts.Node) error {
 	if len(n.Files) > facts.MaxNotices || len(n.Insecure) > facts.MaxNotices {
 		return fmt.Errorf("facts: %d files and %d notices; want at most %d of each", len(n.Files), len(n.Insecure), facts.MaxNotices)
 	}
-	texts := append([]string{n.RulesError}, n.Insecure...)
+	texts := append([]string{n.RulesError, n.Region, n.RoleProblem}, n.Insecure...)
 	for _, f := range n.Files {
 		texts = append(texts, f.Label, f.Error)
+	}
+	if len(n.Regions) > facts.MaxNotices {
+		return fmt.Errorf("facts: %d regions; want at most %d", len(n.Regions), facts.MaxNotices)
+	}
+	for _, r := range n.Regions {
+		if len(r.Nodes) > facts.MaxNotices {
+			return fmt.Errorf("facts: %d nodes of a region; want at most %d", len(r.Nodes), facts.MaxNotices)
+		}
+		texts = append(append(texts, r.Name, string(r.State), r.Reason), r.Nodes...)
 	}
 	for _, text := range texts {
 		if len(text) > facts.MaxText {

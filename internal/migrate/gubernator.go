@@ -15,7 +15,7 @@ var Gubernator = &Product{Name: "gubernator", Title: "gubernator 2.21", settings
 	{"GUBER_MEMBERLIST_NODE_NAME GUBER_INSTANCE_ID", converted, "", same("name"), "--name, the same after a restart"},
 	{"GUBER_CACHE_SIZE", converted, "", twice("max-entries"), "--max-entries, doubled for replicas; --memory-limit alone is better"},
 	{"GUBER_WORKER_COUNT GUBER_RESOLV_CONF", needless, "", nil, "as the system has it"},
-	{"GUBER_DATA_CENTER GUBER_ETCD_DATA_CENTER", missing, "", nil, "run a cluster in each region; --zone is for zones of one region"},
+	{"GUBER_DATA_CENTER GUBER_ETCD_DATA_CENTER", missing, "", nil, "run a cluster in each region, with --region and --regions"},
 	{"GUBER_GRPC_MAX_CONN_AGE_SEC", missing, "0", nil, "connections are kept; a proxy or the Go client follows new nodes"},
 	{"GUBER_GRACEFUL_TERMINATION_DELAY_SEC", missing, "0", nil, "a preStop sleep, as in deploy/k8s"},
 	{"GUBER_METRIC_FLAGS", needless, "", nil, "these metrics are always there"},

@@ -352,6 +352,10 @@ func attempts() (list []attempt) {
 		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).AcceptLoss(s.with(a), &adminv1alpha1.AcceptLossRequest{})
 		return s.byCode(err)
 	})
+	add("gRPC PromoteRegion", "admin", func(s *outsider, a []string) string {
+		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).PromoteRegion(s.with(a), &adminv1alpha1.PromoteRegionRequest{Region: "eu", Home: "eu"})
+		return s.byCode(err)
+	})
 	add("HTTP forget", "admin", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/admin/v1alpha1/members/forget", `{"name":"nobody"}`, a)
 		return outcome

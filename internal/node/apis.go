@@ -55,7 +55,7 @@ func (n *Node) openAPIs() error {
 		return err
 	}
 	api, err := httpapi.New(httpapi.Config{
-		Limiter: n.service, Guard: n.guard, Ready: n.Ready, RulesError: n.rulesError, RulesSkipped: n.rulesSkipped, Metrics: n.metricsHandler(),
+		Limiter: n.service, Guard: n.guard, Ready: n.Ready, RulesError: n.rulesError, RulesSkipped: n.rulesSkipped, Regions: n.regionWarnings, Metrics: n.metricsHandler(),
 		CheckTimeout: n.config.CheckTimeout,
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/certs"
+	"github.com/sluice-project/sluice/internal/regions"
 	"github.com/sluice-project/sluice/limiter"
 )
 
@@ -23,6 +25,14 @@ import (
 // name these flags.
 type Config struct {
 	Name, Bind, Advertise, Zone string
+
+	// Region is the name of the region that this cluster is, Regions are the items of --regions.
+	Region  string
+	Regions []string
+	// RegionsFile has them instead, see regions.Items. It is followed.
+	RegionsFile string
+	// RegionWeights are the items of --region-weights.
+	RegionWeights []string
 
 	Join            []string
 	BootstrapExpect int // 0 if not given, see expect
@@ -145,10 +155,14 @@ func (c *Config) Validate() error {
 	}
 	c.validateExpect(&p)
 	c.validateSecret(&p)
+	c.validateRegions(&p)
 	c.Bounds.validate(&p)
 	c.Admin.validate(&p)
 	c.Traces.validate(&p)
 	c.TLS.validate(&p)
+	if strings.Contains(c.TLS.PeerName, "{region}") && c.Region == "" {
+		p.add("peer-tls-name", "has {region}, and --region is not given")
+	}
 	if c.UnknownDomain != "allow" && c.UnknownDomain != "error" {
 		p.add("unknown-domain", "%q is neither allow nor error", c.UnknownDomain)
 	}
@@ -192,7 +206,7 @@ func (c *Config) Validate() error {
 }
 
 // insecureWords are the words of --insecure. Each lifts one check.
-var insecureWords = []string{"secret"}
+var insecureWords = []string{"secret", "region-tls"}
 
 // validateSecret requires a secret if other machines reach this node.
 func (c *Config) validateSecret(p *problems) {
@@ -224,10 +238,84 @@ func (c *Config) insecurities() (list []string) {
 	if !c.loopback() && c.Secret == nil && c.SecretFile == "" {
 		list = append(list, "--insecure=secret: any process that reaches the ports can join the cluster")
 	}
+	if c.plainRegions() {
+		list = append(list, "--insecure=region-tls: checks and the proofs of the secret cross the network to other regions without TLS")
+	}
 	if !c.loopback() && c.Callers == "" {
 		list = append(list, "no --callers: every client that reaches the ports of "+c.Bind+" may check and reset any key")
 	}
 	return list
+}
+
+// validateRegions checks the list of regions, and requires TLS where other machines are in it.
+func (c *Config) validateRegions(p *problems) {
+	switch {
+	case c.Region == "" && !c.hasRegions():
+		if len(c.RegionWeights) > 0 {
+			p.add("region-weights", "given without --region and --regions")
+		}
+		return
+	case c.RegionsFile != "" && len(c.Regions) > 0:
+		p.add("regions-file", "given beside --regions: give one of them")
+		return
+	case c.Region == "":
+		p.add("region", "missing beside --regions: which of them this cluster is")
+		return
+	case !c.hasRegions():
+		p.add("regions", "missing beside --region=%s: the other regions, as us=us.example:7462,ap=ap.example", c.Region)
+	default:
+		flag := "regions"
+		if c.RegionsFile != "" {
+			flag = "regions-file"
+		}
+		list, err := c.regions()
+		if err != nil {
+			p.add(flag, "%w", err)
+		} else if _, err := list.WithWeights(c.RegionWeights); err != nil {
+			p.add("region-weights", "%w", err)
+		}
+		if err == nil {
+			if err = c.checkPlainRegions(); err != nil {
+				p.add("peer-tls", "%w", err)
+			}
+		}
+	}
+	if err := regions.ValidateName(c.Region); err != nil {
+		p.add("region", "%w", err)
+	}
+}
+
+func (c *Config) hasRegions() bool { return len(c.Regions) > 0 || c.RegionsFile != "" }
+
+// checkPlainRegions rejects connections to regions without TLS, unless --insecure allows them.
+func (c *Config) checkPlainRegions() error {
+	if c.plainRegions() && !slices.Contains(c.Insecure, "region-tls") {
+		return errors.New("is not require, and connections to other regions cross networks: give --peer-tls-cert, --peer-tls-key and --peer-tls-ca, " +
+			"or do without by --insecure=region-tls")
+	}
+	return nil
+}
+
+// regions parses --regions, or else the file. Addresses without a port have this node's peer port.
+func (c *Config) regions() (*regions.List, error) {
+	items := c.Regions
+	if len(items) == 0 && c.RegionsFile != "" {
+		text, err := os.ReadFile(c.RegionsFile)
+		if err != nil {
+			return nil, err
+		}
+		items = regions.Items(text)
+	}
+	return regions.Parse(c.Region, items, cmp.Or(c.PeerPort, Defaults().PeerPort))
+}
+
+// plainRegions reports whether there may be connections without TLS to regions on other machines.
+func (c *Config) plainRegions() bool {
+	if !c.hasRegions() || c.TLS.peerMode() == peerRequire {
+		return false
+	}
+	list, err := c.regions()
+	return err == nil && !(c.loopback() && list.Loopback())
 }
 
 func (c *Config) validateExpect(p *problems) {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/limiter"
 )
@@ -18,6 +19,7 @@ func (s *snapshot) families() []family {
 	m.counterMetrics(s)
 	m.membershipMetrics(s)
 	m.handoffMetrics(s)
+	m.regionMetrics(s)
 	m.snapshotMetrics(s)
 	return m.list
 }
@@ -293,6 +295,34 @@ func (m *scrape) handoffMetrics(s *snapshot) {
 		p.TooLarge)
 	m.counter("sluice_transferred_counters_total", "Counters sent to other nodes in replication and handoffs.", p.Counters)
 	m.counter("sluice_transferred_bytes_total", "Bytes of the counters sent to other nodes in replication and handoffs.", p.Bytes)
+}
+
+// regionMetrics adds links to other regions.
+func (m *scrape) regionMetrics(s *snapshot) {
+	m.gauges("sluice_region_reachable", "1 while this node is linked to another region: a node of it answers, and nothing forbids sending to it.", "region")
+	for _, r := range s.regions {
+		m.sample(flag(r.State == facts.RegionLinked), r.Name)
+	}
+	m.gauges("sluice_region_unusable", "1 while nodes of another region answer this node, and something forbids sending to them: sluice regions has the reason.", "region")
+	for _, r := range s.regions {
+		m.sample(flag(r.State == facts.RegionUnusable), r.Name)
+	}
+	m.gauges("sluice_region_rtt_seconds", "Smoothed round trip to the farther of the nodes of another region that this node is connected to, as it was last; 0 if none was reached.", "region")
+	for _, r := range s.regions {
+		m.sample(r.RTT.Seconds(), r.Name)
+	}
+	m.counters("sluice_region_bytes_total", "Bytes on connections that this node has made to nodes of another region, TLS included.", "region", "direction")
+	for _, r := range s.regions {
+		m.sample(float64(r.In), r.Name, "in")
+		m.sample(float64(r.Out), r.Name, "out")
+	}
+	c := &s.cluster
+	m.counters("sluice_region_checks_total", "Checks of keys whose home is another region that this node has answered from units leased of the home, or has sent to the home.", "by")
+	m.by("lease", c.HomeLeased, "home", c.HomeChecks)
+	m.counter("sluice_region_lease_requests_total", "Requests for units that this node has sent to the home regions of keys.", c.HomeRequests)
+	m.counter("sluice_region_rejected_checks_total", "Checks that this node has sent to the home region of their key and that were rejected there, because its rules have another home for it. on_failure has decided them.", c.HomeRejected)
+	m.counters("sluice_key_moves_total", "Keys with home: auto that this node was to move to the region with most of their demand: they have moved, or stayed since the counter did not arrive there in 3 s.", "result")
+	m.by("moved", c.KeysMoved, "stayed", c.KeysStayed)
 }
 
 // snapshotMetrics adds snapshots, traces, clocks and the ring.

@@ -58,6 +58,7 @@ func (n *Node) startParts(p *parts) {
 	p.run("history", n.service.RunHistory)
 	p.run("runtime", n.watchRuntime)
 	p.run("notices", n.watchSelf)
+	p.run("regions", n.runRegions)
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/internal/reload"
 	"github.com/sluice-project/sluice/internal/rulefiles"
@@ -49,6 +50,7 @@ type snapshot struct {
 	rejected  []access.Rejected
 	ports     []portStats
 	spans     spanStats
+	regions   []facts.Region
 	load      shed.Stats
 	watchers  int
 	ready     bool
@@ -75,7 +77,7 @@ func (n *Node) snapshot() snapshot {
 	if n.rules != nil {
 		s.rules = n.rules.Status()
 	}
-	s.secrets = n.secretStatuses()
+	s.secrets, s.regions = n.secretStatuses(), n.regionStates()
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 )
@@ -33,6 +34,7 @@ var metricChapters = []struct{ from, title string }{
 	{"sluice_members", "Membership"},
 	{"sluice_quorum", "Quorum and partitions"},
 	{"sluice_handoffs_total", "Handoff, takeover and replication"},
+	{"sluice_region_reachable", "Regions"},
 	{"sluice_snapshot_timestamp_seconds", "Snapshots"},
 	{"sluice_trace_spans_total", "Traces and clocks"},
 	{"sluice_ring_builds_total", "The ring"},
@@ -45,6 +47,7 @@ var openLabels = map[string]string{
 	"pool":       "a pool in force; its name",
 	"descriptor": "a rule's path with values of checks, at most 1,000 in all, or `other`",
 	"version":    "one",
+	"region":     "another region of `--regions`, at most 15",
 	"primary":    "one, 8 hex digits",
 }
 
@@ -120,6 +123,7 @@ func specimen() *snapshot {
 		s.ports = append(s.ports, portStats{port: label})
 	}
 	s.rejected = access.NewGuard(nil, nil, nil).Stats()
+	s.regions = []facts.Region{{Name: "us"}}
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Unmatched = map[string]uint64{"domain": 1, limiter.UnknownDomains: 1}
 	s.service.Rules = []limiter.RuleStats{{Domain: "domain", Name: "rule"}}

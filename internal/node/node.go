@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/regions"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/limiter"
@@ -47,6 +48,9 @@ type Node struct {
 	caps        caps
 	gossip      *gossip.Gossip
 	peers       *peer.Pool
+	regions     *regions.Links // nil without --regions
+	regionList  atomic.Pointer[regions.List]
+	globals     atomic.Pointer[regions.Rules]
 	cluster     *cluster.Node
 	service     *limiter.Limiter
 	guard       *access.Guard
@@ -122,11 +126,21 @@ func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (*Node, 
 func newBoot() string { return gossip.NewBoot(time.Now(), rand.Uint32()) } // #nosec G404 -- a name, no secret
 
 func (n *Node) openRules() (err error) {
+	if n.config.hasRegions() {
+		list, err := n.config.regions()
+		if err != nil {
+			return fmt.Errorf("regions: %w", err)
+		}
+		n.regionList.Store(list)
+	}
 	if n.config.Rules == "" {
 		n.log.Warn("no --rules: only checks that bring their own limits are limited")
 		return nil
 	}
 	config := rulefiles.Config{Rules: rules.Options{MergeDomains: n.config.MergeDomains}}
+	if n.regionList.Load() != nil {
+		config.Rules.Regions = func(name string) bool { return n.regionList.Load().Has(name) }
+	}
 	if n.rules, err = rulefiles.Open(n.config.Rules, config, n.log); err != nil {
 		return fmt.Errorf("--rules: %w", err)
 	}
@@ -165,6 +179,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	}
 	peerConfig := peer.Config{
 		Name: n.config.Name, Boot: n.boot, Placement: ring.Placement, ProofKeys: n.proofKeys, CountersTag: fingerprint,
+		Region: n.config.Region, HasRegion: func(name string) bool { return n.regions != nil && n.regions.Has(name) },
 		Credentials: n.peerCreds(), Log: n.log, Tracer: n.spans.trace(), MaxLimits: n.config.part(32<<10, 16_384),
 	}
 	if n.tls.peers != nil {
@@ -173,12 +188,19 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	if n.peers, err = peer.Open(peerConfig); err != nil {
 		return err
 	}
-	n.cluster, err = cluster.New(cluster.Config{
+	if err := n.openRegions(); err != nil {
+		return err
+	}
+	config := cluster.Config{
 		Name: n.config.Name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.config.CheckTimeout, QuorumTimeout: n.config.QuorumTimeout,
 		ForgetAfter: n.config.ForgetAfter, LastAnswers: n.config.part(4<<10, 1<<16), MaxClockSkew: n.config.MaxClockSkew,
 		Replicas: n.config.Replicas, LostHold: n.config.LostStateHold, Recorded: recorded, Store: store, Expect: n.config.expect(),
 		Tracer: n.spans.trace(), Log: n.log.With("node", n.config.Name),
-	}, n.table)
+	}
+	if n.regions != nil {
+		config.Regions = n.regions
+	}
+	n.cluster, err = cluster.New(config, n.table)
 	if err != nil {
 		return err
 	}
@@ -193,7 +215,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		Name: n.config.Name, Boot: n.boot, Bind: n.config.listenAddr(n.config.GossipPort), Advertise: n.config.Advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.config.joinTargets(), Keyring: keys, Placement: ring.Placement,
-		Version: n.config.Version, Zone: n.config.Zone, JoinTimeout: n.config.JoinTimeout, RejoinInterval: n.config.Rejoin, Logger: n.log,
+		Version: n.config.Version, Zone: n.config.Zone, Region: n.config.Region, JoinTimeout: n.config.JoinTimeout, RejoinInterval: n.config.Rejoin, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {
 		return fmt.Errorf("--gossip-port: %w", err)

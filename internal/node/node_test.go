@@ -239,6 +239,7 @@ func TestMetrics(t *testing.T) {
 	writeRule(t, s.Rules, "domain: auth\npools: {spare: {limit: {count: 1, period: 1h}}}\ndescriptors:\n  - key: user\n"+
 		"    detailed_metric: true\n    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
 	s.GossipKeyring = writeFile(t, keyOne)
+	s.Region, s.Regions = "eu", []string{"us=127.0.0.1:1"}
 	newPapers(t).withPeerTLS(t, &s)
 	n := startNode(t, s)
 	for range 3 {

@@ -101,7 +101,7 @@ func TestDashboardFaults(t *testing.T) {
 }
 
 var (
-	dashboardRows = []string{"Health", "Correctness", "Latency and load", "Limits", "Partitions and replication", "Rejected clients"}
+	dashboardRows = []string{"Health", "Correctness", "Latency and load", "Limits", "Partitions and replication", "Rejected clients", "Regions"}
 	variables     = regexp.MustCompile(`\$\{?(\w+)`)
 	// foreign are metrics of the runtime and the process, by the libraries that make them.
 	foreign = regexp.MustCompile(`\b(process_cpu_seconds_total|process_resident_memory_bytes|go_goroutines)\b`)

@@ -132,6 +132,10 @@ func (r route) grpcCalls(t *testing.T) (answered []string, all int) {
 		},
 		"Bootstrap":  func() error { _, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{}); return err },
 		"AcceptLoss": func() error { _, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{}); return err },
+		"PromoteRegion": func() error {
+			_, err := c.PromoteRegion(ctx, &adminv1alpha1.PromoteRegionRequest{Region: "eu", Home: "eu"})
+			return err
+		},
 	} {
 		all++
 		switch err := call(); status.Code(err) {

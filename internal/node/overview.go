@@ -42,19 +42,20 @@ func (n limiterCluster) Overview(ctx context.Context) limiter.Overview {
 	return o
 }
 
+// short returns what of a text fits into a report.
+func short(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), facts.MaxText)], "")
+}
+
 // Report implements limiter.Cluster.
 func (n limiterCluster) Report(r *facts.Node) {
-	short := func(err error) string {
-		text := []byte(fmt.Sprint(err))
-		return strings.ToValidUTF8(string(text[:min(len(text), facts.MaxText)]), "")
-	}
 	if err := n.rulesError(); err != nil {
-		r.RulesError = short(err)
+		r.RulesError = short(err.Error())
 	}
 	for _, s := range n.secretStatuses() {
 		f := facts.File{Label: s.label, Left: s.left}
 		if err := s.status.LastError; err != nil {
-			f.Error = short(err)
+			f.Error = short(err.Error())
 		}
 		if !s.expires.IsZero() {
 			f.Expires = s.expires.Unix()
@@ -62,6 +63,8 @@ func (n limiterCluster) Report(r *facts.Node) {
 		r.Files = append(r.Files, f)
 	}
 	r.Insecure = n.config.insecurities()
+	r.Region, r.Regions = n.config.Region, n.regionStates()
+	n.addRoles(r)
 	table := n.table.Stats()
 	r.Uptime, r.Keys, r.Bytes = time.Since(n.began), table.Entries, table.Bytes
 	r.MaxBytes, _ = n.config.counterBytes() // it was valid at the start
@@ -91,6 +94,7 @@ func (n *Node) useRules(set *rules.Set) {
 	n.service.SetRules(set)
 	n.table.SetSettleWindow(cmp.Or(n.config.SettleWindow, longestTTL(set)))
 	n.cluster.SetLostLimits(lostLimits(set))
+	n.setGlobals(set)
 }
 
 // longestTTL returns the longest max_ttl of the rules, and at least that of rules that set none. set may be nil.
@@ -141,6 +145,9 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule)
 
 // Owner implements limiter.Cluster.
 func (n limiterCluster) Owner(key bucket.Key) (string, bool) { return n.cluster.Owner(key) }
+
+// Owned implements limiter.Cluster.
+func (n limiterCluster) Owned(key bucket.Key) time.Duration { return n.cluster.Owned(key) }
 
 // AcceptLoss implements limiter.Cluster.
 func (n limiterCluster) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {

@@ -80,6 +80,13 @@ func (n *Node) answerRequest(ctx context.Context, b message.Body) message.Body {
 			return nil // this node stops
 		}
 		return &message.KeyResponse{Key: k}
+	case *message.RegionRequest:
+		return n.regionAnswer(q)
+	case *message.RegionMessages:
+		n.cluster.Deliver(message.Envelope{Body: q})
+		return new(message.RegionResponse)
+	case *message.PassRequest:
+		return n.passAnswer(ctx, q)
 	case *message.TurnRequest:
 		return &message.TurnResponse{Moved: n.service.AwaitTurn(ctx, &q.Turn)}
 	}

@@ -74,7 +74,7 @@ func (n *Node) openIdentities() (err error) {
 	}
 	if t.peerMode() != peerOff {
 		if n.tls.peers, err = open("peer_tls", certs.Config{
-			Cert: t.PeerCert, Key: t.PeerKey, CA: t.PeerCA, Mutual: true, Name: certs.NameOf(t.PeerName, n.config.Name),
+			Cert: t.PeerCert, Key: t.PeerKey, CA: t.PeerCA, Mutual: true, Name: certs.NameOf(t.PeerName, n.config.Name, n.config.Region),
 			Flags: [3]string{"--peer-tls-cert", "--peer-tls-key", "--peer-tls-ca"},
 		}); err != nil {
 			return err
@@ -251,8 +251,9 @@ func (h *handshakeLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// checkPeerName returns an error unless the certificate of the other end of a connection between nodes is the named node's.
-func (n *Node) checkPeerName(name string, auth credentials.AuthInfo) error {
+// checkPeerName returns an error unless the certificate of the other end of a connection between nodes is that of the named node, of the
+// region if --peer-tls-name has one.
+func (n *Node) checkPeerName(name, region string, auth credentials.AuthInfo) error {
 	info, ok := auth.(credentials.TLSInfo)
 	if !ok && n.config.TLS.peerMode() == peerAccept {
 		return nil
@@ -260,5 +261,5 @@ func (n *Node) checkPeerName(name string, auth credentials.AuthInfo) error {
 	if !ok {
 		return errors.New("its connection is not encrypted")
 	}
-	return certs.CheckNode(info.State, certs.NameOf(n.config.TLS.PeerName, name))
+	return certs.CheckNode(info.State, certs.NameOf(n.config.TLS.PeerName, name, region))
 }

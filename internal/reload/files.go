@@ -77,12 +77,16 @@ type Files struct {
 	// Run's goroutine only: the contents in force, the invalid ones seen last, and how often these were seen in a row.
 	inForce, invalid [sha256.Size]byte
 	sightings        int
+	later            bool // the last error was ErrLater
 
 	mu struct {
 		sync.Mutex
 		status Status
 	}
 }
+
+// ErrLater is wrapped by an error of Take that may be gone later: Take is then called again although the contents are the same.
+var ErrLater = errors.New("not in force until then")
 
 // Open reads the files once and puts them into force. It fails if they cannot be read or are invalid.
 func Open(c Config) (*Files, error) {
@@ -141,7 +145,7 @@ func (f *Files) look() {
 	if err != nil {
 		sum = sha256.Sum256([]byte(err.Error()))
 	}
-	if f.sightings > 1 && sum == f.invalid {
+	if f.sightings > 1 && sum == f.invalid && !f.later {
 		return // logged before
 	}
 	if err == nil {
@@ -158,7 +162,8 @@ func (f *Files) look() {
 	if sum != f.invalid {
 		f.invalid, f.sightings = sum, 0
 	}
-	if f.sightings++; f.sightings > 1 {
+	f.later = errors.Is(err, ErrLater)
+	if f.sightings++; f.sightings == 2 {
 		f.mu.Lock()
 		f.mu.status.LastError = err
 		f.mu.status.Failures++

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,6 +40,7 @@ type followed struct {
 	*Files
 	a, b    string
 	inForce atomic.Value // string
+	early   atomic.Bool  // matching contents are not accepted yet
 	log     logBook
 }
 
@@ -57,6 +59,9 @@ func inBubble(t *testing.T, story func(f *followed)) {
 			Take: func(c [][]byte) error {
 				if !bytes.Equal(c[0], c[1]) {
 					return errBad
+				}
+				if f.early.Load() {
+					return fmt.Errorf("too early: %w", ErrLater)
 				}
 				f.inForce.Store(string(c[0]))
 				return nil
@@ -114,6 +119,21 @@ func TestHalfReplaced(t *testing.T) {
 		f.pass(1, "2", 0)
 		if strings.Contains(f.log.String(), "ERROR") {
 			t.Errorf("an error is logged:\n%s", f.log.String())
+		}
+	})
+}
+
+// TestLater: contents that are rejected for now are in force later, and are logged once.
+func TestLater(t *testing.T) {
+	inBubble(t, func(f *followed) {
+		f.early.Store(true)
+		f.write(f.a, "2")
+		f.write(f.b, "2")
+		f.pass(9, "1", 1)
+		f.early.Store(false)
+		f.pass(1, "2", 1)
+		if n := strings.Count(f.log.String(), "too early"); n != 1 || f.Status().LastError != nil {
+			t.Errorf("logged %d times, then %v", n, f.Status().LastError)
 		}
 	})
 }

@@ -75,6 +75,27 @@ func TestLeaseGuardsRemoved(t *testing.T) {
 	}
 }
 
+// TestRegionGuardsRemoved shows for each rule of leases between regions what fails without it.
+func TestRegionGuardsRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		removed guard.Guard
+		world   func(seed uint64) *regionWorld
+	}{
+		{"held", guard.Held, runRegions},
+		{"lapse", guard.Lapse, runRegions},
+		{"deadline kept", guard.NodeDeadline, runRegions},
+		{"since sent", guard.SinceSent, runRegionEdges},
+		{"lease out of a lease", guard.SubEnd, runRegionEdges},
+		{"lease of which others have a part", guard.SubHeld, runRegionSubs},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run := func(seed uint64) *Violation { return c.world(seed).violation }
+			shows(t, removed(c.removed, run), run, "I2")
+		})
+	}
+}
+
 // TestSlotGuardsRemoved shows for each rule of slots in packages bucket and limiter what fails without it.
 func TestSlotGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {

@@ -189,7 +189,7 @@ func (w *simCluster) hearsOwner(p *process, part int) bool {
 }
 
 func (w *simCluster) answerByShare(p *process, k *key, now int64) {
-	at := share.Place{Voters: p.voting(), Quorum: now < p.quorum.QuorumUntil(), Owns: p.handoff.Owns(k.partition)}
+	at := share.Place{Parts: share.Parts{Voters: p.voting()}, Quorum: now < p.quorum.QuorumUntil(), Owns: p.handoff.Owns(k.partition)}
 	w.expectShare(p, k, now, at)
 	if w.without.voters {
 		at.Voters = 1
@@ -229,7 +229,7 @@ func (w *simCluster) settleUp(p *process) {
 		return
 	}
 	voters := p.voting()
-	list := p.shares.Take(now, voters, 512)
+	list := p.shares.Take(now, share.Parts{Voters: voters}, 512)
 	if p.charging = len(list); p.charging == 0 {
 		p.shares.Charges.Answered()
 	}
@@ -259,7 +259,7 @@ func (w *simCluster) charged(a *ask, o share.Outcome) {
 	}
 	x.ended = true
 	w.ended(p, a.key, x, o)
-	p.shares.Ended(w.clock(p), x.Charge, x.voters, o)
+	p.shares.Ended(w.clock(p), x.Charge, share.Parts{Voters: x.voters}, o)
 	if p.charging--; p.charging == 0 {
 		p.shares.Charges.Answered()
 	}
@@ -275,7 +275,7 @@ func (w *simCluster) saveCharges(p *process) {
 		return
 	}
 	now := w.clock(p)
-	table, _, err := p.shares.Table(now, p.voting(), w.partitions)
+	table, _, err := p.shares.Table(now, share.Parts{Voters: p.voting()}, w.partitions)
 	if err != nil {
 		panic(err) // the configuration is a constant
 	}
@@ -304,7 +304,7 @@ func (w *simCluster) restoreCharges(p *process, now int64, s savedCharges) {
 			w.fail("disk", part, "deferred charges: %v", err)
 		}
 		list := share.FromTable(then, table, part)
-		p.shares.Restore(list, s.voters)
+		p.shares.Restore(list, share.Parts{Voters: s.voters})
 		w.restored(p, list, then)
 	}
 }

@@ -45,6 +45,8 @@ const (
 	slotSilence = 1500 * time.Millisecond
 	// slotOrder is how much earlier a request has come that must not be passed.
 	slotOrder = time.Second
+	// slotMoves is how long after a change of owner a new request may come before those that have moved.
+	slotMoves = 150 * time.Millisecond
 	// slotIdle is how long a unit may be free while requests wait, slotIdleOwned the same where the owner has not changed for slotOrder: less
 	// than the time after which a line asks again by itself.
 	slotIdle, slotIdleOwned = 300 * time.Millisecond, 130 * time.Millisecond
@@ -251,6 +253,16 @@ func (s *slotPlace) Owner(bucket.Key) (string, bool) {
 		return "", false
 	}
 	return fmt.Sprint(owner.place), s.w.owner == s.p
+}
+
+// Owned implements limiter.Cluster.
+func (s *slotPlace) Owned(bucket.Key) time.Duration {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.w.owner != s.p || s.w.owned != s.p {
+		return 0
+	}
+	return time.Duration(s.w.now - s.w.since)
 }
 
 // lead tells lines that another node is the owner. The mutex also shows goroutines that timers start what was done without it.
@@ -560,7 +572,7 @@ func (x *slotSession) take(number uint64, h *nodeSlot, s limiter.SlotAnswer) {
 // inOrder requires that no request of the tenant has waited much longer than a, where nothing fails. A new request may come to a new owner before
 // those that have moved.
 func (w *slotSim) inOrder(a *slotAsk) {
-	if !w.healthy || !slices.Contains(w.asks, a) || !a.queued && w.now-w.since < int64(slotOrder) {
+	if !w.healthy || !slices.Contains(w.asks, a) || !a.queued && w.now-w.since < int64(slotMoves) {
 		return
 	}
 	for _, o := range w.asks {

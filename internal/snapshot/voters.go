@@ -107,6 +107,7 @@ func parseVoters(text []byte) (v voters, err error) {
 // limitSet is a set of limits as it is written, after its number.
 type limitSet struct {
 	Domain string
+	Home   string `cbor:",omitzero"`
 	Limits []bucket.Limit
 }
 
@@ -116,7 +117,7 @@ func parseLimits(text []byte) *bucket.Limits {
 	if decodeMode.Unmarshal(text, &s) != nil {
 		return nil
 	}
-	limits, err := bucket.NewLimitsIn(s.Domain, s.Limits...)
+	limits, err := bucket.NewLimitsAt(s.Domain, s.Home, s.Limits...)
 	if err != nil {
 		return nil
 	}
@@ -145,7 +146,7 @@ func (n *numbering) number(l *bucket.Limits) (number int, text []byte, err error
 	if number, ok := n.byPlace[l]; ok {
 		return number, nil, nil
 	}
-	set := limitSet{Domain: l.Domain(), Limits: make([]bucket.Limit, l.Len())}
+	set := limitSet{Domain: l.Domain(), Home: l.Home(), Limits: make([]bucket.Limit, l.Len())}
 	for i := range set.Limits {
 		if set.Limits[i] = l.At(i); set.Limits[i].Unlimited {
 			set.Limits[i] = bucket.Limit{Unlimited: true} // all else is ignored, and may be anything

@@ -42,6 +42,7 @@ type testCluster struct {
 	http.Handler
 	hub     *watch.Hub
 	limiter *limiter.Limiter
+	others  []facts.Node
 }
 
 func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
@@ -61,7 +62,7 @@ func newTestCluster(t *testing.T, guard *access.Guard) *testCluster {
 	w := &testCluster{limiter: s}
 	w.hub = watch.NewHub(watch.Config{
 		Members: s.Members, Here: s.FactsHere, Top: s.Top,
-		Others: func(context.Context, int) ([]facts.Node, []string) { return nil, nil },
+		Others: func(context.Context, int) ([]facts.Node, []string) { return w.others, nil },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -217,6 +218,7 @@ func TestWatch(t *testing.T) {
 	policy, token := onePolicy(t, "read")
 	guard := access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
 	w := newTestCluster(t, guard)
+	w.others = []facts.Node{{Name: "n2", Region: "eu", Regions: []facts.Region{{Name: "us", State: facts.RegionUnknown}}}}
 	server := httptest.NewUnstartedServer(w)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = 1500*time.Millisecond, 1500*time.Millisecond // to send a request too
 	server.Start()
@@ -248,11 +250,15 @@ func TestWatch(t *testing.T) {
 	}
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
-	seen := map[string]int{}
+	seen, regions := map[string]int{}, false
 	for seen[watch.EventState] < 3 && lines.Scan() { // 2 s: longer than the server's time-outs
 		if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
 			seen[event]++
 		}
+		regions = regions || strings.Contains(lines.Text(), `"regions":[{"name":"eu","self":true,`) && strings.Contains(lines.Text(), `{"name":"us","state":"unknown",`)
+	}
+	if !regions {
+		t.Error("no state has the regions")
 	}
 	if seen[watch.EventHistory] != 1 || seen[watch.EventState] != 3 || seen[watch.EventTop] != 1 {
 		t.Errorf("%v, %v", seen, lines.Err())

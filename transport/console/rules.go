@@ -93,6 +93,7 @@ func ruleOf(r *rules.Rule) *rule {
 	note(r.Shadow, "shadow mode: only watches")
 	note(r.Quota, "quota mode")
 	note(r.Consistency == rules.Eventual, "eventual")
+	note(r.Global, "global, home "+r.Home)
 	note(r.UnknownShare != rules.UnknownLimit, "unknown share "+r.UnknownShare.String())
 	note(r.OnFailure != rules.FailShare, "on failure "+r.OnFailure.String())
 	note(r.OnPartition != rules.FailShare, "on partition "+r.OnPartition.String())

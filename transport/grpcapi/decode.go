@@ -115,6 +115,11 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 	if n := len(q.batch.Checks); n > 1 {
 		before = &q.batch.Checks[n-2]
 	}
+	return q.decodeInto(c, before, data, behind)
+}
+
+// decodeInto reads c. before is the check before it, or an empty one.
+func (q *question) decodeInto(c, before *limiter.Check, data []byte, behind int) error {
 	entries, limits, verb := 0, 0, int32(0)
 	for len(data) > 0 {
 		num, typ, value, rest, err := wire.Field(data)

@@ -76,10 +76,17 @@ func (s admin) Status(ctx context.Context, _ *adminv1alpha1.StatusRequest) (*adm
 		n := &st.Nodes[i]
 		r := &adminv1alpha1.NodeReport{
 			Name: n.Name, MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, RulesError: n.RulesError,
-			PartitionCounts: countsToProto(limiter.PartitionCounts(n.PartitionCounts)), Insecure: n.Insecure,
+			PartitionCounts: countsToProto(limiter.PartitionCounts(n.PartitionCounts)), Insecure: n.Insecure, Region: n.Region, Decides: n.Decides, DecidedBy: n.DecidedBy, RegionWeight: int64(n.Weight),
+			RoleProblem: n.RoleProblem,
 		}
 		for _, f := range n.Files {
 			r.Files = append(r.Files, &adminv1alpha1.FollowedFile{Label: f.Label, Error: f.Error, Expires: f.Expires, Left: f.Left})
+		}
+		for _, x := range n.Regions {
+			r.Regions = append(r.Regions, &adminv1alpha1.RegionReport{
+				Name: x.Name, State: string(x.State), Nodes: x.Nodes, RttNs: int64(x.RTT), Reason: x.Reason, BytesIn: x.In, BytesOut: x.Out, DecidedBy: x.DecidedBy, Weight: int64(x.Weight),
+				InStateNs: int64(x.InState),
+			})
 		}
 		res.Nodes = append(res.Nodes, r)
 	}
@@ -144,6 +151,17 @@ func (s admin) AcceptLoss(ctx context.Context, _ *adminv1alpha1.AcceptLossReques
 		return nil, statusOf(err)
 	}
 	return &adminv1alpha1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
+}
+
+// PromoteRegion implements adminv1alpha1.AdminServiceServer.
+func (s admin) PromoteRegion(ctx context.Context, req *adminv1alpha1.PromoteRegionRequest) (*adminv1alpha1.PromoteRegionResponse, error) {
+	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
+		return nil, err
+	}
+	if err := s.config.Limiter.PromoteRegion(ctx, req.GetRegion(), req.GetHome(), req.GetStopped()); err != nil {
+		return nil, statusOf(err)
+	}
+	return &adminv1alpha1.PromoteRegionResponse{}, nil
 }
 
 // Inspect implements adminv1alpha1.AdminServiceServer.

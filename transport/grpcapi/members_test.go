@@ -104,7 +104,10 @@ func (reported) Status(context.Context) limiter.Status {
 				Name: "n1", MayDecide: true, Rules: "abc", PartitionCounts: facts.PartitionCounts{Owned: 5, Lost: 1},
 				Files: []facts.File{{Label: "api", Expires: 60, Left: 0.5}, {Label: "secret", Error: "too short"}},
 			},
-			{Name: "n2", Reason: "alone", RulesError: "line 3", Insecure: []string{"no --callers"}},
+			{
+				Name: "n2", Reason: "alone", RulesError: "line 3", Insecure: []string{"no --callers"}, Region: "eu", RoleProblem: "few are heard",
+				Regions: []facts.Region{{Name: "us", State: facts.RegionLinked, InState: 5, RTT: 6}},
+			},
 		},
 		Missing: []string{"n3"},
 	}
@@ -125,7 +128,10 @@ func TestStatus(t *testing.T) {
 				Name: "n1", MayDecide: true, Rules: "abc", PartitionCounts: &adminv1alpha1.PartitionCounts{Owned: 5, Lost: 1},
 				Files: []*adminv1alpha1.FollowedFile{{Label: "api", Expires: 60, Left: 0.5}, {Label: "secret", Error: "too short"}},
 			},
-			{Name: "n2", Reason: "alone", RulesError: "line 3", PartitionCounts: &adminv1alpha1.PartitionCounts{}, Insecure: []string{"no --callers"}},
+			{
+				Name: "n2", Reason: "alone", RulesError: "line 3", PartitionCounts: &adminv1alpha1.PartitionCounts{}, Insecure: []string{"no --callers"}, Region: "eu",
+				RoleProblem: "few are heard", Regions: []*adminv1alpha1.RegionReport{{Name: "us", State: "linked", InStateNs: 5, RttNs: 6}},
+			},
 		},
 		Missing: []string{"n3"},
 	}

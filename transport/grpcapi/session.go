@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -35,7 +36,7 @@ var (
 // session is one Session. A goroutine reads, one sends, and one renews slots.
 type session struct {
 	server *Server
-	stream sluicev1.RateLimitService_SessionServer
+	stream grpc.ServerStream
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// identity is checked again for each message: a token may be revoked meanwhile.
@@ -46,8 +47,8 @@ type session struct {
 	beats, wake, ended chan struct{}
 	mu                 sync.Mutex
 	held               map[uint64]*heldSlot
-	out                []*sluicev1.SlotResponse
-	beat               *sluicev1.SessionResponse // the answer to the last heartbeat, nil if it is sent
+	out, spare         []slotResponse   // spare is the memory for the next out
+	beat               *sessionResponse // the answer to the last heartbeat, nil if it is sent
 	toRelease          []limiter.Slot
 }
 
@@ -103,40 +104,41 @@ func (s *Server) Session(stream sluicev1.RateLimitService_SessionServer) error {
 func (x *session) read(pass access.Pass) error {
 	silent := time.AfterFunc(maxSilence, func() { x.cancel(errSilent) })
 	defer silent.Stop()
+	var req sessionRequest
 	for {
-		req, err := x.stream.Recv()
-		if err != nil {
+		if err := x.stream.RecvMsg(&req); err != nil {
 			return err
 		}
 		silent.Reset(maxSilence)
 		var rejected *limiter.Error
 		if pass, rejected = x.server.config.Guard.Again(pass, &x.identity); rejected != nil {
+			req.drop()
 			return statusOf(rejected)
 		}
-		for _, h := range req.GetResume() {
+		for _, h := range req.resume {
 			x.resume(&pass, h)
 		}
 		now := time.Now() // of all, so that they stay in order
-		for _, r := range req.GetAcquire() {
-			x.acquire(&pass, now, r)
+		for i := range req.acquire {
+			x.acquire(&pass, now, &req.acquire[i])
 		}
-		for _, number := range req.GetRelease() {
+		for _, number := range req.release {
 			x.end(number)
 		}
-		if n := req.GetHeartbeat(); n > 0 {
-			x.heard.Store(n)
+		if req.heartbeat > 0 {
+			x.heard.Store(req.heartbeat)
 			signal(x.beats)
 		}
 	}
 }
 
 // resume holds a slot of another session. One that may not be held is among those that are not renewed.
-func (x *session) resume(pass *access.Pass, r *sluicev1.HeldSlot) {
+func (x *session) resume(pass *access.Pass, r heldRequest) {
 	h := &heldSlot{granted: true}
-	if pass.MayUse(x.server.config.Limiter.ReservationDomains, r.GetReservation()) == nil {
-		h.slot, _ = x.server.config.Limiter.Slot(r.GetReservation())
+	if pass.MayUse(x.server.config.Limiter.ReservationDomains, r.reservation) == nil {
+		h.slot, _ = x.server.config.Limiter.Slot(r.reservation)
 	}
-	if err := x.add(r.GetNumber(), h); err != nil {
+	if err := x.add(r.number, h); err != nil {
 		x.cancel(statusOf(err))
 	}
 }
@@ -156,34 +158,26 @@ func (x *session) add(number uint64, h *heldSlot) *limiter.Error {
 }
 
 // acquire asks for a slot.
-func (x *session) acquire(pass *access.Pass, now time.Time, r *sluicev1.SlotRequest) {
-	h, number, b := new(heldSlot), r.GetNumber(), limiter.NewBatch()
+func (x *session) acquire(pass *access.Pass, now time.Time, r *slotRequest) {
+	h, number, b := new(heldSlot), r.number, r.batch
 	b.API = limiter.GRPCAPI
 	if err := x.add(number, h); err != nil {
 		b.Release()
-		x.answer(&sluicev1.SlotResponse{Number: number, Error: callError(err)})
+		x.answer(slotResponse{number: number, SlotAnswer: limiter.SlotAnswer{Err: err}})
 		return
-	}
-	add := func(field string, p *sluicev1.Check) {
-		c := b.Add()
-		c.Domain, c.Descriptor = p.GetDomain(), appendEntries(c.Descriptor, p.GetDescriptor_())
-		if p != nil && p.Cost != nil || p.GetVerb() != sluicev1.Verb_VERB_CHECK || len(p.GetLimits()) > 0 {
-			c.Err = &limiter.Error{Code: limiter.Invalid, Field: field, Message: "want a domain and a descriptor alone"}
-		}
-	}
-	add("check", r.GetCheck())
-	for _, p := range r.GetAlso()[:min(len(r.GetAlso()), limiter.MaxBudgets)] {
-		add("also", p)
 	}
 	if !x.server.config.Admit() {
 		b.Checks[0].Err = limiter.ErrBusy
 	}
 	_ = pass.Restrict(b) // the check has the error
-	ask := limiter.SlotRequest{Units: cmp.Or(r.GetUnits(), 1), Wait: r.GetWait(), Tenant: r.GetTenant(), Weight: r.GetWeight()}
-	if waited := time.Duration(r.GetWaitedNs()); waited > 0 {
-		ask.Arrival = now.Add(-waited)
+	r.Units = cmp.Or(r.Units, 1)
+	if r.waited > 0 {
+		r.Arrival = now.Add(-r.waited)
 	}
-	w := x.server.config.Limiter.Acquire(b, ask, func(b *limiter.Batch, a limiter.SlotAnswer) { x.take(number, h, b, a) })
+	w := x.server.config.Limiter.Acquire(b, r.SlotRequest, func(b *limiter.Batch, a limiter.SlotAnswer) { x.take(number, h, b, a) })
+	if w == nil {
+		return
+	}
 	x.mu.Lock()
 	h.waiter = w
 	canceled := h.released
@@ -195,38 +189,35 @@ func (x *session) acquire(pass *access.Pass, now time.Time, r *sluicev1.SlotRequ
 
 // take answers the request h with that number.
 func (x *session) take(number uint64, h *heldSlot, b *limiter.Batch, a limiter.SlotAnswer) {
-	res := &sluicev1.SlotResponse{
-		Number: number, Reservation: a.ID, Fence: a.Fence, Moved: a.Moved, Owner: a.Owner, Waited: a.Waited,
+	res := slotResponse{SlotAnswer: a, number: number}
+	if a.Err == nil && !a.Moved {
+		res.batch = b
+	} else {
+		b.Release()
 	}
-	switch {
-	case a.Err != nil:
-		res.Error = callError(a.Err)
-	case !a.Moved:
-		room := limiter.MaxResponses
-		res.Decision = decisionToProto(&b.Results[a.Check], a.Check, &room)
-	}
-	b.Release()
 	x.mu.Lock()
 	over := h.released
 	if h.slot, h.granted = a.Slot, a.ID != ""; !over && !h.granted {
 		delete(x.held, number)
 	}
 	// Heartbeats up to this one have perhaps not renewed it, and were sent before now.
-	res.Heartbeat = x.heard.Load()
+	res.heartbeat = x.heard.Load()
 	if h.granted {
-		res.ExpiresAfterNs = int64(time.Until(a.Until))
+		res.expires = time.Until(a.Until)
 	}
 	if over && h.granted && x.ctx.Err() == nil {
 		x.releaseLocked(a.Slot)
 	}
 	x.mu.Unlock()
-	if !over {
-		x.answer(res)
+	if over {
+		res.drop()
+		return
 	}
+	x.answer(res)
 }
 
 // answer queues a response.
-func (x *session) answer(r *sluicev1.SlotResponse) {
+func (x *session) answer(r slotResponse) {
 	x.mu.Lock()
 	x.out = append(x.out, r)
 	many := len(x.out) > maxSlots
@@ -298,11 +289,11 @@ func (x *session) renew() error {
 		x.mu.Lock()
 		var numbers []uint64
 		var slots []limiter.Slot
-		res := &sluicev1.SessionResponse{Heartbeat: x.heard.Load(), ExpiresAfterNs: int64(limiter.SlotTTL)}
+		res := &sessionResponse{heartbeat: x.heard.Load()}
 		for number, h := range x.held {
 			switch {
 			case h.granted && h.slot == limiter.Slot{}:
-				res.NotRenewed = append(res.NotRenewed, number)
+				res.notRenewed = append(res.notRenewed, number)
 			case h.granted:
 				numbers, slots = append(numbers, number), append(slots, h.slot)
 			}
@@ -310,7 +301,7 @@ func (x *session) renew() error {
 		x.mu.Unlock()
 		for i, ok := range x.server.config.Limiter.RenewSlots(x.ctx, slots) {
 			if !ok {
-				res.NotRenewed = append(res.NotRenewed, numbers[i])
+				res.notRenewed = append(res.notRenewed, numbers[i])
 			}
 		}
 		x.mu.Lock()
@@ -335,16 +326,20 @@ func (x *session) send() error {
 			x.mu.Lock()
 			res := x.beat
 			if x.beat = nil; res == nil {
-				res = new(sluicev1.SessionResponse)
+				res = new(sessionResponse)
 			}
 			n := min(len(x.out), slotsPerMessage)
-			res.Slots, x.out = x.out[:n:n], x.out[n:]
+			if res.slots = x.out[:n]; n == len(x.out) { // what was in spare is sent
+				x.out, x.spare = x.spare[:0], x.out
+			} else {
+				x.out = x.out[n:]
+			}
 			x.mu.Unlock()
-			if n == 0 && res.Heartbeat == 0 {
+			if n == 0 && res.heartbeat == 0 {
 				break
 			}
 			unread.Reset(x.server.config.Unread)
-			if err := x.stream.Send(res); err != nil {
+			if err := x.stream.SendMsg(res); err != nil {
 				unread.Stop()
 				return err
 			}

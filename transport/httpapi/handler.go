@@ -32,6 +32,8 @@ type Config struct {
 	RulesError func() error
 	// RulesSkipped returns the files beside the rules that are not read, each with the reason, for /healthz. May be nil.
 	RulesSkipped func() []string
+	// Regions returns what is wrong with other regions, a line each, for /healthz. May be nil.
+	Regions func() []string
 	// Metrics serves GET /metrics. May be nil.
 	Metrics http.Handler
 	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.

@@ -81,6 +81,7 @@ type health struct {
 	Status       string   `json:"status"`
 	RulesError   string   `json:"rules_error,omitempty"`
 	RulesSkipped []string `json:"rules_skipped,omitempty"`
+	Regions      []string `json:"regions,omitempty"`
 }
 
 // healthz serves GET /healthz: the process is alive.
@@ -93,6 +94,9 @@ func (d *api) healthz(w http.ResponseWriter, _ *http.Request) error {
 	}
 	if d.RulesSkipped != nil {
 		h.RulesSkipped = d.RulesSkipped()
+	}
+	if d.Regions != nil {
+		h.Regions = d.Regions()
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, h)
 	return nil

@@ -28,7 +28,7 @@ func genAPILimits() *rapid.Generator[*bucket.Limits] {
 				list = append(list, genAPILimit().Draw(t, "limit"))
 			}
 			for ; len(list) > 0; list = list[:len(list)-1] {
-				if l, err := transport.LimitsFromProto("d", list); err == nil {
+				if l, err := transport.LimitsFromProto("d", "", list); err == nil {
 					return l
 				}
 			}
@@ -167,13 +167,13 @@ func TestLargestCountersCanBeSent(t *testing.T) {
 				CountDenied: true, Align: bucket.AlignCalendar, Unit: bucket.Year, Zone: "America/Argentina/ComodRivadavia",
 			}))
 		}
-		l, err := transport.LimitsFromProto("d", list)
+		l, err := transport.LimitsFromProto("d", "", list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sets[i] = l
 	}
-	logs, err := transport.LimitsFromProto("d", []*sluicev1.Limit{transport.LimitToProto(bucket.Limit{
+	logs, err := transport.LimitsFromProto("d", "", []*sluicev1.Limit{transport.LimitToProto(bucket.Limit{
 		Algorithm: bucket.SlidingLog, Count: math.MaxInt64, Cost: 1 << 62, Period: bucket.MaxPeriod, LogEntries: bucket.MaxLogEntries,
 	})})
 	if err != nil {

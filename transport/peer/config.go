@@ -62,6 +62,11 @@ const (
 type Config struct {
 	// Name and Boot are this process's, as in member.Member. Required.
 	Name, Boot string
+	// Region is the name of the region that this node's cluster is; empty if there is one region only.
+	Region string
+	// HasRegion reports whether a name is that of another region, whose nodes may send records that are Relay, and requests about
+	// regions. It is called at every hello, from any goroutine. Nil knows none.
+	HasRegion func(name string) bool
 	// Placement is the number of the placement rules (hashing, ring). Nodes with another one are rejected.
 	Placement uint32
 	// ProofKeys returns the keys, at least one, that prove knowledge of the cluster secret. The first one makes this node's
@@ -73,9 +78,9 @@ type Config struct {
 
 	// Credentials secure connections both ways. Nil is plain TCP.
 	Credentials credentials.TransportCredentials
-	// CheckName returns why the other end of a connection secured by Credentials is not the node of that name, or nil. It is
+	// CheckName returns why the other end of a connection secured by Credentials is not the node of that name and region, or nil. It is
 	// called on both ends, before anything but hellos is exchanged. Nil accepts every name.
-	CheckName func(name string, auth credentials.AuthInfo) error
+	CheckName func(name, region string, auth credentials.AuthInfo) error
 	// Dial opens a connection to a peer's address. Nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// DialTimeout bounds one attempt to connect, hello and proof included: three round trips, four with TLS. The bound is

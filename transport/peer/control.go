@@ -45,6 +45,13 @@ var kinds = [...]message.Body{
 	24: (*message.KeyResponse)(nil),
 	25: (*message.TurnRequest)(nil),
 	26: (*message.TurnResponse)(nil),
+	27: (*message.RegionRequest)(nil),
+	28: (*message.RegionResponse)(nil),
+	29: (*message.RegionMessages)(nil),
+	30: (*message.RolesRequest)(nil),
+	31: (*message.RolesResponse)(nil),
+	32: (*message.PassRequest)(nil),
+	33: (*message.PassResponse)(nil),
 }
 
 var kindOf = func() map[reflect.Type]uint8 {
@@ -114,6 +121,10 @@ func limitsOf(b message.Body) (refs []**bucket.Limits) {
 	case *message.TransferBatch:
 		for i := range b.Image.Limits {
 			refs = append(refs, &b.Image.Limits[i])
+		}
+	case *message.RegionMessages:
+		if b.Counters != nil {
+			return limitsOf(&b.Counters.Batch)
 		}
 	case *message.Report:
 		for i := range b.Lines {
@@ -186,9 +197,11 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 
 // bulky reports whether messages like b may be many and long: then no heartbeat may wait behind them.
 func bulky(b message.Body) bool {
-	switch b.(type) {
+	switch b := b.(type) {
 	case *message.TransferBatch, *message.Report, *message.Account:
 		return true
+	case *message.RegionMessages:
+		return b.Counters != nil
 	}
 	return false
 }
@@ -286,6 +299,9 @@ func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []
 // complete sets the limits of a body by their numbers, and validates it.
 func (r *controlReader) complete(body message.Body, limits []uint32) (err error) {
 	batch, ok := body.(*message.TransferBatch)
+	if m, is := body.(*message.RegionMessages); is && m.Counters != nil {
+		batch, ok = &m.Counters.Batch, true
+	}
 	if ok {
 		batch.Image.Limits = slices.Grow([]*bucket.Limits(nil), len(limits))[:len(limits)]
 	}

@@ -41,7 +41,7 @@ func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingC
 		t.Fatal(err)
 	}
 	c := network.config("x")
-	if _, err := c.greet(stream); err != nil {
+	if _, err := c.greet(stream, ""); err != nil {
 		t.Fatal(err)
 	}
 	return stream

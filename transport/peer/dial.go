@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/inflow"
@@ -21,6 +22,7 @@ type connection struct {
 	cancel context.CancelFunc
 	done   <-chan struct{} // of the stream's context
 	peer   string          // the name in the peer's hello
+	hello  *peerv1.Hello   // the peer's
 }
 
 // minConnectTimeout is the least connectTimeout: the round-trip time may have grown.
@@ -56,6 +58,7 @@ func dial[S grpc.ClientStream](
 	ctx, cancel := context.WithCancel(ctx)
 	c.cancel, c.done = cancel, ctx.Done()
 	timeout, start := p.connectTimeout(addr), time.Now()
+	region, host := splitRegion(addr)
 	late := time.AfterFunc(timeout, cancel)
 	tcp := func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := p.cfg.Dial(ctx, addr)
@@ -63,9 +66,12 @@ func dial[S grpc.ClientStream](
 		if took := time.Since(start); err == nil && 4*took > timeout && late.Stop() {
 			late.Reset(min(4*took, p.cfg.DialTimeout-took))
 		}
+		if err == nil && region != "" {
+			conn = countedConn{conn, p.Traffic(region)}
+		}
 		return conn, err
 	}
-	c.conn, err = grpc.NewClient("passthrough:///"+addr, append(slices.Clip(p.dial), grpc.WithContextDialer(tcp))...)
+	c.conn, err = grpc.NewClient("passthrough:///"+host, append(slices.Clip(p.dial), grpc.WithContextDialer(tcp))...)
 	if err != nil {
 		late.Stop()
 		cancel()
@@ -73,8 +79,8 @@ func dial[S grpc.ClientStream](
 	}
 	if stream, err = begin(peerv1.NewPeerServiceClient(c.conn), ctx); err != nil {
 		err = withoutPrefix(err)
-	} else {
-		c.peer, err = p.cfg.greet(stream)
+	} else if c.hello, err = p.cfg.greet(stream, region); err == nil {
+		c.peer = c.hello.Name
 	}
 	if !late.Stop() && parent.Err() == nil {
 		err = fmt.Errorf("no hello within %v", time.Since(start).Round(time.Millisecond))
@@ -92,29 +98,52 @@ func (c *connection) close() {
 	c.conn.Close()
 }
 
-// greet exchanges hellos and proofs, and returns the name of the peer.
-func (c *Config) greet(stream grpc.ClientStream) (name string, err error) {
+// greet exchanges hellos and proofs with a node of the region, which is empty for one of this cluster, and returns its hello.
+func (c *Config) greet(stream grpc.ClientStream, region string) (*peerv1.Hello, error) {
 	own := c.hello()
 	first, err := exchangeGreeting(stream, &peerv1.Greeting{Hello: own})
+	if errors.Is(err, errSelf) && region != "" {
+		err = rejection{&RegionError{Want: region, Got: c.Region, Name: c.Name, Boot: c.Boot}}
+	}
 	if err != nil {
-		return "", err
+		return nil, err
+	}
+	if err := c.checkRegion(region, first.Hello); err != nil {
+		return nil, rejection{err}
 	}
 	if err := c.checkHello(stream.Context(), first.Hello); err != nil {
-		return "", err
+		return nil, rejection{err}
 	}
 	said := transcript{dialer: own, accepter: first.Hello}
 	second, err := exchangeGreeting(stream, &peerv1.Greeting{Proof: c.prove(dialer, said)})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return first.Hello.Name, c.verify(accepter, said, second.Proof)
+	if err := c.verify(accepter, said, second.Proof); err != nil {
+		return nil, rejection{err}
+	}
+	return first.Hello, nil
 }
+
+// ErrRejected is wrapped by the errors of dialing a node that was reached: one of the two has rejected the other.
+var ErrRejected = errors.New("rejected")
+
+// rejection is an error that wraps ErrRejected, and does not say so.
+type rejection struct{ error }
+
+func (r rejection) Unwrap() []error { return []error{r.error, ErrRejected} }
 
 // exchangeGreeting sends a frame of a greeting and returns the answer.
 func exchangeGreeting(stream grpc.ClientStream, m *peerv1.Greeting) (*peerv1.Greeting, error) {
 	// If the stream is over, RecvMsg says why.
 	sent, got := stream.SendMsg(m), new(peerv1.Greeting)
 	if err := stream.RecvMsg(got); err != nil {
+		if status.Code(err) == codes.FailedPrecondition { // see admit
+			if err = withoutPrefix(err); strings.HasSuffix(err.Error(), errSelf.Error()) {
+				err = errSelf // it was this process that answered
+			}
+			return nil, rejection{err}
+		}
 		return nil, withoutPrefix(err)
 	}
 	if sent != nil {
@@ -140,13 +169,17 @@ const (
 	logEvery = 10 * time.Second
 )
 
-// admit waits for the hello and proof of a new stream's peer and answers them. The error is the stream's status.
-func (s service) admit(stream grpc.ServerStream) (*peerv1.Hello, error) {
-	hello, err := s.greet(stream)
+// admit waits for the hello and proof of a new stream's peer and answers them. The error is the stream's status. linked says that
+// nodes of other regions may have such a stream.
+func (s service) admit(stream grpc.ServerStream, linked bool) (*peerv1.Hello, error) {
+	hello, err := s.greet(stream, linked)
 	if err == nil {
 		return hello, nil
 	}
 	s.stats.rejected.Add(1)
+	if errors.Is(err, errNoProof) && stream.Context().Err() != nil { // it has hung up, for example since it waited for too long
+		return nil, status.FromContextError(stream.Context().Err()).Err()
+	}
 	kind := "rejected"
 	if errors.Is(err, errNoHello) {
 		kind = "no hello" // an unauthenticated client, which must not silence lines about nodes
@@ -159,7 +192,7 @@ func (s service) admit(stream grpc.ServerStream) (*peerv1.Hello, error) {
 
 // greet waits for the peer's hello and answers it, then for its proof and answers that. This side proves last: a peer without
 // the secret gets nothing that was made with it. A rejected hello is returned, too, for the log.
-func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
+func (s service) greet(stream grpc.ServerStream, linked bool) (*peerv1.Hello, error) {
 	late := time.NewTimer(greetTimeout)
 	defer late.Stop()
 	next := func(missing error) (*peerv1.Greeting, error) {
@@ -181,6 +214,9 @@ func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
 	}
 	hello, own := first.GetHello(), s.cfg.hello()
 	if err := s.cfg.checkHello(stream.Context(), hello); err != nil {
+		return hello, err
+	}
+	if err := s.cfg.admitRegion(linked, hello); err != nil {
 		return hello, err
 	}
 	if err := stream.SendMsg(&peerv1.Greeting{Hello: own}); err != nil {

@@ -20,7 +20,7 @@ import (
 // without its additions.
 const (
 	Major = 3
-	Minor = 0
+	Minor = 1
 )
 
 const (
@@ -32,6 +32,7 @@ var (
 	errNoHello     = errors.New("the first frame is not a hello: is this a sluice peer?")
 	errNoProof     = errors.New("no proof came after the hello")
 	errSecondHello = errors.New("a second hello")
+	errSelf        = errors.New("hello: it has this process's own boot id")
 	// errSecret: the sender of a proof does not know the secret of this node.
 	errSecret = errors.New("secret not accepted: the two nodes have different secrets; " +
 		"give all nodes the same --secret-file, and while it is changed let all know the new secret before any node puts it first")
@@ -45,7 +46,7 @@ func (c *Config) hello() *peerv1.Hello {
 	h := &peerv1.Hello{
 		Major: Major, Minor: Minor,
 		Name: c.Name, Boot: c.Boot,
-		Placement: c.Placement, Nonce: make([]byte, nonceSize),
+		Placement: c.Placement, Nonce: make([]byte, nonceSize), Region: c.Region,
 	}
 	_, _ = rand.Read(h.Nonce) // never fails
 	return h
@@ -64,7 +65,7 @@ func (c *Config) checkHello(ctx context.Context, h *peerv1.Hello) error {
 	if other, ok := peer.FromContext(ctx); ok {
 		auth = inflow.AuthInfo(other.AuthInfo)
 	}
-	if err := c.CheckName(h.Name, auth); err != nil {
+	if err := c.CheckName(h.Name, h.Region, auth); err != nil {
 		return fmt.Errorf("the node that says it is %q has not proved it: %w", clip(h.Name), err)
 	}
 	return nil
@@ -84,11 +85,13 @@ func (c *Config) compatible(h *peerv1.Hello) error {
 	case h.Name == "" || h.Boot == "" || len(h.Name) > maxHelloText || len(h.Boot) > maxHelloText:
 		return fmt.Errorf("hello: name of %d bytes and boot id of %d bytes; want 1 to %d each",
 			len(h.Name), len(h.Boot), maxHelloText)
+	case len(h.Region) > maxHelloText:
+		return fmt.Errorf("hello: region of %d bytes; want at most %d", len(h.Region), maxHelloText)
 	case len(h.Nonce) != nonceSize:
 		return fmt.Errorf("hello: nonce of %d bytes; want %d", len(h.Nonce), nonceSize)
 	case h.Boot == c.Boot:
 		// A process does not dial itself: its own hello and proofs are being sent back to it.
-		return errors.New("hello: it has this process's own boot id")
+		return errSelf
 	}
 	return nil
 }
@@ -133,7 +136,11 @@ func (t transcript) proof(key []byte, r role, countersTag []byte) *peerv1.Proof 
 		for _, n := range []uint32{h.Major, h.Minor, h.Placement} {
 			said = binary.LittleEndian.AppendUint32(said, n)
 		}
-		for _, text := range []string{h.Name, h.Boot, string(h.Nonce)} {
+		texts := []string{h.Name, h.Boot, string(h.Nonce)}
+		if h.Region != "" { // a node of minor 0, which has none, cannot be linked to those that have
+			texts = append(texts, h.Region)
+		}
+		for _, text := range texts {
 			said = binary.LittleEndian.AppendUint32(said, uint32(len(text)))
 			said = append(said, text...)
 		}

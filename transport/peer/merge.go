@@ -60,7 +60,7 @@ func (t *merger) slot(m *peerv1.Request, k bucket.Key) *int32 {
 
 // mergeable reports whether r may be one of several checks of a record.
 func mergeable(r *check.Record) bool {
-	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Undoable && !r.GiveBack && !r.Grant && !r.Return && !r.Relay &&
+	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Undoable && !r.GiveBack && !r.Grant && !r.Return && !r.Relay && !r.Report &&
 		r.Limits.Repeatable()
 }
 
@@ -117,7 +117,7 @@ func earlier(d *bucket.Decision, rec *check.Record, n int64) bucket.Decision {
 
 // definitionOf returns the message that defines id as l from this frame on.
 func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
-	d := &peerv1.Limits{Id: id, Domain: l.Domain(), Limits: make([]*sluicev1.Limit, l.Len())}
+	d := &peerv1.Limits{Id: id, Domain: l.Domain(), Home: l.Home(), Limits: make([]*sluicev1.Limit, l.Len())}
 	for i := range d.Limits {
 		d.Limits[i] = transport.LimitToProto(l.At(i))
 	}
@@ -151,7 +151,7 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		if len(domain) > limiter.MaxText {
 			domain = "" // no check can have named it
 		}
-		limits, err := transport.LimitsFromProto(domain, p.Limits)
+		limits, err := transport.LimitsFromProto(domain, p.Home, p.Limits)
 		if d.known[p.Id] = inapplicable; err == nil {
 			d.known[p.Id] = d.intern.Shared(limits)
 		}

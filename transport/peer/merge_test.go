@@ -63,6 +63,7 @@ func TestMerge(t *testing.T) {
 		{"draining", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Drain = true })}, 2), []int64{0, 0}},
 		{"undoable", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Undoable, r.ID = true, 1 })}, 2), []int64{0, 0}},
 		{"relayed", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Relay = true })}, 2), []int64{0, 0}},
+		{"reports", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Report = true })}, 2), []int64{0, 0}},
 		{"leases", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Grant = true })}, 2), []int64{0, 0}},
 	} {
 		for _, calls := range [][]*call{{{records: c.records}}, {{records: c.records[:1]}, {records: c.records[1:]}}} {

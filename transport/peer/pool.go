@@ -33,6 +33,7 @@ type Pool struct {
 	calls     sync.Pool // of *call
 	quiet     *loglimit.Limiter
 	dialTimes sync.Map // by address, the duration of the last successful dial
+	traffic   sync.Map // by region, its Traffic
 
 	mu struct {
 		sync.RWMutex
@@ -217,19 +218,23 @@ func (p *Pool) HangUp(addr string) {
 	}
 }
 
-// Retain closes the connections to all other addresses: unanswered calls fail, waiting control messages are dropped.
+// Retain closes the connections to all other addresses of this cluster: unanswered calls fail, waiting control messages are dropped.
 func (p *Pool) Retain(addrs []string) {
 	var gone []*peerLinks
+	closes := func(addr string) bool {
+		region, _ := splitRegion(addr)
+		return region == "" && !slices.Contains(addrs, addr)
+	}
 	p.mu.Lock()
 	for addr, w := range p.mu.links {
-		if !slices.Contains(addrs, addr) {
+		if closes(addr) {
 			delete(p.mu.links, addr)
 			gone = append(gone, w)
 		}
 	}
 	p.mu.Unlock()
 	p.dialTimes.Range(func(addr, _ any) bool {
-		if !slices.Contains(addrs, addr.(string)) {
+		if closes(addr.(string)) {
 			p.dialTimes.Delete(addr)
 		}
 		return true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,36 +24,63 @@ const (
 
 // Query sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
 // control messages, nor they for it. It fails when ctx ends or the pool is closed.
-func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (answer message.Body, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("peer %s: %w", addr, err)
-		}
-	}()
-	frame, err := p.cfg.frameOf(request)
+func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (message.Body, error) {
+	t, err := p.Talk(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	of, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	stream, c, err := dial(of, p, addr, peerv1.PeerServiceClient.Query)
-	if err != nil {
-		return nil, errors.Join(err, ctx.Err())
+	defer t.Close()
+	return t.Ask(ctx, request)
+}
+
+// Talk has a connection for requests to one node, one at a time. It must be closed.
+type Talk struct {
+	connection
+	pool   *Pool
+	addr   string
+	stream grpc.BidiStreamingClient[peerv1.MessageFrame, peerv1.MessageFrame]
+}
+
+// Talk connects to the node at addr. It fails when ctx ends or the pool is closed.
+func (p *Pool) Talk(ctx context.Context, addr string) (*Talk, error) {
+	of, cancel := context.WithCancel(p.ctx) // ends with the connection
+	t, stop := &Talk{pool: p, addr: addr}, context.AfterFunc(ctx, cancel)
+	defer stop()
+	var err error
+	if t.stream, t.connection, err = dial(of, p, addr, peerv1.PeerServiceClient.Query); err != nil {
+		cancel()
+		return nil, t.failure(ctx, err)
 	}
-	defer c.close()
-	if err = stream.SendMsg(frame); err == nil {
-		err = stream.CloseSend()
+	return t, nil
+}
+
+// Peer returns the node's name and boot ID.
+func (t *Talk) Peer() message.Peer { return message.Peer{Name: t.hello.Name, Boot: t.hello.Boot} }
+
+// Ask sends a request and returns the response. After an error, only Close may be called.
+func (t *Talk) Ask(ctx context.Context, request message.Body) (message.Body, error) {
+	defer context.AfterFunc(ctx, t.cancel)()
+	frame, err := t.pool.cfg.frameOf(request)
+	if err != nil {
+		return nil, t.failure(ctx, err)
 	}
 	var post peerv1.MessageFrame
-	if recvErr := stream.RecvMsg(&post); recvErr != nil {
-		err = withoutPrefix(recvErr) // it says more than SendMsg
+	sent := t.stream.SendMsg(frame)
+	if err := t.stream.RecvMsg(&post); err != nil {
+		return nil, t.failure(ctx, withoutPrefix(err)) // it says more than SendMsg
 	}
-	if err != nil {
-		return nil, errors.Join(err, ctx.Err())
+	if sent != nil {
+		return nil, t.failure(ctx, sent)
 	}
-	r := controlReader{definitions: definitions{intern: limiter.NewInterner(p.cfg.MaxLimits)}}
+	r := controlReader{definitions: definitions{intern: limiter.NewInterner(t.pool.cfg.MaxLimits)}}
 	return r.readOne(&post)
+}
+
+// Close closes the connection.
+func (t *Talk) Close() { t.close() }
+
+func (t *Talk) failure(ctx context.Context, err error) error {
+	return fmt.Errorf("peer %s: %w", t.addr, errors.Join(err, ctx.Err()))
 }
 
 // frameOf returns a frame with body as its only message, for a stream of its own.
@@ -78,25 +106,43 @@ func (r *controlReader) readOne(post *peerv1.MessageFrame) (message.Body, error)
 	return got[0].Body, nil
 }
 
-// Query answers the one request of a stream.
+// Query answers the requests of a stream, one after the other.
 func (s service) Query(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peerv1.MessageFrame]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
-	hello, err := s.admit(stream)
+	hello, err := s.admit(stream, true)
 	if err != nil {
 		return err
 	}
-	var post peerv1.MessageFrame
-	if err := stream.RecvMsg(&post); err != nil {
-		return err // the peer is gone, or sent something that is not a frame
+	for {
+		var post peerv1.MessageFrame
+		if err := stream.RecvMsg(&post); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err // the peer is gone, or sent something that is not a frame
+		}
+		frame, err := s.respond(stream.Context(), hello, &post)
+		if err != nil {
+			return err
+		}
+		if err := stream.SendMsg(frame); err != nil {
+			return err
+		}
 	}
+}
+
+// respond answers one request. The error is the stream's status.
+func (s service) respond(ctx context.Context, hello *peerv1.Hello, post *peerv1.MessageFrame) (*peerv1.MessageFrame, error) {
 	r := s.reader(hello)
-	request, err := r.readOne(&post)
+	request, err := r.readOne(post)
 	if errors.Is(err, message.ErrUnknown) {
-		return status.Errorf(codes.Unimplemented, "node %s does not know this request", s.cfg.Name)
+		return nil, status.Errorf(codes.Unimplemented, "node %s does not know this request", s.cfg.Name)
+	}
+	if err == nil {
+		err = s.cfg.checkRequest(hello.Region, request)
 	}
 	if err != nil {
-		return s.malformed(hello, err)
+		return nil, s.malformed(hello, err)
 	}
 	running := s.requests
 	if _, waits := request.(*message.TurnRequest); waits {
@@ -106,18 +152,18 @@ func (s service) Query(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peer
 	case running <- struct{}{}:
 		defer func() { <-running }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, cap(running))
+		return nil, status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, cap(running))
 	}
 	var answer message.Body
 	if s.cfg.Answer != nil {
-		answer = s.cfg.Answer(stream.Context(), request)
+		answer = s.cfg.Answer(ctx, request)
 	}
 	if answer == nil {
-		return status.Errorf(codes.Unavailable, "node %s has no answer", s.cfg.Name)
+		return nil, status.Errorf(codes.Unavailable, "node %s has no answer", s.cfg.Name)
 	}
 	frame, err := s.cfg.frameOf(answer)
 	if err != nil {
-		return status.Error(codes.Internal, err.Error())
+		return nil, status.Error(codes.Internal, err.Error())
 	}
-	return stream.SendMsg(frame)
+	return frame, nil
 }

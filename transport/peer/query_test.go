@@ -161,7 +161,7 @@ func TestQueryMalformed(t *testing.T) {
 		}
 		if c.greet {
 			config := network.config("x")
-			if _, err := config.greet(stream); err != nil {
+			if _, err := config.greet(stream, ""); err != nil {
 				t.Fatal(err)
 			}
 		}

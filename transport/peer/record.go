@@ -22,9 +22,12 @@ const (
 	flagReturn       = 1 << 7
 )
 
-// verbRelay is the bit of a verb for a record that is to be relayed; the column flags has no bit left. A node that does not
-// know it answers that it does not know the verb.
-const verbRelay = 1 << 7
+// Bits of a verb for a record that is to be relayed, and for a report; the column flags has no bit left. A node that does not know one
+// answers that it does not know the verb.
+const (
+	verbRelay  = 1 << 7
+	verbReport = 1 << 6
+)
 
 // Bits of Request.lost.
 const (
@@ -61,7 +64,9 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 }
 
 // verbOf returns r's value in the column verb.
-func verbOf(r *check.Record) byte { return byte(r.Verb) | bit(r.Relay, verbRelay) }
+func verbOf(r *check.Record) byte {
+	return byte(r.Verb) | bit(r.Relay, verbRelay) | bit(r.Report, verbReport)
+}
 
 // flagsOf returns r's value in the column flags.
 func flagsOf(r *check.Record) (flags byte) {
@@ -106,7 +111,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Once = at(m.Once, i)
 		r.DenyLost = at(m.Lost, i)&denyLost != 0
 		verb := at(m.Verb, i)
-		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
+		r.Verb, r.Relay, r.Report = bucket.Verb(verb&^(verbRelay|verbReport)), verb&verbRelay != 0, verb&verbReport != 0
 		if r.Verb >= bucket.Reserve {
 			r.Reservation = &bucket.Reservation{
 				ID: r.ID, Least: r.Want, Most: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0,

@@ -66,9 +66,9 @@ func TestWelcome(t *testing.T) {
 	}{
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
-		{"two minors ahead", Major, Minor + 2, "speaks 3.2, this one 3.0"},
-		{"next major", Major + 1, Minor, "speaks 4.0, this one 3.0"},
-		{"previous major", Major - 1, Minor, "speaks 2.0, this one 3.0"},
+		{"two minors ahead", Major, Minor + 2, "speaks 3.3, this one 3.1"},
+		{"next major", Major + 1, Minor, "speaks 4.1, this one 3.1"},
+		{"previous major", Major - 1, Minor, "speaks 2.1, this one 3.1"},
 		{"far ahead", Major, 1<<32 - 1, "4294967295"},
 	} {
 		h := x.hello()
@@ -155,7 +155,7 @@ func TestMalformed(t *testing.T) {
 			stream := raw(t, network, "b:1")
 			if !c.first {
 				x := network.config("x")
-				if _, err := x.greet(stream); err != nil {
+				if _, err := x.greet(stream, ""); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -203,7 +203,7 @@ func TestUndecidable(t *testing.T) {
 	}))
 	stream := raw(t, network, "b:1")
 	x := network.config("x")
-	if _, err := x.greet(stream); err != nil {
+	if _, err := x.greet(stream, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []*peerv1.Request{

@@ -138,10 +138,11 @@ type service struct {
 func (s service) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
-	hello, err := s.admit(stream)
+	hello, err := s.admit(stream, true)
 	if err != nil {
 		return err
 	}
+	linked := !s.cfg.ownRegion(hello.Region)
 	defs := &definitions{intern: s.intern}
 	newExchange := func() *exchange {
 		return &exchange{server: s.Server, from: hello.Boot, fromName: hello.Name, definitions: defs}
@@ -155,7 +156,11 @@ func (s service) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1
 		if err := stream.RecvMsg(&x.request); err != nil {
 			return err // the peer is gone, or sent something that is not a frame
 		}
-		if err := x.read(); err != nil {
+		err := x.read()
+		if err == nil && linked {
+			err = checkLinked(hello.Region, x.records)
+		}
+		if err != nil {
 			return s.malformed(hello, err)
 		}
 		if !x.waits() {
@@ -257,7 +262,7 @@ type ControlQueue interface {
 func (s service) Control(stream grpc.BidiStreamingServer[peerv1.MessageFrame, peerv1.Greeting]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
-	hello, err := s.admit(stream)
+	hello, err := s.admit(stream, false)
 	if err != nil {
 		return err
 	}

@@ -38,14 +38,14 @@ func TestFlags(t *testing.T) {
 		records[2].Undoable = true
 		records[0].Drain, records[2].NoDelay = true, true
 		records[1].Relay, records[2].Verb = true, bucket.Read
-		records[1].Reserve = 7
+		records[0].Report, records[1].Reserve = true, 7
 		replies := make([]check.Reply, len(records))
 		if err := pool.Call(t.Context(), "b:1", records, replies); err != nil {
 			t.Fatal(err)
 		}
 		for i, r := range records {
 			if g := got[i]; g.Sync != r.Sync || g.Unreplicated != r.Unreplicated || g.Undoable != r.Undoable || g.GiveBack ||
-				g.Drain != r.Drain || g.Relay != r.Relay || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
+				g.Drain != r.Drain || g.Relay != r.Relay || g.Report != r.Report || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
 				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
 			}
 			if r := replies[i]; r.Status != check.NotReady || r.Owner != "c" {

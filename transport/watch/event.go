@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -43,6 +44,22 @@ type state struct {
 	Rules      string            `json:"rules"`   // the hash of Self's
 	Total      *rates            `json:"total"`   // of the nodes whose rates are known, null if none are
 	ByRule     []ruleRates       `json:"by_rule"`
+	Regions    []regionJSON      `json:"regions,omitempty"` // see facts.RegionsOf
+}
+
+// regionJSON is a facts.RegionView.
+type regionJSON struct {
+	Name      string            `json:"name"`
+	Self      bool              `json:"self,omitempty"`
+	State     facts.RegionState `json:"state,omitempty"`
+	InState   float64           `json:"in_state"`
+	Linked    int               `json:"linked"`
+	Of        int               `json:"of"`
+	RTT       float64           `json:"rtt"`
+	Weight    int               `json:"weight"`
+	DecidedBy string            `json:"decided_by"`
+	Undecided bool              `json:"undecided,omitempty"`
+	Reason    string            `json:"reason,omitempty"`
 }
 
 // memberJSON is one node. Own is left out while the node does not respond, Silent if it is not known.

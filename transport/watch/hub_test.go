@@ -33,6 +33,8 @@ func (w *testCluster) node(name string, slots int) facts.Node {
 	n := facts.Node{Name: name, Boot: name + "-1", Rules: "abc", MayDecide: true, All: facts.Counts{Allowed: 10 * s, Denied: 2 * s}}
 	n.Latency = facts.Latency{Bounds: []time.Duration{time.Millisecond, time.Second}}
 	n.ByRule = []facts.Rule{{Domain: "shop", Name: "user", Counts: n.All}, {Domain: "shop", Name: "idle"}}
+	n.Region, n.Decides, n.DecidedBy, n.Weight = "eu", []string{"eu"}, "eu", 2
+	n.Regions = []facts.Region{{Name: "us", State: facts.RegionUnusable, InState: 2500 * time.Millisecond, RTT: 60_123 * time.Microsecond, Reason: "rules", Weight: 1, DecidedBy: "us"}}
 	if slots > 0 { // it has counted since the slot after it began
 		n.Slot = time.Now().UnixNano()/int64(facts.SlotTime) - 1
 		for at := n.Slot - int64(slots) + 1; at <= n.Slot; at++ {
@@ -146,6 +148,12 @@ func TestWatch(t *testing.T) {
 		}
 		if s.Total != nil || len(s.Members) != 2 || s.Members[1].Own == nil || s.Members[0].Own.Checks != nil || s.Members[0].Own.Rules != "abc" || s.Rules != "abc" || len(s.ByRule) != 2 {
 			t.Errorf("first state %+v", s)
+		}
+		if want := []regionJSON{
+			{Name: "eu", Self: true, Weight: 2, DecidedBy: "eu"},
+			{Name: "us", State: "unusable", InState: 2, Of: 2, RTT: 0.060123, Weight: 1, DecidedBy: "us", Reason: "n2: rules"},
+		}; !slices.Equal(s.Regions, want) {
+			t.Errorf("regions %+v, want %+v", s.Regions, want)
 		}
 		if k.Limited[0].Descriptor[0].Value != "limited" || k.Frequent[0].Descriptor[0].Value != "frequent" || k.Covers != 60 {
 			t.Errorf("top %+v", k)

@@ -232,6 +232,9 @@ func (s *sum) state(at time.Time, members limiter.Members, nodes []facts.Node, m
 	for i := range members.Members {
 		out.Members = append(out.Members, memberOf(&members.Members[i], reports))
 	}
+	for _, r := range facts.RegionsOf(nodes) {
+		out.Regions = append(out.Regions, regionJSON{r.Name, r.Self, r.State, math.Floor(r.InState.Seconds()), r.Linked, r.Of, math.Round(1e6*r.RTT.Seconds()) / 1e6, r.Weight, r.DecidedBy, r.Undecided, r.Reason})
+	}
 	return out
 }
 

@@ -4,7 +4,7 @@
 package guard
 
 // Guard is a set of rules.
-type Guard uint32
+type Guard uint64
 
 // The rules of grants, see package bucket.
 const (
@@ -82,4 +82,31 @@ const (
 	Gather
 	// WakeAgain: a line that is told of a free unit while it asks for one asks again.
 	WakeAgain
+
+	// The rules of leases of nodes and regions, see package cluster/lease.
+
+	// SinceSent: a lease ends at its leaseholder so long after the request, not after the answer.
+	SinceSent
+	// NodeDeadline: nothing of a lease is spent at its deadline or later.
+	NodeDeadline
+	// SubEnd: a lease out of a lease ends before that one.
+	SubEnd
+	// SubHeld: a lease of which others have a part is not returned, nor reported as spent.
+	SubHeld
+
+	// The rules of roles of regions, see package cluster.
+
+	// RoleLease: a region plays its roles only while it has quorum among the regions.
+	RoleLease
+	// RoleWait: a region plays a role that it gets only after the one that had it may not any more.
+	RoleWait
+	// RoleCounters: a role is passed on when its counters have arrived.
+	RoleCounters
+
+	// The rules of keys that move between regions, see package cluster.
+
+	// MoveSeal: a region does not decide a key that it moves away.
+	MoveSeal
+	// MoveCounter: the next home has the counter when it begins to decide a key.
+	MoveCounter
 )

@@ -89,7 +89,9 @@ type Hello struct {
 	// Number of the placement rules (hashing, ring). Must be equal.
 	Placement uint32 `protobuf:"varint,5,opt,name=placement,proto3" json:"placement,omitempty"`
 	// 32 random bytes, fresh for this stream. Both proofs are over both of them.
-	Nonce         []byte `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Nonce []byte `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// The region that the node's cluster is; empty if it has no --region.
+	Region        string `protobuf:"bytes,8,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +168,13 @@ func (x *Hello) GetNonce() []byte {
 	return nil
 }
 
+func (x *Hello) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 // Proof shows that its sender knows the cluster secret. The node that has dialed sends its own first; the other answers with its own when it
 // has accepted that.
 type Proof struct {
@@ -228,7 +237,9 @@ type Limits struct {
 	Id     uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Limits []*v1.Limit            `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Domain that counters of the set belong to, for the receiver's accounts. It does not change what the limits say.
-	Domain        string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	Domain string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Region whose cluster has the counters of the set, empty if each region has its own.
+	Home          string `protobuf:"bytes,4,opt,name=home,proto3" json:"home,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +291,13 @@ func (x *Limits) GetLimits() []*v1.Limit {
 func (x *Limits) GetDomain() string {
 	if x != nil {
 		return x.Domain
+	}
+	return ""
+}
+
+func (x *Limits) GetHome() string {
+	if x != nil {
+		return x.Home
 	}
 	return ""
 }
@@ -878,21 +896,23 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x12peer/v1/peer.proto\x12\apeer.v1\x1a\x16sluice/v1/sluice.proto\"V\n" +
 	"\bGreeting\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12$\n" +
-	"\x05proof\x18\x02 \x01(\v2\x0e.peer.v1.ProofR\x05proof\"\x9d\x01\n" +
+	"\x05proof\x18\x02 \x01(\v2\x0e.peer.v1.ProofR\x05proof\"\xb5\x01\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05major\x18\x01 \x01(\rR\x05major\x12\x14\n" +
 	"\x05minor\x18\x02 \x01(\rR\x05minor\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x04 \x01(\tR\x04boot\x12\x1c\n" +
 	"\tplacement\x18\x05 \x01(\rR\tplacement\x12\x14\n" +
-	"\x05nonce\x18\a \x01(\fR\x05nonceJ\x04\b\x06\x10\aR\x06secret\";\n" +
+	"\x05nonce\x18\a \x01(\fR\x05nonce\x12\x16\n" +
+	"\x06region\x18\b \x01(\tR\x06regionJ\x04\b\x06\x10\aR\x06secret\";\n" +
 	"\x05Proof\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x1a\n" +
-	"\bcounters\x18\x02 \x01(\fR\bcounters\"Z\n" +
+	"\bcounters\x18\x02 \x01(\fR\bcounters\"n\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
 	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"\xbd\x03\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04home\x18\x04 \x01(\tR\x04home\"\xbd\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +

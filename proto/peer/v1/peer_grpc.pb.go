@@ -36,7 +36,7 @@ type PeerServiceClient interface {
 	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
 	Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, Greeting], error)
-	// Query carries one request and its response, each the only message of a frame. The first frame each way is a Greeting.
+	// Query carries requests and their responses in turn, each the only message of a frame. The first frame each way is a Greeting.
 	Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MessageFrame, MessageFrame], error)
 }
 
@@ -97,7 +97,7 @@ type PeerServiceServer interface {
 	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
 	Control(grpc.BidiStreamingServer[MessageFrame, Greeting]) error
-	// Query carries one request and its response, each the only message of a frame. The first frame each way is a Greeting.
+	// Query carries requests and their responses in turn, each the only message of a frame. The first frame each way is a Greeting.
 	Query(grpc.BidiStreamingServer[MessageFrame, MessageFrame]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }

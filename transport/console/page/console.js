@@ -106,6 +106,7 @@ function announce(before, s) {
     else if (old.own && m.own && old.own.may_decide !== m.own.may_decide) news.push(`${m.name} has ${m.own.may_decide ? "quorum again" : "lost quorum"}`);
   }
   for (const name of was.keys()) news.push(`${name} is gone`);
+  for (const r of s.regions || []) if ((before.regions || []).some((old) => old.name === r.name && old.state !== r.state)) news.push(`region ${r.name} is ${r.state}`);
   if (news.length) say(news.join("; ") + ".");
 }
 

@@ -48,6 +48,7 @@ export function onState(s) {
   $("about").replaceChildren(...[self?.version, s.voter_set && el("span", { title: "Cluster ID " + s.voter_set.cluster_id }, "cluster " + s.voter_set.cluster_id.slice(0, 8))].filter(Boolean).flatMap((x, i) => (i ? [" · ", x] : [x])));
   drawTraffic(s);
   drawNodes(s);
+  drawRegions(s.regions || []);
   drawRules();
   return known.tree?.hash === s.rules;
 }
@@ -112,10 +113,28 @@ function drawNodes(s) {
   put($("member-rows"), s.members.map((m) => [m.name, JSON.stringify({ ...m, self: s.self, silent: m.silent && Math.round(m.silent) }), () => nodeRow(m, s)]));
 }
 
+const cell = (label, attributes, ...children) => el("td", { "data-label": label, ...attributes }, el("span", {}, ...children));
+const sub = (...what) => el("span", { class: "sub" }, ...what);
+
+// The class of a region's state.
+const links = { linked: "yes", unreached: "no", unusable: "no" };
+
+function drawRegions(regions) {
+  $("regions").hidden = !regions.length;
+  put($("region-rows"), regions.map((r) => {
+    const bad = links[r.state] === "no";
+    return [r.name, JSON.stringify({ ...r, in_state: bad && r.in_state }), () => el("tr", { class: bad ? "gone" : "" },
+      el("th", { scope: "row" }, r.name, r.self ? sub("this region") : null),
+      cell("State", {}, ...(r.self ? [] : [el("span", { class: links[r.state] || "empty" }, links[r.state] ? r.state : "not known yet")]),
+        bad ? sub(`for ${duration(r.in_state)}` + (r.linked ? `, linked from ${r.linked} of ${many(r.of, "node")}` : "")) : null, r.reason ? sub(r.reason) : r.self ? "–" : null),
+      cell("Round trip", { class: "num" }, r.rtt ? duration(r.rtt) : "–", r.rtt && bad ? sub("as it was") : null),
+      cell("Weight", { class: "num" }, r.weight),
+      cell("Keys decided by", {}, r.undecided ? el("span", { class: "no" }, "no region") : r.decided_by || el("span", { class: "empty" }, "not known yet")))];
+  }));
+}
+
 function nodeRow(m, s) {
   const o = m.own;
-  const cell = (label, attributes, ...children) => el("td", { "data-label": label, ...attributes }, el("span", {}, ...children));
-  const sub = (...what) => el("span", { class: "sub" }, ...what);
   const none = () => el("span", { class: "empty" }, "–");
   const state = [m.state, sub(m.voter ? "voter" : "not a voter")];
   if (!m.alive) state.push(sub(m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
@@ -34,7 +35,10 @@ func (f *Cluster) Overview(ctx context.Context) limiter.Overview     { return f.
 func (f *Cluster) Forget(ctx context.Context, name string) error     { return f.Forgets(ctx, name) }
 func (f *Cluster) Bootstrap(context.Context) error                   { return member.ErrHasQuorum }
 func (f *Cluster) AcceptLoss(context.Context) (int, []string, error) { return 0, nil, nil }
-func (f *Cluster) SpreadLoad(limiter.LoadReport)                     {}
+
+// PromoteRegion implements limiter.Cluster.
+func (f *Cluster) PromoteRegion(context.Context, string, string, bool) error { return nil }
+func (f *Cluster) SpreadLoad(limiter.LoadReport)                             {}
 func (f *Cluster) AskTop(ctx context.Context, q limiter.TopQuery) ([]limiter.NodeTop, []string) {
 	return f.Tops(ctx, q)
 }
@@ -45,6 +49,9 @@ func (f *Cluster) AskKeyFacts(context.Context, bucket.Key, *bucket.Limits) ([]fa
 	return nil, nil
 }
 func (f *Cluster) Owner(bucket.Key) (string, bool) { return "self", true }
+
+// Owned implements limiter.Cluster.
+func (f *Cluster) Owned(bucket.Key) time.Duration { return time.Hour }
 func (f *Cluster) AskTurn(context.Context, string, *facts.Turn) bool {
 	return true
 }

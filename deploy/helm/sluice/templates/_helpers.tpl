@@ -47,3 +47,53 @@ labels:
 - {port: 7463, protocol: TCP}
 - {port: 7463, protocol: UDP}
 {{- end }}
+
+{{- /* the list of regions, as the flag has it */}}
+{{- define "sluice.regions" -}}
+{{- $list := list }}
+{{- range $region, $addresses := .Values.regions }}{{ $list = append $list (printf "%s=%s" $region (join "," $addresses)) }}{{ end }}
+{{- join "," $list }}
+{{- end }}
+
+{{- /* the weights of regions, as the flag has them */}}
+{{- define "sluice.regionWeights" -}}
+{{- $list := list }}
+{{- range $region, $weight := .Values.regionWeights }}{{ $list = append $list (printf "%s=%d" $region (int $weight)) }}{{ end }}
+{{- join "," $list }}
+{{- end }}
+
+{{- define "sluice.checkRegions" -}}
+{{- $region := .Values.region }}
+{{- $others := omit .Values.regions $region }}
+{{- if and .Values.regions (not $region) }}
+{{- fail "region is missing beside regions: which of them this cluster is" }}
+{{- end }}
+{{- if and $region (not $others) }}
+{{- fail (printf "regions names no region but this one, %s: give the addresses of the others, or leave region empty" $region) }}
+{{- end }}
+{{- range $weighed, $_ := .Values.regionWeights }}
+{{- if and (ne $weighed $region) (not (hasKey $others $weighed)) }}
+{{- fail (printf "regionWeights: regions has no %s" $weighed) }}
+{{- end }}
+{{- end }}
+{{- $seen := dict }}
+{{- range $other, $addresses := $others }}
+{{- range $addresses }}
+{{- $host := splitList ":" . | first }}
+{{- if has $host (list "localhost" "127.0.0.1" (printf "%s-peers" (include "sluice.name" $)) (printf "%s-regions" (include "sluice.name" $))) }}
+{{- fail (printf "regions.%s: %s is this cluster itself; give the address by which it reaches the Service %s-regions there" $other . (include "sluice.name" $)) }}
+{{- end }}
+{{- if and (hasKey $seen .) (ne (get $seen .) $other) }}
+{{- fail (printf "regions: %s is given for %s and again for %s" . (get $seen .) $other) }}
+{{- end }}
+{{- $_ := set $seen . $other }}
+{{- if has . (get $.Values.regions $region | default list) }}
+{{- fail (printf "regions.%s: %s is also an address of this region, %s" $other . $region) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $without := regexMatch "(^|,)region-tls(,|$)" (get .Values.settings "insecure" | default "") }}
+{{- if and $region (not $without) (or (not .Values.tls.enabled) (ne (get .Values.settings "peer-tls" | default "require") "require")) }}
+{{- fail "region needs tls.enabled, and no settings.peer-tls but require: connections to other regions cross networks (settings.insecure: region-tls does without)" }}
+{{- end }}
+{{- end }}

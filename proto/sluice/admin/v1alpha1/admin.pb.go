@@ -512,7 +512,19 @@ type NodeReport struct {
 	// The certificates, keys and secrets that it follows.
 	Files []*FollowedFile `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
 	// Protections that it runs without although other machines reach it, a sentence each.
-	Insecure      []string `protobuf:"bytes,8,rep,name=insecure,proto3" json:"insecure,omitempty"`
+	Insecure []string `protobuf:"bytes,8,rep,name=insecure,proto3" json:"insecure,omitempty"`
+	// The region that its cluster is; empty without --region.
+	Region string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
+	// The other regions, sorted by name.
+	Regions []*RegionReport `protobuf:"bytes,10,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Homes of rules whose keys its region decides now, as far as it knows.
+	Decides []string `protobuf:"bytes,11,rep,name=decides,proto3" json:"decides,omitempty"`
+	// The region that is to decide the keys whose home is the node's own region; empty without other regions.
+	DecidedBy string `protobuf:"bytes,12,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	// The weight of the node's own region; 0 without other regions.
+	RegionWeight int64 `protobuf:"varint,13,opt,name=region_weight,json=regionWeight,proto3" json:"region_weight,omitempty"`
+	// Why keys are not decided in the region that is to decide them, and what to do. Only the node that speaks for the region has it.
+	RoleProblem   string `protobuf:"bytes,14,opt,name=role_problem,json=roleProblem,proto3" json:"role_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -603,6 +615,175 @@ func (x *NodeReport) GetInsecure() []string {
 	return nil
 }
 
+func (x *NodeReport) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *NodeReport) GetRegions() []*RegionReport {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *NodeReport) GetDecides() []string {
+	if x != nil {
+		return x.Decides
+	}
+	return nil
+}
+
+func (x *NodeReport) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *NodeReport) GetRegionWeight() int64 {
+	if x != nil {
+		return x.RegionWeight
+	}
+	return 0
+}
+
+func (x *NodeReport) GetRoleProblem() string {
+	if x != nil {
+		return x.RoleProblem
+	}
+	return ""
+}
+
+// RegionReport is a node's link to another region.
+type RegionReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in --regions.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// linked; unreached: no node of it answers; unusable: nodes answer, but nothing may be sent to them; unknown: the reporting node has just started.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Nodes of it that are connected and answer.
+	Nodes []string `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// The round trip, as it was last; 0 if no node was ever reached.
+	RttNs int64 `protobuf:"varint,4,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"`
+	// Why it is not linked, or what is wrong although it is; empty if nothing is.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Bytes received on connections that the reporting node has made.
+	BytesIn uint64 `protobuf:"varint,6,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	// Bytes sent on them.
+	BytesOut uint64 `protobuf:"varint,7,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// The region that is to decide the keys whose home it is.
+	DecidedBy string `protobuf:"bytes,8,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	// Its weight in --region-weights.
+	Weight int64 `protobuf:"varint,9,opt,name=weight,proto3" json:"weight,omitempty"`
+	// How long the state has been so.
+	InStateNs     int64 `protobuf:"varint,10,opt,name=in_state_ns,json=inStateNs,proto3" json:"in_state_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionReport) Reset() {
+	*x = RegionReport{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionReport) ProtoMessage() {}
+
+func (x *RegionReport) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionReport.ProtoReflect.Descriptor instead.
+func (*RegionReport) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RegionReport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RegionReport) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *RegionReport) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *RegionReport) GetRttNs() int64 {
+	if x != nil {
+		return x.RttNs
+	}
+	return 0
+}
+
+func (x *RegionReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RegionReport) GetBytesIn() uint64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *RegionReport) GetBytesOut() uint64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
+}
+
+func (x *RegionReport) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *RegionReport) GetWeight() int64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *RegionReport) GetInStateNs() int64 {
+	if x != nil {
+		return x.InStateNs
+	}
+	return 0
+}
+
 // FollowedFile is the state of files that a node follows.
 type FollowedFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -620,7 +801,7 @@ type FollowedFile struct {
 
 func (x *FollowedFile) Reset() {
 	*x = FollowedFile{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +813,7 @@ func (x *FollowedFile) String() string {
 func (*FollowedFile) ProtoMessage() {}
 
 func (x *FollowedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[7]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +826,7 @@ func (x *FollowedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowedFile.ProtoReflect.Descriptor instead.
 func (*FollowedFile) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{7}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FollowedFile) GetLabel() string {
@@ -717,7 +898,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +910,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[8]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +923,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{8}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Member) GetName() string {
@@ -865,7 +1046,7 @@ type VoterSet struct {
 
 func (x *VoterSet) Reset() {
 	*x = VoterSet{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1058,7 @@ func (x *VoterSet) String() string {
 func (*VoterSet) ProtoMessage() {}
 
 func (x *VoterSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[9]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1071,7 @@ func (x *VoterSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoterSet.ProtoReflect.Descriptor instead.
 func (*VoterSet) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *VoterSet) GetClusterId() string {
@@ -939,7 +1120,7 @@ type PartitionCounts struct {
 
 func (x *PartitionCounts) Reset() {
 	*x = PartitionCounts{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1132,7 @@ func (x *PartitionCounts) String() string {
 func (*PartitionCounts) ProtoMessage() {}
 
 func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[10]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1145,7 @@ func (x *PartitionCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionCounts.ProtoReflect.Descriptor instead.
 func (*PartitionCounts) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PartitionCounts) GetOwned() int32 {
@@ -1038,7 +1219,7 @@ type LostRule struct {
 
 func (x *LostRule) Reset() {
 	*x = LostRule{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1231,7 @@ func (x *LostRule) String() string {
 func (*LostRule) ProtoMessage() {}
 
 func (x *LostRule) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[11]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1244,7 @@ func (x *LostRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostRule.ProtoReflect.Descriptor instead.
 func (*LostRule) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LostRule) GetDomain() string {
@@ -1102,7 +1283,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1295,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[12]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1308,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TopRequest) GetBy() TopBy {
@@ -1168,7 +1349,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1361,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[13]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1374,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TopResponse) GetKeys() []*TopKey {
@@ -1247,7 +1428,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1440,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[14]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1453,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TopKey) GetDomain() string {
@@ -1337,7 +1518,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1530,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[15]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1543,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *InspectRequest) GetDomain() string {
@@ -1426,7 +1607,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1619,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[16]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1632,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InspectResponse) GetShown() []*v1.Entry {
@@ -1599,7 +1780,7 @@ type LimitStanding struct {
 
 func (x *LimitStanding) Reset() {
 	*x = LimitStanding{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1792,7 @@ func (x *LimitStanding) String() string {
 func (*LimitStanding) ProtoMessage() {}
 
 func (x *LimitStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[17]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1805,7 @@ func (x *LimitStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitStanding.ProtoReflect.Descriptor instead.
 func (*LimitStanding) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LimitStanding) GetName() string {
@@ -1675,7 +1856,7 @@ type LeaseLeft struct {
 
 func (x *LeaseLeft) Reset() {
 	*x = LeaseLeft{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1868,7 @@ func (x *LeaseLeft) String() string {
 func (*LeaseLeft) ProtoMessage() {}
 
 func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[18]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1881,7 @@ func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseLeft.ProtoReflect.Descriptor instead.
 func (*LeaseLeft) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseLeft) GetNode() string {
@@ -1728,7 +1909,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1921,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[19]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1934,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -1774,7 +1955,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +1967,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[20]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +1980,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
@@ -1807,6 +1988,108 @@ func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
 		return x.VoterSet
 	}
 	return nil
+}
+
+// PromoteRegionRequest says which region decides which keys from now on.
+type PromoteRegionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region that is to decide them. With stopped, the node's own.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The home that the rules name.
+	Home string `protobuf:"bytes,2,opt,name=home,proto3" json:"home,omitempty"`
+	// The region that decides these keys is stopped, as the caller states. If it lives, both decide them. Otherwise the request must be sent
+	// to a node of that region, which first stops deciding them.
+	Stopped       bool `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteRegionRequest) Reset() {
+	*x = PromoteRegionRequest{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteRegionRequest) ProtoMessage() {}
+
+func (x *PromoteRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteRegionRequest.ProtoReflect.Descriptor instead.
+func (*PromoteRegionRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PromoteRegionRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *PromoteRegionRequest) GetHome() string {
+	if x != nil {
+		return x.Home
+	}
+	return ""
+}
+
+func (x *PromoteRegionRequest) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+// PromoteRegionResponse has no fields: the change is in force when a majority of the regions knows it, after a few seconds.
+type PromoteRegionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteRegionResponse) Reset() {
+	*x = PromoteRegionResponse{}
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteRegionResponse) ProtoMessage() {}
+
+func (x *PromoteRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteRegionResponse.ProtoReflect.Descriptor instead.
+func (*PromoteRegionResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 // AcceptLossRequest has no fields.
@@ -1818,7 +2101,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +2113,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[21]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2126,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 // AcceptLossResponse says where losses have ended.
@@ -1859,7 +2142,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +2154,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[22]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +2167,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AcceptLossResponse) GetPartitions() int32 {
@@ -1910,7 +2193,7 @@ type BootstrapRequest struct {
 
 func (x *BootstrapRequest) Reset() {
 	*x = BootstrapRequest{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2205,7 @@ func (x *BootstrapRequest) String() string {
 func (*BootstrapRequest) ProtoMessage() {}
 
 func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[23]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2218,7 @@ func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
 func (*BootstrapRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // BootstrapResponse has the new voter set.
@@ -1949,7 +2232,7 @@ type BootstrapResponse struct {
 
 func (x *BootstrapResponse) Reset() {
 	*x = BootstrapResponse{}
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2244,7 @@ func (x *BootstrapResponse) String() string {
 func (*BootstrapResponse) ProtoMessage() {}
 
 func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[24]
+	mi := &file_sluice_admin_v1alpha1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2257,7 @@ func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapResponse.ProtoReflect.Descriptor instead.
 func (*BootstrapResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BootstrapResponse) GetVoterSet() *VoterSet {
@@ -2022,7 +2305,7 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\x0eStatusResponse\x12@\n" +
 	"\amembers\x18\x01 \x01(\v2&.sluice.admin.v1alpha1.MembersResponseR\amembers\x127\n" +
 	"\x05nodes\x18\x02 \x03(\v2!.sluice.admin.v1alpha1.NodeReportR\x05nodes\x12\x18\n" +
-	"\amissing\x18\x03 \x03(\tR\amissing\"\xb8\x02\n" +
+	"\amissing\x18\x03 \x03(\tR\amissing\"\x90\x04\n" +
 	"\n" +
 	"NodeReport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
@@ -2034,7 +2317,28 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"rulesError\x12Q\n" +
 	"\x10partition_counts\x18\x06 \x01(\v2&.sluice.admin.v1alpha1.PartitionCountsR\x0fpartitionCounts\x129\n" +
 	"\x05files\x18\a \x03(\v2#.sluice.admin.v1alpha1.FollowedFileR\x05files\x12\x1a\n" +
-	"\binsecure\x18\b \x03(\tR\binsecure\"h\n" +
+	"\binsecure\x18\b \x03(\tR\binsecure\x12\x16\n" +
+	"\x06region\x18\t \x01(\tR\x06region\x12=\n" +
+	"\aregions\x18\n" +
+	" \x03(\v2#.sluice.admin.v1alpha1.RegionReportR\aregions\x12\x18\n" +
+	"\adecides\x18\v \x03(\tR\adecides\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\f \x01(\tR\tdecidedBy\x12#\n" +
+	"\rregion_weight\x18\r \x01(\x03R\fregionWeight\x12!\n" +
+	"\frole_problem\x18\x0e \x01(\tR\vroleProblem\"\x8c\x02\n" +
+	"\fRegionReport\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
+	"\x05nodes\x18\x03 \x03(\tR\x05nodes\x12\x15\n" +
+	"\x06rtt_ns\x18\x04 \x01(\x03R\x05rttNs\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x19\n" +
+	"\bbytes_in\x18\x06 \x01(\x04R\abytesIn\x12\x1b\n" +
+	"\tbytes_out\x18\a \x01(\x04R\bbytesOut\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\b \x01(\tR\tdecidedBy\x12\x16\n" +
+	"\x06weight\x18\t \x01(\x03R\x06weight\x12\x1e\n" +
+	"\vin_state_ns\x18\n" +
+	" \x01(\x03R\tinStateNs\"h\n" +
 	"\fFollowedFile\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x18\n" +
@@ -2141,7 +2445,12 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\x13ForgetMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"T\n" +
 	"\x14ForgetMemberResponse\x12<\n" +
-	"\tvoter_set\x18\x01 \x01(\v2\x1f.sluice.admin.v1alpha1.VoterSetR\bvoterSet\"\x13\n" +
+	"\tvoter_set\x18\x01 \x01(\v2\x1f.sluice.admin.v1alpha1.VoterSetR\bvoterSet\"\\\n" +
+	"\x14PromoteRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
+	"\x04home\x18\x02 \x01(\tR\x04home\x12\x18\n" +
+	"\astopped\x18\x03 \x01(\bR\astopped\"\x17\n" +
+	"\x15PromoteRegionResponse\"\x13\n" +
 	"\x11AcceptLossRequest\"H\n" +
 	"\x12AcceptLossResponse\x12\x1e\n" +
 	"\n" +
@@ -2153,7 +2462,7 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\tvoter_set\x18\x01 \x01(\v2\x1f.sluice.admin.v1alpha1.VoterSetR\bvoterSet*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\x93\x05\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\xff\x05\n" +
 	"\fAdminService\x12X\n" +
 	"\aMembers\x12%.sluice.admin.v1alpha1.MembersRequest\x1a&.sluice.admin.v1alpha1.MembersResponse\x12U\n" +
 	"\x06Status\x12$.sluice.admin.v1alpha1.StatusRequest\x1a%.sluice.admin.v1alpha1.StatusResponse\x12L\n" +
@@ -2162,7 +2471,8 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\fForgetMember\x12*.sluice.admin.v1alpha1.ForgetMemberRequest\x1a+.sluice.admin.v1alpha1.ForgetMemberResponse\x12^\n" +
 	"\tBootstrap\x12'.sluice.admin.v1alpha1.BootstrapRequest\x1a(.sluice.admin.v1alpha1.BootstrapResponse\x12a\n" +
 	"\n" +
-	"AcceptLoss\x12(.sluice.admin.v1alpha1.AcceptLossRequest\x1a).sluice.admin.v1alpha1.AcceptLossResponseBLZJgithub.com/sluice-project/sluice/proto/sluice/admin/v1alpha1;adminv1alpha1b\x06proto3"
+	"AcceptLoss\x12(.sluice.admin.v1alpha1.AcceptLossRequest\x1a).sluice.admin.v1alpha1.AcceptLossResponse\x12j\n" +
+	"\rPromoteRegion\x12+.sluice.admin.v1alpha1.PromoteRegionRequest\x1a,.sluice.admin.v1alpha1.PromoteRegionResponseBLZJgithub.com/sluice-project/sluice/proto/sluice/admin/v1alpha1;adminv1alpha1b\x06proto3"
 
 var (
 	file_sluice_admin_v1alpha1_admin_proto_rawDescOnce sync.Once
@@ -2177,77 +2487,83 @@ func file_sluice_admin_v1alpha1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_admin_v1alpha1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_admin_v1alpha1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_sluice_admin_v1alpha1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_sluice_admin_v1alpha1_admin_proto_goTypes = []any{
-	(TopBy)(0),                   // 0: sluice.admin.v1alpha1.TopBy
-	(*MembersRequest)(nil),       // 1: sluice.admin.v1alpha1.MembersRequest
-	(*MembersResponse)(nil),      // 2: sluice.admin.v1alpha1.MembersResponse
-	(*Health)(nil),               // 3: sluice.admin.v1alpha1.Health
-	(*HealthCause)(nil),          // 4: sluice.admin.v1alpha1.HealthCause
-	(*StatusRequest)(nil),        // 5: sluice.admin.v1alpha1.StatusRequest
-	(*StatusResponse)(nil),       // 6: sluice.admin.v1alpha1.StatusResponse
-	(*NodeReport)(nil),           // 7: sluice.admin.v1alpha1.NodeReport
-	(*FollowedFile)(nil),         // 8: sluice.admin.v1alpha1.FollowedFile
-	(*Member)(nil),               // 9: sluice.admin.v1alpha1.Member
-	(*VoterSet)(nil),             // 10: sluice.admin.v1alpha1.VoterSet
-	(*PartitionCounts)(nil),      // 11: sluice.admin.v1alpha1.PartitionCounts
-	(*LostRule)(nil),             // 12: sluice.admin.v1alpha1.LostRule
-	(*TopRequest)(nil),           // 13: sluice.admin.v1alpha1.TopRequest
-	(*TopResponse)(nil),          // 14: sluice.admin.v1alpha1.TopResponse
-	(*TopKey)(nil),               // 15: sluice.admin.v1alpha1.TopKey
-	(*InspectRequest)(nil),       // 16: sluice.admin.v1alpha1.InspectRequest
-	(*InspectResponse)(nil),      // 17: sluice.admin.v1alpha1.InspectResponse
-	(*LimitStanding)(nil),        // 18: sluice.admin.v1alpha1.LimitStanding
-	(*LeaseLeft)(nil),            // 19: sluice.admin.v1alpha1.LeaseLeft
-	(*ForgetMemberRequest)(nil),  // 20: sluice.admin.v1alpha1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 21: sluice.admin.v1alpha1.ForgetMemberResponse
-	(*AcceptLossRequest)(nil),    // 22: sluice.admin.v1alpha1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),   // 23: sluice.admin.v1alpha1.AcceptLossResponse
-	(*BootstrapRequest)(nil),     // 24: sluice.admin.v1alpha1.BootstrapRequest
-	(*BootstrapResponse)(nil),    // 25: sluice.admin.v1alpha1.BootstrapResponse
-	(*v1.Entry)(nil),             // 26: sluice.v1.Entry
-	(*v1.Limit)(nil),             // 27: sluice.v1.Limit
+	(TopBy)(0),                    // 0: sluice.admin.v1alpha1.TopBy
+	(*MembersRequest)(nil),        // 1: sluice.admin.v1alpha1.MembersRequest
+	(*MembersResponse)(nil),       // 2: sluice.admin.v1alpha1.MembersResponse
+	(*Health)(nil),                // 3: sluice.admin.v1alpha1.Health
+	(*HealthCause)(nil),           // 4: sluice.admin.v1alpha1.HealthCause
+	(*StatusRequest)(nil),         // 5: sluice.admin.v1alpha1.StatusRequest
+	(*StatusResponse)(nil),        // 6: sluice.admin.v1alpha1.StatusResponse
+	(*NodeReport)(nil),            // 7: sluice.admin.v1alpha1.NodeReport
+	(*RegionReport)(nil),          // 8: sluice.admin.v1alpha1.RegionReport
+	(*FollowedFile)(nil),          // 9: sluice.admin.v1alpha1.FollowedFile
+	(*Member)(nil),                // 10: sluice.admin.v1alpha1.Member
+	(*VoterSet)(nil),              // 11: sluice.admin.v1alpha1.VoterSet
+	(*PartitionCounts)(nil),       // 12: sluice.admin.v1alpha1.PartitionCounts
+	(*LostRule)(nil),              // 13: sluice.admin.v1alpha1.LostRule
+	(*TopRequest)(nil),            // 14: sluice.admin.v1alpha1.TopRequest
+	(*TopResponse)(nil),           // 15: sluice.admin.v1alpha1.TopResponse
+	(*TopKey)(nil),                // 16: sluice.admin.v1alpha1.TopKey
+	(*InspectRequest)(nil),        // 17: sluice.admin.v1alpha1.InspectRequest
+	(*InspectResponse)(nil),       // 18: sluice.admin.v1alpha1.InspectResponse
+	(*LimitStanding)(nil),         // 19: sluice.admin.v1alpha1.LimitStanding
+	(*LeaseLeft)(nil),             // 20: sluice.admin.v1alpha1.LeaseLeft
+	(*ForgetMemberRequest)(nil),   // 21: sluice.admin.v1alpha1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil),  // 22: sluice.admin.v1alpha1.ForgetMemberResponse
+	(*PromoteRegionRequest)(nil),  // 23: sluice.admin.v1alpha1.PromoteRegionRequest
+	(*PromoteRegionResponse)(nil), // 24: sluice.admin.v1alpha1.PromoteRegionResponse
+	(*AcceptLossRequest)(nil),     // 25: sluice.admin.v1alpha1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),    // 26: sluice.admin.v1alpha1.AcceptLossResponse
+	(*BootstrapRequest)(nil),      // 27: sluice.admin.v1alpha1.BootstrapRequest
+	(*BootstrapResponse)(nil),     // 28: sluice.admin.v1alpha1.BootstrapResponse
+	(*v1.Entry)(nil),              // 29: sluice.v1.Entry
+	(*v1.Limit)(nil),              // 30: sluice.v1.Limit
 }
 var file_sluice_admin_v1alpha1_admin_proto_depIdxs = []int32{
-	9,  // 0: sluice.admin.v1alpha1.MembersResponse.members:type_name -> sluice.admin.v1alpha1.Member
-	10, // 1: sluice.admin.v1alpha1.MembersResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	11, // 2: sluice.admin.v1alpha1.MembersResponse.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
-	12, // 3: sluice.admin.v1alpha1.MembersResponse.lost_rules:type_name -> sluice.admin.v1alpha1.LostRule
+	10, // 0: sluice.admin.v1alpha1.MembersResponse.members:type_name -> sluice.admin.v1alpha1.Member
+	11, // 1: sluice.admin.v1alpha1.MembersResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	12, // 2: sluice.admin.v1alpha1.MembersResponse.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
+	13, // 3: sluice.admin.v1alpha1.MembersResponse.lost_rules:type_name -> sluice.admin.v1alpha1.LostRule
 	3,  // 4: sluice.admin.v1alpha1.MembersResponse.health:type_name -> sluice.admin.v1alpha1.Health
 	4,  // 5: sluice.admin.v1alpha1.Health.causes:type_name -> sluice.admin.v1alpha1.HealthCause
 	2,  // 6: sluice.admin.v1alpha1.StatusResponse.members:type_name -> sluice.admin.v1alpha1.MembersResponse
 	7,  // 7: sluice.admin.v1alpha1.StatusResponse.nodes:type_name -> sluice.admin.v1alpha1.NodeReport
-	11, // 8: sluice.admin.v1alpha1.NodeReport.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
-	8,  // 9: sluice.admin.v1alpha1.NodeReport.files:type_name -> sluice.admin.v1alpha1.FollowedFile
-	0,  // 10: sluice.admin.v1alpha1.TopRequest.by:type_name -> sluice.admin.v1alpha1.TopBy
-	15, // 11: sluice.admin.v1alpha1.TopResponse.keys:type_name -> sluice.admin.v1alpha1.TopKey
-	26, // 12: sluice.admin.v1alpha1.TopKey.descriptor:type_name -> sluice.v1.Entry
-	26, // 13: sluice.admin.v1alpha1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
-	26, // 14: sluice.admin.v1alpha1.InspectResponse.shown:type_name -> sluice.v1.Entry
-	18, // 15: sluice.admin.v1alpha1.InspectResponse.limits:type_name -> sluice.admin.v1alpha1.LimitStanding
-	19, // 16: sluice.admin.v1alpha1.InspectResponse.leases:type_name -> sluice.admin.v1alpha1.LeaseLeft
-	27, // 17: sluice.admin.v1alpha1.LimitStanding.limit:type_name -> sluice.v1.Limit
-	10, // 18: sluice.admin.v1alpha1.ForgetMemberResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	10, // 19: sluice.admin.v1alpha1.BootstrapResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
-	1,  // 20: sluice.admin.v1alpha1.AdminService.Members:input_type -> sluice.admin.v1alpha1.MembersRequest
-	5,  // 21: sluice.admin.v1alpha1.AdminService.Status:input_type -> sluice.admin.v1alpha1.StatusRequest
-	13, // 22: sluice.admin.v1alpha1.AdminService.Top:input_type -> sluice.admin.v1alpha1.TopRequest
-	16, // 23: sluice.admin.v1alpha1.AdminService.Inspect:input_type -> sluice.admin.v1alpha1.InspectRequest
-	20, // 24: sluice.admin.v1alpha1.AdminService.ForgetMember:input_type -> sluice.admin.v1alpha1.ForgetMemberRequest
-	24, // 25: sluice.admin.v1alpha1.AdminService.Bootstrap:input_type -> sluice.admin.v1alpha1.BootstrapRequest
-	22, // 26: sluice.admin.v1alpha1.AdminService.AcceptLoss:input_type -> sluice.admin.v1alpha1.AcceptLossRequest
-	2,  // 27: sluice.admin.v1alpha1.AdminService.Members:output_type -> sluice.admin.v1alpha1.MembersResponse
-	6,  // 28: sluice.admin.v1alpha1.AdminService.Status:output_type -> sluice.admin.v1alpha1.StatusResponse
-	14, // 29: sluice.admin.v1alpha1.AdminService.Top:output_type -> sluice.admin.v1alpha1.TopResponse
-	17, // 30: sluice.admin.v1alpha1.AdminService.Inspect:output_type -> sluice.admin.v1alpha1.InspectResponse
-	21, // 31: sluice.admin.v1alpha1.AdminService.ForgetMember:output_type -> sluice.admin.v1alpha1.ForgetMemberResponse
-	25, // 32: sluice.admin.v1alpha1.AdminService.Bootstrap:output_type -> sluice.admin.v1alpha1.BootstrapResponse
-	23, // 33: sluice.admin.v1alpha1.AdminService.AcceptLoss:output_type -> sluice.admin.v1alpha1.AcceptLossResponse
-	27, // [27:34] is the sub-list for method output_type
-	20, // [20:27] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	12, // 8: sluice.admin.v1alpha1.NodeReport.partition_counts:type_name -> sluice.admin.v1alpha1.PartitionCounts
+	9,  // 9: sluice.admin.v1alpha1.NodeReport.files:type_name -> sluice.admin.v1alpha1.FollowedFile
+	8,  // 10: sluice.admin.v1alpha1.NodeReport.regions:type_name -> sluice.admin.v1alpha1.RegionReport
+	0,  // 11: sluice.admin.v1alpha1.TopRequest.by:type_name -> sluice.admin.v1alpha1.TopBy
+	16, // 12: sluice.admin.v1alpha1.TopResponse.keys:type_name -> sluice.admin.v1alpha1.TopKey
+	29, // 13: sluice.admin.v1alpha1.TopKey.descriptor:type_name -> sluice.v1.Entry
+	29, // 14: sluice.admin.v1alpha1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
+	29, // 15: sluice.admin.v1alpha1.InspectResponse.shown:type_name -> sluice.v1.Entry
+	19, // 16: sluice.admin.v1alpha1.InspectResponse.limits:type_name -> sluice.admin.v1alpha1.LimitStanding
+	20, // 17: sluice.admin.v1alpha1.InspectResponse.leases:type_name -> sluice.admin.v1alpha1.LeaseLeft
+	30, // 18: sluice.admin.v1alpha1.LimitStanding.limit:type_name -> sluice.v1.Limit
+	11, // 19: sluice.admin.v1alpha1.ForgetMemberResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	11, // 20: sluice.admin.v1alpha1.BootstrapResponse.voter_set:type_name -> sluice.admin.v1alpha1.VoterSet
+	1,  // 21: sluice.admin.v1alpha1.AdminService.Members:input_type -> sluice.admin.v1alpha1.MembersRequest
+	5,  // 22: sluice.admin.v1alpha1.AdminService.Status:input_type -> sluice.admin.v1alpha1.StatusRequest
+	14, // 23: sluice.admin.v1alpha1.AdminService.Top:input_type -> sluice.admin.v1alpha1.TopRequest
+	17, // 24: sluice.admin.v1alpha1.AdminService.Inspect:input_type -> sluice.admin.v1alpha1.InspectRequest
+	21, // 25: sluice.admin.v1alpha1.AdminService.ForgetMember:input_type -> sluice.admin.v1alpha1.ForgetMemberRequest
+	27, // 26: sluice.admin.v1alpha1.AdminService.Bootstrap:input_type -> sluice.admin.v1alpha1.BootstrapRequest
+	25, // 27: sluice.admin.v1alpha1.AdminService.AcceptLoss:input_type -> sluice.admin.v1alpha1.AcceptLossRequest
+	23, // 28: sluice.admin.v1alpha1.AdminService.PromoteRegion:input_type -> sluice.admin.v1alpha1.PromoteRegionRequest
+	2,  // 29: sluice.admin.v1alpha1.AdminService.Members:output_type -> sluice.admin.v1alpha1.MembersResponse
+	6,  // 30: sluice.admin.v1alpha1.AdminService.Status:output_type -> sluice.admin.v1alpha1.StatusResponse
+	15, // 31: sluice.admin.v1alpha1.AdminService.Top:output_type -> sluice.admin.v1alpha1.TopResponse
+	18, // 32: sluice.admin.v1alpha1.AdminService.Inspect:output_type -> sluice.admin.v1alpha1.InspectResponse
+	22, // 33: sluice.admin.v1alpha1.AdminService.ForgetMember:output_type -> sluice.admin.v1alpha1.ForgetMemberResponse
+	28, // 34: sluice.admin.v1alpha1.AdminService.Bootstrap:output_type -> sluice.admin.v1alpha1.BootstrapResponse
+	26, // 35: sluice.admin.v1alpha1.AdminService.AcceptLoss:output_type -> sluice.admin.v1alpha1.AcceptLossResponse
+	24, // 36: sluice.admin.v1alpha1.AdminService.PromoteRegion:output_type -> sluice.admin.v1alpha1.PromoteRegionResponse
+	29, // [29:37] is the sub-list for method output_type
+	21, // [21:29] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sluice_admin_v1alpha1_admin_proto_init() }
@@ -2256,14 +2572,14 @@ func file_sluice_admin_v1alpha1_admin_proto_init() {
 		return
 	}
 	file_sluice_admin_v1alpha1_admin_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_admin_v1alpha1_admin_proto_msgTypes[8].OneofWrappers = []any{}
+	file_sluice_admin_v1alpha1_admin_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_admin_v1alpha1_admin_proto_rawDesc), len(file_sluice_admin_v1alpha1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,13 +21,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_Members_FullMethodName      = "/sluice.admin.v1alpha1.AdminService/Members"
-	AdminService_Status_FullMethodName       = "/sluice.admin.v1alpha1.AdminService/Status"
-	AdminService_Top_FullMethodName          = "/sluice.admin.v1alpha1.AdminService/Top"
-	AdminService_Inspect_FullMethodName      = "/sluice.admin.v1alpha1.AdminService/Inspect"
-	AdminService_ForgetMember_FullMethodName = "/sluice.admin.v1alpha1.AdminService/ForgetMember"
-	AdminService_Bootstrap_FullMethodName    = "/sluice.admin.v1alpha1.AdminService/Bootstrap"
-	AdminService_AcceptLoss_FullMethodName   = "/sluice.admin.v1alpha1.AdminService/AcceptLoss"
+	AdminService_Members_FullMethodName       = "/sluice.admin.v1alpha1.AdminService/Members"
+	AdminService_Status_FullMethodName        = "/sluice.admin.v1alpha1.AdminService/Status"
+	AdminService_Top_FullMethodName           = "/sluice.admin.v1alpha1.AdminService/Top"
+	AdminService_Inspect_FullMethodName       = "/sluice.admin.v1alpha1.AdminService/Inspect"
+	AdminService_ForgetMember_FullMethodName  = "/sluice.admin.v1alpha1.AdminService/ForgetMember"
+	AdminService_Bootstrap_FullMethodName     = "/sluice.admin.v1alpha1.AdminService/Bootstrap"
+	AdminService_AcceptLoss_FullMethodName    = "/sluice.admin.v1alpha1.AdminService/AcceptLoss"
+	AdminService_PromoteRegion_FullMethodName = "/sluice.admin.v1alpha1.AdminService/PromoteRegion"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -63,6 +64,10 @@ type AdminServiceClient interface {
 	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
 	// may, or callers with the verb admin (PERMISSION_DENIED).
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
+	// PromoteRegion lets a region decide the keys of a home that another region decides. Only operators may, or callers with the verb admin
+	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT for a name that is not a region's, and
+	// FAILED_PRECONDITION where the node's region does not decide these keys, or without stopped for another reason says so.
+	PromoteRegion(ctx context.Context, in *PromoteRegionRequest, opts ...grpc.CallOption) (*PromoteRegionResponse, error)
 }
 
 type adminServiceClient struct {
@@ -143,6 +148,16 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 	return out, nil
 }
 
+func (c *adminServiceClient) PromoteRegion(ctx context.Context, in *PromoteRegionRequest, opts ...grpc.CallOption) (*PromoteRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteRegionResponse)
+	err := c.cc.Invoke(ctx, AdminService_PromoteRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -176,6 +191,10 @@ type AdminServiceServer interface {
 	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
 	// may, or callers with the verb admin (PERMISSION_DENIED).
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
+	// PromoteRegion lets a region decide the keys of a home that another region decides. Only operators may, or callers with the verb admin
+	// (PERMISSION_DENIED). It fails, with a sluice.v1.Error as a detail, with INVALID_ARGUMENT for a name that is not a region's, and
+	// FAILED_PRECONDITION where the node's region does not decide these keys, or without stopped for another reason says so.
+	PromoteRegion(context.Context, *PromoteRegionRequest) (*PromoteRegionResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -206,6 +225,9 @@ func (UnimplementedAdminServiceServer) Bootstrap(context.Context, *BootstrapRequ
 }
 func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
+}
+func (UnimplementedAdminServiceServer) PromoteRegion(context.Context, *PromoteRegionRequest) (*PromoteRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PromoteRegion not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -354,6 +376,24 @@ func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_PromoteRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PromoteRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PromoteRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PromoteRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PromoteRegion(ctx, req.(*PromoteRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -388,6 +428,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptLoss",
 			Handler:    _AdminService_AcceptLoss_Handler,
+		},
+		{
+			MethodName: "PromoteRegion",
+			Handler:    _AdminService_PromoteRegion_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

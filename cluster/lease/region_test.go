@@ -1,0 +1,162 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+const farRTT = 200 * time.Millisecond
+
+// leasedFar returns a region's book that has leased 100 units for 2 s, by a request sent at 1 whose answer came at now.
+func leasedFar(t *testing.T) (b *Book, r *bucket.Request, now int64) {
+	b, r = NewRegionBook(farRTT), &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}
+	for i := range 3 {
+		var d bucket.Decision
+		v, _, ask, asks := b.Take(1, r, Leaseholder, &d)
+		if v != Ask || asks != (i == 1) {
+			t.Fatalf("check %d: verdict %d, asks=%v; want the second one to ask", i, v, asks)
+		}
+		if asks {
+			now = 1 + int64(farRTT)
+			defer b.Granted(1, now, &ask, "h", &bucket.Grant{ID: 7, Units: 100, For: ask.For, Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 900}})
+			if ask.For != 2*time.Second {
+				t.Fatalf("it asks for %v", ask.For)
+			}
+		}
+	}
+	return b, r, now
+}
+
+func take(b *Book, now int64, r *bucket.Request, cost int64) (v Verdict) {
+	q, d := *r, bucket.Decision{}
+	q.Cost = cost
+	v, _, _, _ = b.Take(now, &q, Leaseholder, &d)
+	return v
+}
+
+func subAsk(r *bucket.Request, want int64) *Request {
+	return &Request{LeaseRequest: bucket.LeaseRequest{Key: r.Key, Limits: r.Limits, Want: want, Part: 1, Whole: 1, For: MaxLife}}
+}
+
+// TestRegionDeadline: a lease of another region lasts so long after its request was sent, however late its answer.
+func TestRegionDeadline(t *testing.T) {
+	b, r, _ := leasedFar(t)
+	end := 1 + int64(2*time.Second)
+	if v := take(b, end-1, r, 1); v != Spent {
+		t.Errorf("just before the end: verdict %d", v)
+	}
+	if v := take(b, end, r, 1); v == Spent {
+		t.Error("spent at the end")
+	}
+}
+
+// TestRegionSub: a lease out of a lease ends before that could be returned in time, and there is none any more then.
+func TestRegionSub(t *testing.T) {
+	b, r, _ := leasedFar(t)
+	last := 1 + int64(2*time.Second-farRTT/4) // a return must be sent by then, which takes half of farRTT: the owner's time begins as much later
+	for _, before := range []time.Duration{time.Second, 100 * time.Millisecond, 99 * time.Millisecond, 30 * time.Millisecond, 5 * time.Millisecond} {
+		at := last - int64(before)
+		g, ok, _, _ := b.Grant(at, subAsk(r, 1))
+		if !ok || g.Units != 1 || g.For != min(MaxLife, before) || !g.Decision.Allowed {
+			t.Errorf("%v before: %+v, %v", before, g, ok)
+		}
+	}
+	if g, _, _, _ := b.Grant(last-int64(4*time.Millisecond), subAsk(r, 1)); g.Units != 0 {
+		t.Errorf("too late: %+v", g)
+	}
+}
+
+// TestRegionSubHeld: a lease is neither returned nor reported as spent while others have leases of it; what these return may be spent
+// again, once, and what they do not counts as spent.
+func TestRegionSubHeld(t *testing.T) {
+	b, r, now := leasedFar(t)
+	g, _, _, _ := b.Grant(now, subAsk(r, 60))
+	if take(b, now, r, 40) != Spent || take(b, now, r, 1) == Spent {
+		t.Fatal("want 40 units beside those of the other")
+	}
+	if _, _, ask, asks := b.Grant(now+int64(10*time.Millisecond), subAsk(r, 1)); asks && ask.Done != 0 {
+		t.Errorf("grant %d is reported as spent", ask.Done)
+	}
+	if back := b.Tick(now); len(back) != 0 {
+		t.Fatalf("returned %+v", back)
+	}
+	if n := b.TakeBack(now, r.Key, g.ID, 25); n != 25 || b.TakeBack(now, r.Key, g.ID, 25) != 0 {
+		t.Errorf("%d taken back", n)
+	}
+	if take(b, now, r, 25) != Spent || take(b, now, r, 1) == Spent {
+		t.Error("want the 25 units that came back, and no more")
+	}
+
+	b, r, now = leasedFar(t)
+	g, _, _, _ = b.Grant(now, subAsk(r, 60))
+	if back := b.Drop(func(bucket.Key) bool { return false }); len(back) != 0 {
+		t.Errorf("returned %+v while others have leases of it", back)
+	}
+	if n := b.TakeBack(now, r.Key, g.ID, 60); n != 0 {
+		t.Errorf("%d taken back by a book that has ended", n)
+	}
+
+	b, r, now = leasedFar(t)
+	if _, _, _, _ = b.Grant(now, subAsk(r, 60)); take(b, now+int64(MaxLife), r, 40) != Spent {
+		t.Error("want 40 units")
+	}
+	if back := b.Tick(now + int64(MaxLife)); take(b, now+int64(MaxLife), r, 1) == Spent || len(back) != 0 {
+		t.Errorf("returned %+v; what was not returned counts as spent", back)
+	}
+}
+
+// TestRegionTooFar: limits whose leases would end before they are of use grant none to a region.
+func TestRegionTooFar(t *testing.T) {
+	l, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1000, Period: time.Second, Burst: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewRegionBook(farRTT)
+	for i := range 5 {
+		var d bucket.Decision
+		if _, _, _, asks := b.Take(int64(i+1), &bucket.Request{Limits: l, Cost: 1}, Leaseholder, &d); asks {
+			t.Fatal("it asks for a lease")
+		}
+	}
+}
+
+// TestRegionFirstRequest: the first request of a region gets its part of what the others have not asked for since their last ones.
+func TestRegionFirstRequest(t *testing.T) {
+	d, now := NewDemands("owner"), int64(time.Hour)
+	for _, x := range []struct {
+		region string
+		after  time.Duration
+		want   float64
+	}{{"a", 0, 1}, {"b", 500 * time.Millisecond, 2. / 3}, {"a", 500 * time.Millisecond, 2. / 3}, {"b", 200 * time.Millisecond, 700. / 900}, {"c", 800 * time.Millisecond, 1. / 2.8}} {
+		now += int64(x.after)
+		part, whole := d.Note(now, bucket.Key{Lo: 1}, "region "+x.region, 0, 100, 2*time.Second)
+		if got := float64(part) / float64(whole); got < x.want-0.01 || got > x.want+0.01 {
+			t.Errorf("region %s gets %.3f, want %.3f", x.region, got, x.want)
+		}
+	}
+}
+
+// TestRegionAhead: a region asks for more while what it has lasts until the answer is here.
+func TestRegionAhead(t *testing.T) {
+	b, r, now := leasedFar(t)
+	asked := false
+	for end := now + int64(time.Second); now < end; now += int64(5 * time.Millisecond) {
+		q, d := *r, bucket.Decision{}
+		v, _, ask, asks := b.Take(now, &q, Leaseholder, &d)
+		if v != Spent {
+			t.Fatalf("verdict %d after %v", v, time.Duration(now))
+		}
+		if asked = asked || asks; asks {
+			left, _ := b.Left(now, r.Key)
+			if wanted := 200 * int64(farRTT) / int64(time.Second); left < wanted {
+				t.Errorf("it asks with %d units left, and %d are wanted meanwhile", left, wanted)
+			}
+			b.Granted(now, now+int64(farRTT), &ask, "h", &bucket.Grant{ID: 8 + uint64(now), Units: ask.Want, For: ask.For, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
+		}
+	}
+	if !asked {
+		t.Error("it does not ask for more")
+	}
+}

@@ -1,0 +1,342 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/lease"
+	"github.com/sluice-project/sluice/cluster/share"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Regions knows the clusters of other regions. Nil: there is one region.
+type Regions interface {
+	// Self is the name of this region.
+	Self() string
+	// Has reports whether the list of regions has that name.
+	Has(region string) bool
+	// Addr returns the peer address of a node of that region that answers, another one for each try, "" if none is reached.
+	Addr(region string, try int) string
+	// RTT is the round trip to that region, measured lately; 0 if unknown.
+	RTT(region string) time.Duration
+	// Part is the weight of this region, and those of all regions together.
+	Part() (own, all int)
+	// Others are the names of the other regions in the list. With none, this region's role needs no others.
+	Others() []string
+	// Post sends a message to a node of that region, which passes it on to its speaker. It never blocks, and may drop it.
+	Post(region string, m *message.RegionMessages)
+}
+
+// errCutOff: no node of the key's home region is reached. on_partition decides.
+var errCutOff = fmt.Errorf("%w: no node of the home region of the key is reached", check.ErrUnsent)
+
+// errOtherRules: the home region has other rules. on_failure decides.
+var errOtherRules = errors.New("the rule of the key has another home in its home region: give all regions the same rules")
+
+// regionPeriod is how often what is leased of other regions is looked through.
+const regionPeriod = int64(100 * time.Millisecond)
+
+// unknownRTT is the round trip to a region before it is measured.
+const unknownRTT = 200 * time.Millisecond
+
+// homes is what this node has leased of other regions, as the owner in its own region, or while it reaches none.
+type homes struct {
+	mu struct {
+		sync.Mutex
+		books  map[string]*lease.Book
+		looked int64    // when the books were looked through last
+		routed *routing // then
+	}
+	tries atomic.Int64 // a node of the home is chosen by it
+}
+
+// away returns the region that has the counter of q, "" if this one does.
+func (n *Node) away(q *bucket.Request) string {
+	if n.cfg.Regions == nil {
+		return ""
+	}
+	home := n.home(q)
+	if home == "" {
+		return ""
+	}
+	if home = n.roles.plays(home); home == n.cfg.Regions.Self() {
+		return ""
+	}
+	return home
+}
+
+// parts returns the parts of limits of a node that has so many voters in its region.
+func (n *Node) parts(voters int) share.Parts {
+	p := share.Parts{Voters: voters}
+	if n.cfg.Regions != nil {
+		own, all := n.cfg.Regions.Part()
+		p.Home = (voters*all + own - 1) / own
+	}
+	return p
+}
+
+// homeBook returns the book of what is leased of a region.
+func (n *Node) homeBook(home string) *lease.Book {
+	n.homes.mu.Lock()
+	defer n.homes.mu.Unlock()
+	b := n.homes.mu.books[home]
+	if b == nil {
+		if n.homes.mu.books == nil {
+			n.homes.mu.books = make(map[string]*lease.Book)
+		}
+		b = lease.NewRegionBook(cmp.Or(n.cfg.Regions.RTT(home), unknownRTT))
+		n.homes.mu.books[home] = b
+	}
+	return b
+}
+
+// fromHomeLease tries to answer req, whose counter the region home has, from what this node has leased of it, or shares with others of
+// its region.
+func (n *Node) fromHomeLease(now int64, home string, req *check.Request, a *check.Answer) bool {
+	if !leasable(req) {
+		return false
+	}
+	var d bucket.Decision
+	if n.demands.Keys() > 0 && n.fromOwnLease(now, req, &d) {
+		*a = check.Answer{Decision: d, Source: check.Leased, Owner: n.cfg.Name}
+	} else {
+		v, owner, ask, asks := n.homeBook(home).Take(now, &req.Request, lease.Leaseholder, &d)
+		if asks {
+			n.askHome(home, ask)
+		}
+		if v == lease.Ask {
+			return false
+		}
+		*a = check.Answer{Decision: d, Source: check.Leased, Owner: owner}
+	}
+	if !a.Allowed {
+		a.Age = check.DoNotCache
+	}
+	n.stats.homeLeased.Add(1)
+	return true
+}
+
+// serveAway decides a record of a node of this region whose counter the region home has.
+func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
+	n := t.node
+	q := check.Request{Request: rec.Request}
+	switch {
+	case rec.Home() == bucket.HomeAuto && (rec.Relay || rec.Grant && rec.Once != 0):
+		n.redirect(t.now, rec, reply)
+		return 0
+	case rec.Report, rec.Relay && n.roles.plays(rec.Home()) != rec.Home():
+		reply.Status = check.NotReady // this region knows a later version of the roles, or an earlier one
+		return 0
+	case rec.Relay:
+		reply.Status = check.Invalid // from another region, with other rules
+		return 0
+	case rec.Grant:
+		return n.grant(t.now, from, rec, reply)
+	case leaseOfClient(&rec.Request) && n.leaseToClient(t.now, home, &rec.Request, &reply.Decision):
+		reply.Status = check.Decided
+		reply.SetReserved(&rec.Reservation.Reserved)
+		return 0
+	case rec.Undoable || !leasable(&q):
+		reply.Status, reply.Owner = check.AtHome, home
+		return 0
+	}
+	q.Cost *= max(1, rec.Times)
+	var a check.Answer
+	if !n.fromHomeLease(t.now, home, &q, &a) {
+		reply.Status, reply.Owner = check.AtHome, home
+		return 0
+	}
+	reply.Status, reply.Decision, reply.LeasedOut = check.Decided, a.Decision, !a.Allowed
+	if rec.Many() && a.Allowed {
+		reply.Admitted = rec.Times
+	} else if rec.Many() { // there is not enough for all
+		denial := a.Decision
+		q.Cost = rec.Cost
+		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, &a) && a.Allowed; a = (check.Answer{}) {
+			reply.Admitted, reply.Decision = reply.Admitted+1, a.Decision
+		}
+		if reply.Admitted > 0 {
+			reply.Denial = &denial
+		}
+	}
+	return 0
+}
+
+// grantAway is grantTo for a key whose counter the region home has.
+func (n *Node) grantAway(now int64, home string, ask *lease.Request) (bucket.Grant, bucket.Verdict) {
+	g, ok, more, asks := n.homeBook(home).Grant(now, ask)
+	if asks {
+		n.askHome(home, more)
+	}
+	if !ok {
+		return g, bucket.Sealed
+	}
+	return g, bucket.Decided
+}
+
+// leaseOfClient reports whether q makes or settles a lease of a client.
+func leaseOfClient(q *bucket.Request) bool {
+	return q.Reservation != nil && q.Reservation.Lease && (q.Verb == bucket.Reserve || q.Verb == bucket.Settle)
+}
+
+// leaseToClient makes or settles a lease of a client out of what this node has leased of other regions, of home if it makes one. It reports
+// false for a lease that this node has not.
+func (n *Node) leaseToClient(now int64, home string, q *bucket.Request, d *bucket.Decision) bool {
+	x := q.Reservation
+	if q.Verb == bucket.Settle {
+		n.homes.mu.Lock()
+		defer n.homes.mu.Unlock()
+		for _, b := range n.homes.mu.books {
+			if units, back := b.Settle(now, q.Key, x.ID, q.Cost); units > 0 {
+				d.Allowed, x.Reserved = true, bucket.Reserved{Units: max(q.Cost, units-back), Returned: back}
+				return true
+			}
+		}
+		return false
+	}
+	g, _, ask, asks := n.homeBook(home).Grant(now, &lease.Request{Client: x.ID, LeaseRequest: bucket.LeaseRequest{
+		Key: q.Key, Limits: q.Limits, Want: q.Cost, Reserve: max(0, q.Reserve), For: x.For, Unreplicated: q.Unreplicated, DenyLost: q.DenyLost,
+	}})
+	if asks {
+		n.askHome(home, ask)
+	}
+	*d = g.Decision
+	d.Allowed, d.Limit, d.RetryAfter = g.Units > 0, cmp.Or(d.Limit, q.Limits.At(0).Count), g.RetryAfter
+	x.Reserved = bucket.Reserved{Units: g.Units, Expires: g.For}
+	n.leasing.call()
+	return true
+}
+
+// askHome requests a lease from the home, in the background.
+func (n *Node) askHome(home string, ask lease.Request) {
+	n.leasing.call()
+	n.background.Go(func() { n.leaseFromHome(home, ask) })
+}
+
+func (n *Node) leaseFromHome(home string, ask lease.Request) {
+	book, sent := n.homeBook(home), n.cfg.Clock()
+	addr := n.homeAddr(home)
+	if addr == "" {
+		book.Failed(sent, &ask)
+		return
+	}
+	rec := check.Record{Grant: true, Relay: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Unreplicated}
+	rec.Key, rec.Limits, rec.Unreplicated, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Unreplicated, ask.Reserve, ask.DenyLost
+	rec.Once = check.RegionHash(n.cfg.Regions.Self())
+	n.stats.homeRequests.Add(1)
+	var replies [1]check.Reply
+	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
+	defer cancel()
+	err := n.cfg.Peers.Call(ctx, addr, []check.Record{rec}, replies[:])
+	now, reply := n.cfg.Clock(), &replies[0]
+	if err != nil || reply.Status != check.Decided || reply.Admitted < 0 {
+		if err == nil && reply.Status == check.AtHome && ask.Limits.Home() == bucket.HomeAuto {
+			n.learn(now, ask.Key, reply.Owner)
+		}
+		book.Failed(now, &ask)
+		return
+	}
+	book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
+		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
+	})
+	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
+	n.leasing.call()
+	if reply.Admitted > 0 {
+		n.denials.Forget(now, ask.Key)
+	}
+}
+
+// homeAddr returns the address of a node of the region, another one for each call.
+func (n *Node) homeAddr(home string) string {
+	if !n.cfg.Regions.Has(home) {
+		return ""
+	}
+	return n.cfg.Regions.Addr(home, int(n.homes.tries.Add(1)))
+}
+
+// regionName is the leaseholder that check.RegionHash names.
+func regionName(hash uint64) string { return "region " + strconv.FormatUint(hash, 36) }
+
+// maintainHomes returns what is not used of the leases of other regions, and after a handoff those of keys of other nodes.
+func (n *Node) maintainHomes(now int64) {
+	n.homes.mu.Lock()
+	defer n.homes.mu.Unlock()
+	if now-n.homes.mu.looked < regionPeriod {
+		return
+	}
+	r := n.routing.Load()
+	moved := n.homes.mu.routed != r
+	n.homes.mu.looked, n.homes.mu.routed = now, r
+	for home, b := range n.homes.mu.books {
+		if rtt := n.cfg.Regions.RTT(home); rtt > 0 {
+			b.SetRTT(rtt)
+		}
+		back := b.Tick(now)
+		if moved {
+			back = append(back, b.Drop(r.owns)...)
+		}
+		n.returnHome(home, back)
+	}
+}
+
+// closeHomes returns all that is leased of other regions.
+func (n *Node) closeHomes() {
+	n.homes.mu.Lock()
+	defer n.homes.mu.Unlock()
+	for home, b := range n.homes.mu.books {
+		n.returnHome(home, b.Close())
+	}
+}
+
+// anyHome reports whether anything is leased of other regions.
+func (n *Node) anyHome() bool {
+	n.homes.mu.Lock()
+	defer n.homes.mu.Unlock()
+	for _, b := range n.homes.mu.books {
+		if b.Hot() {
+			return true
+		}
+	}
+	return false
+}
+
+// returnHome returns units to their home. Units that get lost on the way expire.
+func (n *Node) returnHome(home string, back []lease.Return) {
+	addr := ""
+	if len(back) > 0 {
+		addr = n.homeAddr(home)
+	}
+	if addr == "" {
+		return
+	}
+	records := make([]check.Record, len(back))
+	for i, b := range back {
+		records[i] = check.Record{Return: true, Relay: true, ID: b.ID, Want: b.Unspent}
+		records[i].Key = b.Key
+	}
+	n.background.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout)
+		defer cancel()
+		_ = n.cfg.Peers.Call(ctx, addr, records, make([]check.Reply, len(records))) // if it fails, the lease expires
+	})
+}
+
+// takeReturnAway takes back the unspent units of a lease out of a lease, and reports whether there were any.
+func (n *Node) takeReturnAway(now int64, key bucket.Key, id uint64, unspent int64) bool {
+	n.homes.mu.Lock()
+	defer n.homes.mu.Unlock()
+	for _, b := range n.homes.mu.books {
+		if b.TakeBack(now, key, id, unspent) > 0 {
+			return true
+		}
+	}
+	return false
+}
