@@ -269,7 +269,9 @@ func (n *Node) moveCounters(now int64, r *routing) {
 		}
 		role := message.Role{Of: p.Name, At: p.Name}
 		if m := n.roles.movers[role]; again || m != nil && !m.finished(r) {
-			wanted[role] = wanted[role]
+			if _, ok := wanted[role]; !ok {
+				wanted[role] = message.Passing{}
+			}
 		}
 	}
 	for role := range n.roles.movers {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -57,6 +58,12 @@ func newSpeaker(now int64, region, boot string, others []string, prev *roleView,
 		self: c.Self, others: others, machine: quorum.New(c, now), began: now, quorumAt: now,
 		known: map[string]message.Peer{}, sent: map[string]int64{}, heard: map[string]int64{}, lists: map[string][]string{},
 		out: map[string][]message.RegionMessage{}, pending: map[string]gotRole{},
+	}
+	if prev != nil {
+		s.begun = prev.begun
+	}
+	if s.beganAt(region) == "" {
+		s.noteBegun(s.self)
 	}
 	s.machine.Wish(now, message.Join)
 	s.machine.MayFound(now, true)
@@ -151,7 +158,7 @@ func (s *speaker) step(now int64, m *message.RegionMessages) {
 		return
 	}
 	s.lists[from.Name] = m.Regions
-	s.noteBegun(message.Peer{Name: from.Name, Boot: m.Began})
+	s.noteBegun(message.Peer{Name: from.Name, Boot: cmp.Or(m.Began, from.Boot)})
 	if !s.agreed(from.Name) {
 		return
 	}
@@ -191,7 +198,11 @@ func (s *speaker) tick(now int64) map[string]*message.RegionMessages {
 			pause = greetEvery
 		}
 		if last, ok := s.sent[name]; !ok || votes[name] || now-last >= int64(pause) {
-			out[name] = &message.RegionMessages{From: s.self, List: s.out[name], Regions: s.others, Began: s.beganAt(s.self.Name)}
+			m := &message.RegionMessages{From: s.self, List: s.out[name], Regions: s.others}
+			if boot := s.beganAt(s.self.Name); boot != s.self.Boot {
+				m.Began = boot
+			}
+			out[name] = m
 			s.sent[name], s.out[name] = now, nil
 		}
 	}
@@ -225,12 +236,6 @@ func (s *speaker) why(now int64) string {
 // gives it to this region.
 func (s *speaker) view(now int64, prev *roleView) *roleView {
 	set, own := s.machine.Set(), s.self.Name
-	if s.begun == nil && prev != nil {
-		s.begun = prev.begun
-	}
-	if s.beganAt(own) == "" {
-		s.noteBegun(s.self)
-	}
 	// At most roleTTL, as of nodes that ask: that is how long a role that is passed on may still be played.
 	v := &roleView{begun: s.begun, set: set, until: min(s.machine.QuorumUntil(), now+int64(roleTTL)), pass: s.move.view(), problem: s.why(now)}
 	if prev != nil && !set.Zero() && prev.set.Equal(set) {

@@ -107,8 +107,8 @@ func restartFar(l *farLab, region string, lasts time.Duration) {
 	}
 }
 
-// admission is one unit that was admitted between two times.
-type admission struct {
+// farAdmission is one unit that was admitted between two times.
+type farAdmission struct {
 	sent, answered time.Time
 	ends           time.Time // when the units count no more, as was answered
 	place          string    // the region, and who decided
@@ -116,7 +116,7 @@ type admission struct {
 
 // in reports whether a unit is one of the window between two times. A counter that moves takes its window along, which then ends later by the
 // time that it took, so the answer says which it was. That of a sliding counter does not for the first unit of a window, which is left out then.
-func (a *admission) in(from, to time.Time, sliding bool) bool {
+func (a *farAdmission) in(from, to time.Time, sliding bool) bool {
 	if !sliding {
 		return a.ends.Round(faultWindow).Equal(to)
 	}
@@ -128,7 +128,7 @@ type farReferee struct {
 	mu sync.Mutex
 	// admitted has what was admitted of keys. last is when a key was last decided in a region, by the home or its leases, and
 	// undecided its longest time without that. shared is when a share decided last.
-	admitted        map[string][]admission
+	admitted        map[string][]farAdmission
 	last            map[[2]string]time.Time
 	undecided       map[[2]string]time.Duration
 	shares          map[[2]string]int
@@ -173,7 +173,7 @@ func (f *farReferee) ask(ctx context.Context, region, key string, conns []*grpc.
 		f.answered++
 		d, place := r.Decisions[0], [2]string{region, key}
 		if d.Allowed {
-			f.admitted[key] = append(f.admitted[key], admission{sent, now, now.Add(time.Duration(d.GetResetAfterNs())), region + " " + strings.TrimPrefix(d.Source.String(), "SOURCE_")})
+			f.admitted[key] = append(f.admitted[key], farAdmission{sent, now, now.Add(time.Duration(d.GetResetAfterNs())), region + " " + strings.TrimPrefix(d.Source.String(), "SOURCE_")})
 		}
 		switch d.Source {
 		case sluicev1.Source_SOURCE_SHARE:
@@ -222,7 +222,7 @@ func (fault farFault) test(t *testing.T) (rows []string) {
 		size, rate = 3, 30
 	}
 	l := newFarLab(t, size, faultRules(rate))
-	f := &farReferee{admitted: map[string][]admission{}, last: map[[2]string]time.Time{}, undecided: map[[2]string]time.Duration{}, shares: map[[2]string]int{}}
+	f := &farReferee{admitted: map[string][]farAdmission{}, last: map[[2]string]time.Time{}, undecided: map[[2]string]time.Duration{}, shares: map[[2]string]int{}}
 	<-time.After(time.Until(time.Now().Truncate(faultWindow).Add(faultWindow)))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -331,9 +331,9 @@ func (j *farJudge) extra(key string, from, to time.Time, full, refill int64) (un
 }
 
 // of returns the row of a key.
-func (j *farJudge) of(t *testing.T, key string, list []admission) string {
+func (j *farJudge) of(t *testing.T, key string, list []farAdmission) string {
 	t.Helper()
-	count := func(in func(a *admission) bool) (n int64, places map[string]int) {
+	count := func(in func(a *farAdmission) bool) (n int64, places map[string]int) {
 		places = map[string]int{}
 		for i := range list {
 			if in(&list[i]) {
@@ -347,7 +347,7 @@ func (j *farJudge) of(t *testing.T, key string, list []admission) string {
 	var permitted, excess, bound int64
 	if strings.HasSuffix(key, "bucket") {
 		burst := window / 4
-		slices.SortFunc(list, func(a, b admission) int { return a.answered.Compare(b.answered) })
+		slices.SortFunc(list, func(a, b farAdmission) int { return a.answered.Compare(b.answered) })
 		permittedAt := func(at time.Time) int64 { return burst + int64(at.Sub(j.start).Seconds()*float64(j.rate)) + 1 }
 		for i, a := range list {
 			over := int64(i+1) - permittedAt(a.answered)
@@ -360,7 +360,7 @@ func (j *farJudge) of(t *testing.T, key string, list []admission) string {
 		// The bucket is empty now, but for what regions have leased ahead: 3 RTT + 200 ms of their demand, two thirds of the rate each.
 		ahead := int64(float64(j.rate) * 2 / 3 * (3*(0.3+0.15+0.3) + 3*0.2))
 		from := j.until.Add(-faultWindow)
-		if n, places := count(func(a *admission) bool { return a.sent.After(from) }); n > ahead+window {
+		if n, places := count(func(a *farAdmission) bool { return a.sent.After(from) }); n > ahead+window {
 			t.Errorf("%s: %d admitted in the last %v, %v; want %d at most", key, n, faultWindow, places, ahead+window)
 		}
 	} else {
@@ -368,7 +368,7 @@ func (j *farJudge) of(t *testing.T, key string, list []admission) string {
 		for from := j.start.Truncate(faultWindow); from.Before(j.until); from = from.Add(faultWindow) {
 			to := from.Add(faultWindow)
 			extra := j.extra(key, from, to, window, 0)
-			n, places := count(func(a *admission) bool { return a.in(from, to, strings.HasSuffix(key, "sliding")) })
+			n, places := count(func(a *farAdmission) bool { return a.in(from, to, strings.HasSuffix(key, "sliding")) })
 			permitted, excess, bound, each = permitted+window, excess+max(0, n-window), bound+extra, append(each, n)
 			if n > window+extra {
 				t.Errorf("%s: %d admitted in a window from %v after the begin of the fault, %v; want %d and %d at most", key, n, from.Sub(j.began), places, window, extra)

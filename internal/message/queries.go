@@ -101,7 +101,7 @@ type RegionMessages struct {
 	Taken    *CountersTaken `cbor:"4,keyasint,omitempty"`
 	// Homes make it a message to the owners of their keys, which any node passes on.
 	Homes []KeyHome `cbor:"5,keyasint,omitempty"`
-	// Began is the boot ID of the first speaker since the region has begun without any state.
+	// Began is the boot ID of the first speaker since the region has begun without any state, "" if that is the sender.
 	Began string `cbor:"7,keyasint,omitempty"`
 }
 
