@@ -24,11 +24,11 @@ import (
 // An owner that finds a record that is not settled begins again with step 2. Each step is repeated until it is answered.
 
 const (
-	dominantFor = time.Second / 2  // so long a region must have had most of the demand
-	stayFor     = 10 * time.Second // so long a key stays after a move
-	copyKeyFor  = 3 * time.Second  // then the key stays
-	maxKeyMoves = 64               // of one node, at a time
-	maxDominant = 4096             // keys that may move
+	dominantFor = 400 * time.Millisecond // so long a region must have had most of the demand
+	stayFor     = 10 * time.Second       // so long a key stays after a move
+	copyKeyFor  = 3 * time.Second        // then the key stays
+	maxKeyMoves = 64                     // of one node, at a time
+	maxDominant = 4096                   // keys that may move
 )
 
 // dominant says that a region has had most of the demand for a key since a time, and was seen last at another.

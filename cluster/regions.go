@@ -242,6 +242,11 @@ func (n *Node) leaseFromHome(home string, ask lease.Request) {
 			n.learn(now, ask.Key, reply.Owner)
 		}
 		book.Failed(now, &ask)
+		if next := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}); next != "" && next != home {
+			if moved, asks := n.homeBook(next).Move(now, &ask); asks { // at once, since it may be long until the next check
+				n.askHome(next, moved)
+			}
+		}
 		return
 	}
 	book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{

@@ -365,6 +365,24 @@ func (b *Book) Failed(now int64, ask *Request) {
 	}
 }
 
+// Move returns the request for a lease in place of ask, which another book has made, and whose key has its owners here.
+func (b *Book) Move(now int64, ask *Request) (moved Request, asks bool) {
+	s := b.shard(ask.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := lineKey{ask.Key, ask.Reserve}
+	l := b.lineLocked(s, now, k, &bucket.Request{Limits: ask.Limits, Cost: 1}, true)
+	if l == nil {
+		return moved, false
+	}
+	l.used, l.rate = now, max(l.rate, ask.Rate)
+	life := l.pace.lifeOf(l.limits)
+	if asks = l.due(now, life, true); asks {
+		moved = l.ask(now, k, life, 1, ask.Unreplicated, ask.DenyLost)
+	}
+	return moved, asks
+}
+
 // Hot reports whether any key is hot: then Tick has something to do.
 func (b *Book) Hot() bool { return b.lines.Load() > 0 }
 

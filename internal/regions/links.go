@@ -21,12 +21,13 @@ import (
 
 const (
 	connections   = 2           // to nodes of each other region
-	speakers      = 3           // connections for messages to each, so that one that waits for lost packets delays few
-	carriers      = 4           // connections for counters that move
+	speakers      = 2           // connections for messages to each, so that one that waits for lost packets delays few
+	carriers      = 2           // connections for the counters of roles that are passed on
+	window        = 16          // messages of a connection that have no response yet
 	every         = time.Second // between two requests to a node
 	answerTimeout = 2 * time.Second
 	lookUpTimeout = 2 * time.Second
-	idleTimeout   = 5 * time.Second // of a connection for messages
+	idleTimeout   = 5 * time.Second // of a connection of a carrier
 	// retryPause is the least time after a failed attempt, idlePause that while there is no further address to try. Up to as much
 	// again is added at random.
 	retryPause = time.Second
@@ -87,7 +88,7 @@ func (l *Links) Set(list *List) {
 		r := old.others[other.name]
 		if r == nil || !slices.Equal(r.nodes, other.nodes) {
 			r = &region{target: other, cfg: &l.cfg, log: l.cfg.Log.With("region", other.name), dropped: make(chan struct{})}
-			r.posts, r.bulk = make(chan *message.RegionMessages, 16), make(chan *message.RegionMessages, 16)
+			r.posts, r.bulk = make(chan *message.RegionMessages, 256), make(chan *message.RegionMessages, 16)
 			r.mu.nodes, r.mu.problems, r.mu.tried = map[string]*node{}, map[string]problem{}, map[string]time.Time{}
 			r.mu.state, r.mu.since = facts.RegionUnknown, time.Now()
 			l.startLocked(r)
@@ -144,7 +145,7 @@ func (l *Links) Rules(list []message.GlobalRule) *Rules { return NewRules(l.cfg.
 func (l *Links) Post(name string, m *message.RegionMessages) {
 	if r := l.region(name); r != nil {
 		to := r.posts
-		if m.Counters != nil || m.Taken != nil {
+		if m.Counters != nil && !m.Counters.Key {
 			to = r.bulk // so that no heartbeat waits behind counters
 		}
 		select {
@@ -199,10 +200,10 @@ func (l *Links) startLocked(r *region) {
 		all.Go(func() { r.run(ctx) })
 	}
 	for i := range speakers {
-		all.Go(func() { r.speak(ctx, l, i, r.posts) })
+		all.Go(func() { r.speak(ctx, l, i, r.posts, true) })
 	}
 	for i := range carriers {
-		all.Go(func() { r.speak(ctx, l, i, r.bulk) })
+		all.Go(func() { r.speak(ctx, l, i, r.bulk, false) })
 	}
 }
 
@@ -350,41 +351,80 @@ func (r *region) talk(ctx context.Context, addr string) error {
 	}
 }
 
-// speak sends what Post got until ctx ends.
-func (r *region) speak(ctx context.Context, l *Links, try int, posts <-chan *message.RegionMessages) {
-	var t *peer.Talk
-	hangUp := func() {
-		if t != nil {
-			t.Close()
-			t = nil
+// speak sends what Post got until ctx ends, over a connection that it keeps, or else makes when there is something to be sent: that takes
+// some round trips. What is lost is sent again by those who have posted it.
+func (r *region) speak(ctx context.Context, l *Links, try int, posts <-chan *message.RegionMessages, keeps bool) {
+	for ; ctx.Err() == nil; try++ {
+		first, wait := (*message.RegionMessages)(nil), (<-chan time.Time)(nil)
+		if keeps {
+			wait = time.After(every)
 		}
-	}
-	defer hangUp()
-	for {
-		var m *message.RegionMessages
 		select {
 		case <-ctx.Done():
 			return
-		case m = <-posts:
-		case <-time.After(idleTimeout):
-			hangUp()
+		case first = <-posts:
+		case <-wait:
+		}
+		addr := l.Addr(r.name, try)
+		if addr == "" {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, max(answerTimeout, 4*l.RTT(r.name)))
-		err := error(nil)
-		if t == nil {
-			if addr := l.Addr(r.name, try); addr != "" {
-				t, err = r.cfg.Pool.Talk(asking, addr)
+		within := max(answerTimeout, 4*l.RTT(r.name))
+		dialing, cancel := context.WithTimeout(ctx, within)
+		t, err := r.cfg.Pool.Talk(dialing, addr)
+		if cancel(); err == nil {
+			err = r.send(ctx, t, within, first, posts, keeps)
+			t.Close()
+		}
+		if err != nil {
+			r.log.Debug("messages about regions were lost", "error", err)
+		}
+	}
+}
+
+// send sends first, unless it is nil, and what Post got, until a response does not arrive within that time, or the connection fails, or is
+// idle and not kept, or ctx ends.
+func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, first *message.RegionMessages, posts <-chan *message.RegionMessages, keeps bool) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	deadlines := make(chan time.Time, window) // of responses
+	var receiver sync.WaitGroup
+	defer receiver.Wait()
+	defer fail(nil)
+	defer close(deadlines)
+	receiver.Go(func() {
+		for deadline := range deadlines {
+			asking, cancel := context.WithDeadline(ctx, deadline)
+			_, err := t.Receive(asking)
+			if cancel(); err != nil {
+				fail(err)
+				return
 			}
 		}
-		if t != nil && err == nil {
-			_, err = t.Ask(asking, m)
+	})
+	for m := first; ; m = nil {
+		if m == nil {
+			idle := (<-chan time.Time)(nil)
+			if !keeps {
+				idle = time.After(idleTimeout)
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case m = <-posts:
+			case <-idle:
+				return nil
+			}
 		}
-		cancel()
-		if err != nil { // what is lost is sent again
-			r.log.Debug("a message about regions was lost", "error", err)
-			hangUp()
-			try++
+		deadline := time.Now().Add(within)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case deadlines <- deadline:
+		}
+		asking, cancel := context.WithDeadline(ctx, deadline)
+		err := t.Send(asking, m)
+		if cancel(); err != nil {
+			return err
 		}
 	}
 }

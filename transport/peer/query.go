@@ -33,7 +33,7 @@ func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (me
 	return t.Ask(ctx, request)
 }
 
-// Talk has a connection for requests to one node, one at a time. It must be closed.
+// Talk has a connection for requests to one node, which answers them one after the other. It must be closed.
 type Talk struct {
 	connection
 	pool   *Pool
@@ -59,18 +59,38 @@ func (t *Talk) Peer() message.Peer { return message.Peer{Name: t.hello.Name, Boo
 
 // Ask sends a request and returns the response. After an error, only Close may be called.
 func (t *Talk) Ask(ctx context.Context, request message.Body) (message.Body, error) {
+	sent := t.Send(ctx, request)
+	if sent != nil && !errors.Is(sent, io.EOF) {
+		return nil, sent
+	}
+	answer, err := t.Receive(ctx)
+	if err == nil {
+		err = sent
+	}
+	return answer, err
+}
+
+// Send sends a request without waiting for the response, of which Receive returns the oldest. After an error only Receive, which says why,
+// and Close may be called.
+func (t *Talk) Send(ctx context.Context, request message.Body) error {
 	defer context.AfterFunc(ctx, t.cancel)()
 	frame, err := t.pool.cfg.frameOf(request)
+	if err == nil {
+		err = t.stream.SendMsg(frame) // io.EOF if the connection has failed
+	}
 	if err != nil {
-		return nil, t.failure(ctx, err)
+		return t.failure(ctx, err)
 	}
+	return nil
+}
+
+// Receive waits for the response to the oldest request that has none. It may be called while Send is. After an error, only Close may be
+// called.
+func (t *Talk) Receive(ctx context.Context) (message.Body, error) {
+	defer context.AfterFunc(ctx, t.cancel)()
 	var post peerv1.MessageFrame
-	sent := t.stream.SendMsg(frame)
 	if err := t.stream.RecvMsg(&post); err != nil {
-		return nil, t.failure(ctx, withoutPrefix(err)) // it says more than SendMsg
-	}
-	if sent != nil {
-		return nil, t.failure(ctx, sent)
+		return nil, t.failure(ctx, withoutPrefix(err))
 	}
 	r := controlReader{definitions: definitions{intern: limiter.NewInterner(t.pool.cfg.MaxLimits)}}
 	return r.readOne(&post)
