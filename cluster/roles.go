@@ -365,7 +365,7 @@ var (
 	errNotSpeaker  = errors.New("another node speaks for this region")
 	errNotPlayed   = errors.New("this region does not decide the keys of that region now, or is to keep them")
 	errMoving      = errors.New("this region is passing on a role already: wait until that is done")
-	errNoRegion    = errors.New("there is no such region in the set")
+	errNoRegion    = errors.New("no such region is in the set: one that is linked again joins it some seconds later")
 	errRegionAlive = errors.New("that region is heard here, so it is not stopped: ask one of its nodes, without --stopped")
 )
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,11 +81,14 @@ func TestRegionTakeover(t *testing.T) {
 	f.cut("eu", false)
 	f.wait(15*time.Second, "the region is linked again", func(string, string) string { return "linked" })
 	f.waitDecides(5*time.Second, by, "eu")
-	out, err := exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes["eu"][0].grpc).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "this region does not decide the keys of that region") {
-		t.Errorf("%s, %v", out, err)
-	}
-	out, err = exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes[by][1].grpc).CombinedOutput()
+	eventually(t, 5*time.Second, "the region is in the set again", func() error {
+		out, err := exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes["eu"][0].grpc).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "this region does not decide the keys of that region") {
+			return fmt.Errorf("%s, %v", out, err)
+		}
+		return nil
+	})
+	out, err := exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes[by][1].grpc).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s, %v", out, err)
 	}
