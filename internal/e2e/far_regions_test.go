@@ -208,8 +208,21 @@ type farLoad struct {
 	lasted time.Duration
 }
 
-// askAll asks in each region for two thirds of each limit of a kind, from the beginning of a window until the end of one.
-func askAll(t *testing.T, nodes map[string][]*labNode, kind string) farLoad {
+// farDemand is the part of each region in the demand, one after the other for equal times; none: all have as much.
+type farDemand []map[string]float64
+
+// pause returns how long a caller of a region waits between two checks of a key at that part of the whole time, so that all callers together
+// ask for twice the limit.
+func (d farDemand) pause(region string, passed float64, callers int) time.Duration {
+	part := 1 / float64(len(farNames))
+	if len(d) > 0 {
+		part = d[min(int(passed*float64(len(d))), len(d)-1)][region]
+	}
+	return time.Duration(float64(time.Second) * float64(callers) / (float64(*farRate) * 2 * part))
+}
+
+// askAll asks for twice each limit of a kind, from the beginning of a window until the end of one.
+func askAll(t *testing.T, nodes map[string][]*labNode, kind string, demand farDemand) farLoad {
 	t.Helper()
 	const callers = 6
 	keys := []string{"bucket", "window", "sliding"}
@@ -217,8 +230,6 @@ func askAll(t *testing.T, nodes map[string][]*labNode, kind string) farLoad {
 	for _, k := range keys {
 		load.admitted[k] = new(atomic.Int64)
 	}
-	perSecond := float64(*farRate) * 2 / float64(len(farNames))
-	pause := time.Duration(float64(time.Second) * callers / perSecond)
 	<-time.After(time.Until(time.Now().Truncate(farWindow).Add(farWindow)))
 	began := time.Now()
 	end := began.Truncate(farWindow).Add(*farLasts)
@@ -233,6 +244,7 @@ func askAll(t *testing.T, nodes map[string][]*labNode, kind string) farLoad {
 			for caller := range callers {
 				api := sluicev1.NewRateLimitServiceClient(list[caller%len(list)].conn)
 				all.Go(func() {
+					pause := demand.pause(region, 0, callers)
 					tick := time.NewTicker(pause)
 					defer tick.Stop()
 					var took []time.Duration
@@ -241,6 +253,10 @@ func askAll(t *testing.T, nodes map[string][]*labNode, kind string) farLoad {
 						// A check that is asked at the end may be decided in the next window.
 						if now.After(end.Add(-2 * time.Second)) {
 							break
+						}
+						if p := demand.pause(region, now.Sub(began).Seconds()/end.Sub(began).Seconds(), callers); p != pause {
+							pause = p
+							tick.Reset(p)
 						}
 						start := time.Now()
 						resp, err := api.Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{check}})
@@ -314,13 +330,30 @@ func (l *lab) sentHome(nodes map[string][]*labNode) (sum int) {
 // their region. The aim is 99 %, which is not reached over 150 ms and 300 ms: see docs/internals/regions.md.
 func TestFarRegions(t *testing.T) {
 	l := newFarLab(t, 2, farRules(*farRate))
-	nodes := l.nodes
-	local := askAll(t, nodes, "region")
-	before := l.sentHome(nodes)
-	if before != 0 {
-		t.Errorf("%d checks of rules without scope were sent to another region", before)
+	local := askAll(t, l.nodes, "region", nil)
+	if sent := l.sentHome(l.nodes); sent != 0 {
+		t.Errorf("%d checks of rules without scope were sent to another region", sent)
 	}
-	global := askAll(t, nodes, "global")
+	for k, n := range local.admitted {
+		t.Logf("%s in single regions: %d admitted", k, n.Load())
+	}
+	local.logTimes(t)
+	mostIn := func(r string) map[string]float64 {
+		parts := map[string]float64{"eu": 0.05, "us": 0.05, "ap": 0.05}
+		parts[r] = 0.9
+		return parts
+	}
+	for name, demand := range map[string]farDemand{
+		"equal": nil, "most in eu": {mostIn("eu")}, "most in ap": {mostIn("ap")}, "most in us and then in ap": {mostIn("us"), mostIn("ap")},
+	} {
+		t.Run(name, func(t *testing.T) { l.global(t, demand) })
+	}
+}
+
+// global asks for global rules, and compares what was admitted with the limits.
+func (l *farLab) global(t *testing.T, demand farDemand) {
+	before := l.sentHome(l.nodes)
+	global := askAll(t, l.nodes, "global", demand)
 	windows := int64((*farLasts + farWindow - 1) / farWindow)
 	for k, n := range global.admitted {
 		most := windows * int64(*farRate) * int64(farWindow.Seconds())
@@ -328,24 +361,27 @@ func TestFarRegions(t *testing.T) {
 			most = int64(float64(*farRate) * (1 + global.lasted.Seconds()))
 		}
 		used := float64(n.Load()) / min(float64(most), float64(*farRate)*global.lasted.Seconds())
-		if t.Logf("%s: %d of %d admitted, %.3f; single regions %d", k, n.Load(), most, used, local.admitted[k].Load()); n.Load() > most || used < 0.95 {
+		if t.Logf("%s: %d of %d admitted, %.3f", k, n.Load(), most, used); n.Load() > most || used < 0.95 {
 			t.Errorf("%s: %d admitted; want 0.95 to 1 of %d", k, n.Load(), most)
 		}
 	}
-	at := func(list []time.Duration, percent int) time.Duration {
-		return list[len(list)*percent/100].Round(10 * time.Microsecond)
-	}
-	for _, r := range farNames {
-		g, s := global.took[r], local.took[r]
-		t.Logf("%s: %d checks, p50 %v, p99 %v; of rules of the region %d, p50 %v, p99 %v", r, len(g), at(g, 50), at(g, 99), len(s), at(s, 50), at(s, 99))
-	}
+	global.logTimes(t)
 	for way, n := range global.far {
 		if way[0] != "eu" {
 			t.Logf("%s of %s: %d admitted and %d denied checks took a round trip to eu", way[1], way[0], n[0], n[1])
 		}
 	}
-	sent := l.sentHome(nodes)
+	sent := l.sentHome(l.nodes) - before
 	if t.Logf("%d of %d checks were sent to another region, %.2f %%", sent, global.asked, 100*float64(sent)/float64(global.asked)); sent*100 > 7*global.asked {
 		t.Errorf("%d of %d checks were sent to another region; want 7 %% at most", sent, global.asked)
+	}
+}
+
+// logTimes logs the times of answers in each region.
+func (load *farLoad) logTimes(t *testing.T) {
+	for _, r := range farNames {
+		list := load.took[r]
+		at := func(percent int) time.Duration { return list[len(list)*percent/100].Round(10 * time.Microsecond) }
+		t.Logf("%s: %d checks, p50 %v, p99 %v", r, len(list), at(50), at(99))
 	}
 }
