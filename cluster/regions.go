@@ -242,8 +242,9 @@ func (n *Node) leaseFromHome(home string, ask lease.Request) {
 			n.learn(now, ask.Key, reply.Owner)
 		}
 		book.Failed(now, &ask)
-		if next := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}); next != "" && next != home {
-			if moved, asks := n.homeBook(next).Move(now, &ask); asks { // at once, since it may be long until the next check
+		if next := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}); next != "" && next != home && !ask.Moved {
+			// At once, since it may be long until the next check, and once, since regions may name each other.
+			if moved, asks := n.homeBook(next).Move(now, &ask); asks {
 				n.askHome(next, moved)
 			}
 		}

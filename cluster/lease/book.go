@@ -40,6 +40,8 @@ type Request struct {
 	Done uint64 // a grant that was fully spent, 0 if there is none: it is returned by this request
 	// Client is the ID of the lease if it is for a client, whose demand is not in Rate; 0 for a node.
 	Client uint64
+	// Moved: it is in place of one to another book.
+	Moved bool
 }
 
 // clientWhole: a client gets at most one of so many parts of what a node has leased of another region.
@@ -379,6 +381,7 @@ func (b *Book) Move(now int64, ask *Request) (moved Request, asks bool) {
 	life := l.pace.lifeOf(l.limits)
 	if asks = l.due(now, life, true); asks {
 		moved = l.ask(now, k, life, 1, ask.Unreplicated, ask.DenyLost)
+		moved.Moved = true
 	}
 	return moved, asks
 }

@@ -44,7 +44,12 @@ func (m *Machine) propose(now int64) {
 	if m.failing || !m.coordinates(now) || !m.mayAcceptNext(now) {
 		return
 	}
-	if s, ok := m.nextVersion(now); ok {
+	s, ok := m.nextVersion(now)
+	if a := m.nextAcceptor(); !ok && !a.accepted.Zero() {
+		// A ballot has ended without a result. A later one must not have its set then, when other members may be down.
+		s, ok = a.accepted, true
+	}
+	if ok {
 		m.round++
 		m.proposal = &proposal{ballot: message.Ballot{Round: m.round, Boot: m.c.Self.Boot}, set: s, progressed: now}
 		m.continueBallot(now)

@@ -28,6 +28,9 @@ const (
 	answerTimeout = 2 * time.Second
 	lookUpTimeout = 2 * time.Second
 	idleTimeout   = 5 * time.Second // of a connection of a carrier
+	// avoidFor is how long a speaker prefers another node after its connection has failed, leastPause its first pause then.
+	avoidFor   = 5 * time.Second
+	leastPause = 50 * time.Millisecond
 	// retryPause is the least time after a failed attempt, idlePause that while there is no further address to try. Up to as much
 	// again is added at random.
 	retryPause = time.Second
@@ -352,9 +355,17 @@ func (r *region) talk(ctx context.Context, addr string) error {
 }
 
 // speak sends what Post got until ctx ends, over a connection that it keeps, or else makes when there is something to be sent: that takes
-// some round trips. What is lost is sent again by those who have posted it.
-func (r *region) speak(ctx context.Context, l *Links, try int, posts <-chan *message.RegionMessages, keeps bool) {
-	for ; ctx.Err() == nil; try++ {
+// some round trips. Speakers of different numbers prefer different nodes. What is lost is sent again by those who have posted it.
+func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *message.RegionMessages, keeps bool) {
+	var avoids time.Time // until then it prefers another node
+	var pause time.Duration
+	prefers := func() string {
+		if time.Now().Before(avoids) {
+			return l.Addr(r.name, number+1)
+		}
+		return l.Addr(r.name, number)
+	}
+	for ctx.Err() == nil {
 		first, wait := (*message.RegionMessages)(nil), (<-chan time.Time)(nil)
 		if keeps {
 			wait = time.After(every)
@@ -365,7 +376,7 @@ func (r *region) speak(ctx context.Context, l *Links, try int, posts <-chan *mes
 		case first = <-posts:
 		case <-wait:
 		}
-		addr := l.Addr(r.name, try)
+		addr := prefers()
 		if addr == "" {
 			continue
 		}
@@ -373,58 +384,114 @@ func (r *region) speak(ctx context.Context, l *Links, try int, posts <-chan *mes
 		dialing, cancel := context.WithTimeout(ctx, within)
 		t, err := r.cfg.Pool.Talk(dialing, addr)
 		if cancel(); err == nil {
-			err = r.send(ctx, t, within, first, posts, keeps)
-			t.Close()
+			var answered bool
+			answered, err = r.send(ctx, t, within, first, posts, keeps, func() bool { return prefers() == addr })
+			if t.Close(); answered {
+				pause = 0
+			}
 		}
-		if err != nil {
-			r.log.Debug("messages about regions were lost", "error", err)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		r.log.Debug("messages about regions were lost", "error", err)
+		if avoids = time.Now().Add(avoidFor); addr != l.Addr(r.name, number) {
+			avoids = time.Time{}
+		}
+		pause = min(max(2*pause, leastPause), every)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}
 }
 
-// send sends first, unless it is nil, and what Post got, until a response does not arrive within that time, or the connection fails, or is
-// idle and not kept, or ctx ends.
-func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, first *message.RegionMessages, posts <-chan *message.RegionMessages, keeps bool) error {
+// flight has the times of the requests of a connection that have no response yet.
+type flight struct {
+	mu   sync.Mutex
+	sent []time.Time
+}
+
+func (f *flight) left(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent = append(f.sent, now)
+}
+
+func (f *flight) landed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.sent) > 0 { // a node may send what nobody has asked for
+		f.sent = append(f.sent[:0], f.sent[1:]...)
+	}
+}
+
+// oldest returns how long the oldest has been without response, and how many are.
+func (f *flight) oldest() (age time.Duration, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n = len(f.sent); n > 0 {
+		age = time.Since(f.sent[0])
+	}
+	return age, n
+}
+
+// errNoResponse: a message had no response in time.
+var errNoResponse = errors.New("no response in time")
+
+// send sends first, unless it is nil, and what Post got, until a response does not arrive within that time, or the connection fails, is idle and
+// not kept, or does not stay, or ctx ends. While a response is late, another connection takes what Post got. answered: there was a response.
+func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, first *message.RegionMessages, posts <-chan *message.RegionMessages, keeps bool, stays func() bool) (answered bool, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
-	deadlines := make(chan time.Time, window) // of responses
+	var open flight
+	arrived := make(chan struct{}, 1)
 	var receiver sync.WaitGroup
 	defer receiver.Wait()
 	defer fail(nil)
-	defer close(deadlines)
 	receiver.Go(func() {
-		for deadline := range deadlines {
-			asking, cancel := context.WithDeadline(ctx, deadline)
-			_, err := t.Receive(asking)
-			if cancel(); err != nil {
+		for {
+			if _, err := t.Receive(ctx); err != nil {
 				fail(err)
 				return
 			}
+			open.landed()
+			select {
+			case arrived <- struct{}{}:
+			default:
+			}
 		}
 	})
-	for m := first; ; m = nil {
-		if m == nil {
-			idle := (<-chan time.Time)(nil)
-			if !keeps {
-				idle = time.After(idleTimeout)
+	last := time.Now()
+	for m := first; ; {
+		if m != nil {
+			last = time.Now()
+			open.left(last)
+			asking, cancel := context.WithDeadline(ctx, last.Add(within))
+			err := t.Send(asking, m)
+			if cancel(); err != nil {
+				return answered, err
 			}
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case m = <-posts:
-			case <-idle:
-				return nil
-			}
+			m = nil
 		}
-		deadline := time.Now().Add(within)
+		from, wait := posts, every
+		late := 2*time.Duration(r.rtt.Load()) + 200*time.Millisecond
+		switch age, n := open.oldest(); {
+		case age >= within:
+			return answered, errNoResponse
+		case n >= window || keeps && age >= late:
+			from, wait = nil, within-age
+		case keeps && n > 0:
+			wait = min(wait, late-age)
+		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
-		case deadlines <- deadline:
-		}
-		asking, cancel := context.WithDeadline(ctx, deadline)
-		err := t.Send(asking, m)
-		if cancel(); err != nil {
-			return err
+			return answered, context.Cause(ctx)
+		case m = <-from:
+		case <-arrived:
+			answered = true
+		case <-time.After(wait):
+			if _, n := open.oldest(); n == 0 && (!stays() || !keeps && time.Since(last) >= idleTimeout) {
+				return answered, nil
+			}
 		}
 	}
 }
@@ -459,7 +526,12 @@ func (r *region) heard(addr string, n node, ahead, doubt time.Duration, rules st
 // ended notes that a goroutine does not talk to addr any more, because of err.
 func (r *region) ended(ctx context.Context, addr string, err error) {
 	if ctx.Err() != nil {
-		return // the last calls of a node that stops still need the connections
+		select {
+		case <-r.dropped:
+			r.cfg.Pool.Drop(peer.RegionAddr(r.name, addr))
+		default: // the last calls of a node that stops still need the connections
+		}
+		return
 	}
 	r.cfg.Pool.Drop(peer.RegionAddr(r.name, addr))
 	r.mu.Lock()

@@ -36,6 +36,7 @@ func (p *Pool) Query(ctx context.Context, addr string, request message.Body) (me
 // Talk has a connection for requests to one node, which answers them one after the other. It must be closed.
 type Talk struct {
 	connection
+	ends   context.CancelFunc
 	pool   *Pool
 	addr   string
 	stream grpc.BidiStreamingClient[peerv1.MessageFrame, peerv1.MessageFrame]
@@ -44,7 +45,7 @@ type Talk struct {
 // Talk connects to the node at addr. It fails when ctx ends or the pool is closed.
 func (p *Pool) Talk(ctx context.Context, addr string) (*Talk, error) {
 	of, cancel := context.WithCancel(p.ctx) // ends with the connection
-	t, stop := &Talk{pool: p, addr: addr}, context.AfterFunc(ctx, cancel)
+	t, stop := &Talk{pool: p, addr: addr, ends: cancel}, context.AfterFunc(ctx, cancel)
 	defer stop()
 	var err error
 	if t.stream, t.connection, err = dial(of, p, addr, peerv1.PeerServiceClient.Query); err != nil {
@@ -97,7 +98,10 @@ func (t *Talk) Receive(ctx context.Context) (message.Body, error) {
 }
 
 // Close closes the connection.
-func (t *Talk) Close() { t.close() }
+func (t *Talk) Close() {
+	t.close()
+	t.ends()
+}
 
 func (t *Talk) failure(ctx context.Context, err error) error {
 	return fmt.Errorf("peer %s: %w", t.addr, errors.Join(err, ctx.Err()))
