@@ -45,11 +45,12 @@ type record struct {
 	left    time.Duration
 }
 
-// found is where an owner has found a key. version is of the set of regions if the directory has said that.
+// found is where an owner has found a key. version is of the set of regions if the directory has said that; since is when it was asked first,
+// if it has not said anything.
 type found struct {
-	role    string
-	asked   int64
-	version uint64
+	role         string
+	asked, since int64
+	version      uint64
 }
 
 // directory is what a node knows of keys with home: auto, besides their records.
@@ -275,12 +276,18 @@ func (n *Node) askDirectory(now int64, k bucket.Key) {
 	if now-f.asked < int64(askAgain) && f.asked != 0 {
 		return
 	}
-	f.asked = now
+	if f.asked = now; f.since == 0 {
+		f.since = now
+	}
 	n.noteFoundLocked(k, f)
 	if known.settled { // the directory may have lost its record
 		n.sendLocked(message.KeyHome{Key: k, Home: known.home, Epoch: known.epoch, Told: true})
 	}
-	n.sendLocked(message.KeyHome{Key: k})
+	ask := message.KeyHome{Key: k}
+	if now-f.since >= int64(resendAfter+4*n.cfg.Regions.RTT(n.roles.plays(n.directoryOf(k)))) {
+		ask.For = n.cfg.Regions.Self() // another region may reach it
+	}
+	n.sendLocked(ask)
 }
 
 // sendLocked sends x to the directory with the next turn.
@@ -293,8 +300,11 @@ func (n *Node) sendLocked(x message.KeyHome) {
 // redirect answers a record of another region for a key whose counter this one does not have.
 func (n *Node) redirect(now int64, rec *check.Record, reply *check.Reply) {
 	reply.Status, reply.Owner = check.AtHome, n.directoryOf(rec.Key)
-	if r, _, ok := n.record(now, rec.Key); ok && r.home != "" && r.settled {
+	switch r, _, ok := n.record(now, rec.Key); {
+	case ok && r.home != "" && r.settled:
 		reply.Owner = r.home
+	case ok && n.roles.plays(reply.Owner) != n.cfg.Regions.Self():
+		n.askDirectory(now, rec.Key) // which may have named this region, and not reached it
 	}
 }
 

@@ -144,10 +144,15 @@ func (n *Node) turnKeys(now int64, r *routing) {
 		n.turnKeyMove(now, k, m, out)
 	}
 	for _, x := range ask {
-		if region := n.roles.plays(n.directoryOf(x.Key)); region == self {
+		directory := n.roles.plays(n.directoryOf(x.Key))
+		if directory == self {
 			n.takeHome(now, self, x, out)
-		} else {
-			out[region] = append(out[region], x)
+			continue
+		}
+		for _, region := range n.cfg.Regions.Others() {
+			if region == directory || x.For == self {
+				out[region] = append(out[region], x)
+			}
 		}
 	}
 	n.postHomes(out)
@@ -329,7 +334,7 @@ func (n *Node) takeHome(now int64, from string, x message.KeyHome, out map[strin
 	case x.Told:
 		n.homeTold(now, x, out)
 		return
-	case directory != self && x.Home != "" && x.For == "":
+	case directory != self && (x.Home != "" && x.For == "" || x.Home == "" && x.For == from):
 		x.For = from
 		out[directory] = append(out[directory], x)
 		return

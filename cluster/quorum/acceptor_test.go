@@ -104,3 +104,32 @@ func TestSpacing(t *testing.T) {
 		}
 	}
 }
+
+// TestUnfinished: the coordinator brings a ballot of which it has accepted the proposal to an end, though it would change nothing itself: a
+// later ballot would have that proposal, at a time when the member that it removes may be needed.
+func TestUnfinished(t *testing.T) {
+	l := voter(t)
+	four := set(4, "x", "y")
+	if said := l.say(2100*ms, y, &message.Accept{Set: four, Ballot: message.Ballot{Round: 2, Boot: "1-y"}}); len(said) != 1 || !said[0].(*message.Accepted).OK {
+		t.Fatalf("said %s", describe(said...))
+	}
+	for _, p := range []message.Peer{y, z} {
+		l.say(2200*ms, p, &message.Heartbeat{Sent: 2, Set: l.Set()})
+	}
+	l.Take()
+	l.Tick(2200 * ms)
+	asked := 0
+	var ballot message.Ballot
+	for _, e := range l.Take() {
+		if b, ok := e.Body.(*message.Prepare); ok && b.Version == 4 {
+			asked, ballot = asked+1, b.Ballot
+		}
+	}
+	if asked != 2 {
+		t.Fatalf("%d members were asked for a promise, want 2", asked)
+	}
+	said := l.say(2250*ms, z, &message.Promise{Version: 4, Ballot: ballot, OK: true})
+	if len(said) == 0 || !said[0].(*message.Accept).Set.Equal(four) {
+		t.Errorf("said %s, want that the others accept %v", describe(said...), four)
+	}
+}

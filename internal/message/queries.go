@@ -119,7 +119,7 @@ type KeyHome struct {
 	Epoch uint64     `cbor:"3,keyasint,omitempty"`
 	// Told: the directory says that Home is the home since that epoch; 0 if it always was.
 	Told bool `cbor:"4,keyasint,omitempty"`
-	// For is the region that asks or is told, where another one passes that on.
+	// For is the region that asks or is told, where another one passes that on, or is to pass on a question for the home.
 	For string `cbor:"5,keyasint,omitempty"`
 }
 
