@@ -398,9 +398,10 @@ func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *
 			avoids = time.Time{}
 		}
 		pause = min(max(2*pause, leastPause), every)
+		jitter := rand.N(pause) / 2 // #nosec G404 -- so that not all nodes connect at once
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-time.After(pause/2 + jitter):
 		}
 	}
 }
