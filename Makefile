@@ -150,6 +150,8 @@ security: ## gosec, and known vulnerabilities where their database can be reache
 
 .PHONY: generate
 generate: ## regenerate code
+	@# buf starts several of each at a time: a file that is still written cannot be executed
+	for plugin in protoc-gen-go protoc-gen-go-grpc; do internal/tools/run . $$plugin --version; done
 	cd proto && ../internal/tools/run . buf generate
 	GOWORK=off go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
 
