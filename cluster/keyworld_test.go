@@ -46,6 +46,7 @@ type keyWorld struct {
 	maxIdle  time.Duration
 	maxCount int64
 	moves    atomic.Uint64
+	referee  sync.Mutex // of keys, but for admitted, and of maxIdle
 	state    struct {
 		sync.Mutex
 		all  []*Node
@@ -119,6 +120,7 @@ func runKeyWorld(t *testing.T, seed uint64) (w *keyWorld, bad string) {
 	if w.violation() == "" {
 		time.Sleep(15 * time.Second)
 	}
+	w.referee.Lock()
 	for _, k := range w.keys {
 		if idle := time.Since(k.decided); idle > 5*time.Second {
 			w.describe(k)
@@ -126,6 +128,7 @@ func runKeyWorld(t *testing.T, seed uint64) (w *keyWorld, bad string) {
 		}
 		w.maxCount = max(w.maxCount, k.admitted.Load())
 	}
+	w.referee.Unlock()
 	stop()
 	w.running.Wait()
 	for _, n := range w.state.all {
@@ -415,35 +418,41 @@ func (w *keyWorld) deciders(k *worldKey) (list []string) {
 // watch is the referee.
 func (w *keyWorld) watch() {
 	for w.ctx.Err() == nil && w.violation() == "" {
-		w.watchRoles()
-		for _, k := range w.keys {
-			who := w.deciders(k)
-			// Until the directory has got the records again, it may be the home too.
-			if len(who) > 1 && (k.lost == 0 || w.idleFor(k.lostAt) > 8*time.Second) {
+		w.look()
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (w *keyWorld) look() {
+	w.referee.Lock()
+	defer w.referee.Unlock()
+	w.watchRoles()
+	for _, k := range w.keys {
+		who := w.deciders(k)
+		// Until the directory has got the records again, it may be the home too.
+		if len(who) > 1 && (k.lost == 0 || w.idleFor(k.lostAt) > 8*time.Second) {
+			w.describe(k)
+			w.fail("%v decide the key of %s", who, k.directory)
+		}
+		if s := fmt.Sprint(who); s != k.who {
+			k.who = s
+			w.note("the key of %s: %v, role %s, %d admitted; %s", k.directory, who, k.role, k.admitted.Load(), w.counters(k))
+		}
+		w.state.Lock()
+		if len(who) > 0 || !w.crashes && k.decided.Before(w.state.changed) {
+			k.decided = time.Now()
+		}
+		w.state.Unlock()
+		if idle := time.Since(k.decided); !w.crashes {
+			if w.maxIdle = max(w.maxIdle, idle); idle > 10*time.Second {
 				w.describe(k)
-				w.fail("%v decide the key of %s", who, k.directory)
-			}
-			if s := fmt.Sprint(who); s != k.who {
-				k.who = s
-				w.note("the key of %s: %v, role %s, %d admitted; %s", k.directory, who, k.role, k.admitted.Load(), w.counters(k))
-			}
-			w.state.Lock()
-			if len(who) > 0 || !w.crashes && k.decided.Before(w.state.changed) {
-				k.decided = time.Now()
-			}
-			w.state.Unlock()
-			if idle := time.Since(k.decided); !w.crashes {
-				if w.maxIdle = max(w.maxIdle, idle); idle > 10*time.Second {
-					w.describe(k)
-					w.fail("no region has decided the key of %s for %v", k.directory, idle)
-				}
-			}
-			if n := k.admitted.Load(); n > worldLimit*(1+k.lost) {
-				w.describe(k)
-				w.fail("%d admitted of the key of %s, %d times lost", n, k.directory, k.lost)
+				w.fail("no region has decided the key of %s for %v", k.directory, idle)
 			}
 		}
-		time.Sleep(50 * time.Millisecond)
+		if n := k.admitted.Load(); n > worldLimit*(1+k.lost) {
+			w.describe(k)
+			w.fail("%d admitted of the key of %s, %d times lost", n, k.directory, k.lost)
+		}
 	}
 }
 
@@ -505,9 +514,16 @@ func (w *keyWorld) describe(k *worldKey) {
 	}
 }
 
+// everyNode returns all nodes there ever were.
+func (w *keyWorld) everyNode() []*Node {
+	w.state.Lock()
+	defer w.state.Unlock()
+	return slices.Clone(w.state.all)
+}
+
 // counters returns what owners have of k.
 func (w *keyWorld) counters(k *worldKey) (s string) {
-	for _, n := range w.state.all {
+	for _, n := range w.everyNode() {
 		if r, _, ok := n.record(n.cfg.Clock(), k.Key); ok && n.routing.Load().owns(k.Key) {
 			d := n.table.Do(n.cfg.Clock(), &bucket.Request{Key: k.Key, Limits: w.limits, Verb: bucket.Read, Cost: 1})
 			s += fmt.Sprintf("%s %d, record %s %d %v; ", n.cfg.Boot, d.Limit-d.Remaining, r.home, r.epoch, r.settled)
@@ -519,7 +535,7 @@ func (w *keyWorld) counters(k *worldKey) (s string) {
 // latest returns the home by the latest record of k, which may not be told yet.
 func (w *keyWorld) latest(k *worldKey) (home string) {
 	most := int64(0)
-	for _, n := range w.state.all {
+	for _, n := range w.everyNode() {
 		if r, value, ok := n.record(n.cfg.Clock(), k.Key); ok && value > most {
 			most, home = value, r.home
 		}
@@ -527,7 +543,7 @@ func (w *keyWorld) latest(k *worldKey) (home string) {
 	return home
 }
 
-// loses notes that counters of keys of a home are lost, and their records.
+// loses notes that counters of keys of a home are lost, and their records. w.referee must be held.
 func (w *keyWorld) loses(of string) {
 	for _, k := range w.keys {
 		if k.directory == of || k.role == of || w.latest(k) == of {
@@ -607,7 +623,9 @@ func (w *keyWorld) fault() {
 		w.touch()
 		for _, of := range regionNames {
 			if w.node(region+"1").roles.plays(of) == region {
+				w.referee.Lock()
 				w.loses(of)
+				w.referee.Unlock()
 			}
 		}
 		w.crash(region + "1")
