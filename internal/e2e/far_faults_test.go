@@ -116,8 +116,28 @@ type farAdmission struct {
 
 // A counter that moves takes its window along, which then ends later by the time that the message took. The answers of the owner say when.
 
-// in reports whether a unit is one of the fixed window that ends about then.
-func (a *farAdmission) in(to time.Time) bool { return a.ends.Round(faultWindow).Equal(to) }
+// windowEnd returns when the fixed window of list ends that should end at to.
+func windowEnd(list []farAdmission, to time.Time) time.Time {
+	ends := to
+	for i := range list {
+		if a := &list[i]; a.ends.Round(faultWindow).Equal(to) && strings.HasSuffix(a.place, "OWNED") && a.ends.After(ends) {
+			ends = a.ends
+		}
+	}
+	return ends
+}
+
+// in reports whether a unit is one of the fixed window that should end at to, and ends at that time, the one before at begins. While a region
+// has a lease that goes on in the next window, units count until the end of that one.
+func (a *farAdmission) in(to, begins, ends time.Time) bool {
+	switch said := a.ends.Round(faultWindow); {
+	case said.Equal(to):
+		return !a.answered.Before(begins)
+	case said.Equal(to.Add(faultWindow)):
+		return a.answered.Before(ends)
+	}
+	return false
+}
 
 // within reports whether a unit was admitted between two times.
 func (a *farAdmission) within(from, to time.Time) bool {
@@ -386,7 +406,8 @@ func (j *farJudge) of(t *testing.T, key string, list []farAdmission) string {
 		var each []int64
 		for from := j.start.Truncate(faultWindow); from.Before(j.until); from = from.Add(faultWindow) {
 			to := from.Add(faultWindow)
-			in := func(a *farAdmission) bool { return a.in(to) }
+			begun, ends := windowEnd(list, from), windowEnd(list, to)
+			in := func(a *farAdmission) bool { return a.in(to, begun, ends) }
 			if strings.HasSuffix(key, "sliding") {
 				begins := from.Add(late(list, from, window))
 				in = func(a *farAdmission) bool { return a.within(begins, begins.Add(faultWindow)) }
