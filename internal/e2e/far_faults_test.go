@@ -130,11 +130,12 @@ func windowEnd(list []farAdmission, to time.Time) time.Time {
 }
 
 // in reports whether a unit is one of the fixed window that should end at to, and ends at that time, the one before at begins. While a region
-// has a lease that goes on in the next window, units count until the end of that one.
+// has a lease that goes on in the next window, units count until the end of that one. A few units are left out that were asked before a window
+// begins, and answered after that: they may be of either.
 func (a *farAdmission) in(to, begins, ends time.Time) bool {
 	switch said := a.ends.Round(faultWindow); {
 	case said.Equal(to):
-		return !a.answered.Before(begins)
+		return !a.sent.Before(begins)
 	case said.Equal(to.Add(faultWindow)):
 		return a.answered.Before(ends)
 	}
