@@ -154,8 +154,8 @@ func late(list []farAdmission, from time.Time, count int64) (d time.Duration) {
 	for i := range list {
 		if a := &list[i]; a.within(from, from.Add(faultWindow)) {
 			used++
-			if strings.HasSuffix(a.place, "OWNED") {
-				d = max(d, a.ends.Sub(from)-2*faultWindow)
+			if by := a.ends.Sub(from) - 2*faultWindow; by < faultWindow/2 && strings.HasSuffix(a.place, "OWNED") {
+				d = max(d, by)
 			}
 		}
 	}
