@@ -13,7 +13,7 @@ type LeaseRequest struct {
 	Limits *Limits
 	// Want is the maximum number of units, in units of a check's cost, above 0.
 	Want int64
-	// At most Part/Whole of the available units is granted, rounded down, but at least one unit. 0 < Part ≤ Whole.
+	// At most Part/Whole of the available units is granted, rounded to the nearest number, but at least one unit. 0 < Part ≤ Whole.
 	Part, Whole int64
 	// Reserve is the number of units that must stay free in every limit, as in Request; 0 or more.
 	Reserve int64
@@ -272,7 +272,10 @@ func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
 		units = min(units, max(0, left)/p.cost)
 	}
 	if least := l.least(); units >= least {
-		part, _ := mulDiv(units, l.Part, l.Whole)
+		part, rest := mulDiv(units, l.Part, l.Whole)
+		if rest >= l.Whole-rest {
+			part++
+		}
 		return min(l.Want, max(least, part)), 0
 	}
 	for i := range c.limits.plans {

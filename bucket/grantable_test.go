@@ -138,7 +138,7 @@ func TestGrantRejects(t *testing.T) {
 	}
 }
 
-// TestGrantParts: of what could be granted the part that is asked for, at least one unit.
+// TestGrantParts: of what could be granted the part that is asked for, to the nearest unit, at least one.
 func TestGrantParts(t *testing.T) {
 	dear := per(bucket.TokenBucket, 100, time.Hour)
 	dear.Cost = 3
@@ -157,7 +157,7 @@ func TestGrantParts(t *testing.T) {
 		{per(bucket.TokenBucket, 100, time.Hour), 20, 1000, 1, 2, 30, 25},
 		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, -5, 100},
 		{dear, 0, 1000, 1, 1, 0, 33},
-		{dear, 0, 1000, 1, 2, 0, 16},
+		{dear, 0, 1000, 1, 2, 0, 17},
 		{per(bucket.SlidingCounter, 100, time.Hour), 40, 1000, 1, 2, 0, 30},
 	} {
 		table, limits := smallTable(t), mustLimits(t, c.limit, bucket.Limit{Unlimited: true})

@@ -135,7 +135,7 @@ func (t *localRun) decide(req *check.Request, u *undoLog, leases bool, a *check.
 		return 0, nil
 	}
 	v := bucket.Decided
-	if !leases || !n.fromOwnLease(t.now, req, &d) {
+	if !leases || !n.fromOwnLease(t.now, req, 1, &d) {
 		d, seq, v = u.try(n.table, t.now, &req.Request, req.Sync)
 	}
 	if v == bucket.Decided && n.moving(&req.Request) {

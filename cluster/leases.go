@@ -28,7 +28,7 @@ func (n *Node) fromMemory(r *routing, now int64, b *check.Batch, i int) bool {
 			*a = check.Answer{Source: check.Leased, Owner: n.cfg.Name}
 			return n.leaseToClient(now, home, &q.Request, &a.Decision)
 		}
-		return n.fromDenialCache(now, b, i) || n.fromHomeLease(now, home, &b.Requests[i], &b.Answers[i])
+		return n.fromDenialCache(now, b, i) || n.fromHomeLease(now, home, &b.Requests[i], 1, &b.Answers[i])
 	}
 	return !r.owns(b.Requests[i].Key) && (n.fromDenialCache(now, b, i) || n.fromLease(now, b, i))
 }
@@ -202,16 +202,16 @@ func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) b
 
 // fromOwnLease decides req, whose key this node owns, from a lease to itself while other nodes have leases of the key: so each
 // node gets units by its demand. It reports false where the counter itself must decide.
-func (n *Node) fromOwnLease(now int64, req *check.Request, d *bucket.Decision) bool {
+func (n *Node) fromOwnLease(now int64, req *check.Request, times int64, d *bucket.Decision) bool {
 	if !leasable(req) || req.Sync || !n.demands.Live(now, req.Key) {
 		return false
 	}
-	v, _, ask, asks := n.book.Take(now, &req.Request, lease.Owner, d)
+	v, _, ask, asks := n.book.TakeTimes(now, &req.Request, times, lease.Owner, d)
 	if asks {
 		n.leaseFromSelf(now, &ask)
 		if v != lease.Spent {
 			*d = bucket.Decision{}
-			v, _, _, _ = n.book.Take(now, &req.Request, lease.Again, d)
+			v, _, _, _ = n.book.TakeTimes(now, &req.Request, times, lease.Again, d)
 		}
 	}
 	return v != lease.Ask
@@ -224,7 +224,7 @@ func (n *Node) fromRegionLease(now int64, rec *check.Record, reply *check.Reply)
 		return false
 	}
 	req := check.Request{Request: rec.Request, Sync: rec.Sync}
-	if !n.fromOwnLease(now, &req, &reply.Decision) {
+	if !n.fromOwnLease(now, &req, 1, &reply.Decision) {
 		reply.Decision = bucket.Decision{}
 		return false
 	}

@@ -98,17 +98,17 @@ func (n *Node) homeBook(home string) *lease.Book {
 	return b
 }
 
-// fromHomeLease tries to answer req, whose counter the region home has, from what this node has leased of it, or shares with others of
-// its region.
-func (n *Node) fromHomeLease(now int64, home string, req *check.Request, a *check.Answer) bool {
+// fromHomeLease tries to answer so many checks that are as req, whose counter the region home has, from what this node has leased of it, or
+// shares with others of its region. All are admitted or none.
+func (n *Node) fromHomeLease(now int64, home string, req *check.Request, times int64, a *check.Answer) bool {
 	if !leasable(req) {
 		return false
 	}
 	var d bucket.Decision
-	if n.demands.Keys() > 0 && n.fromOwnLease(now, req, &d) {
+	if n.demands.Keys() > 0 && n.fromOwnLease(now, req, times, &d) {
 		*a = check.Answer{Decision: d, Source: check.Leased, Owner: n.cfg.Name}
 	} else {
-		v, owner, ask, asks := n.homeBook(home).Take(now, &req.Request, lease.Leaseholder, &d)
+		v, owner, ask, asks := n.homeBook(home).TakeTimes(now, &req.Request, times, lease.Leaseholder, &d)
 		if asks {
 			n.askHome(home, ask)
 		}
@@ -148,9 +148,8 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		reply.Status, reply.Owner = check.AtHome, home
 		return 0
 	}
-	q.Cost *= max(1, rec.Times)
 	var a check.Answer
-	if !n.fromHomeLease(t.now, home, &q, &a) {
+	if !n.fromHomeLease(t.now, home, &q, max(1, rec.Times), &a) {
 		reply.Status, reply.Owner = check.AtHome, home
 		return 0
 	}
@@ -159,8 +158,7 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		reply.Admitted = rec.Times
 	} else if rec.Many() { // there is not enough for all
 		denial := a.Decision
-		q.Cost = rec.Cost
-		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, &a) && a.Allowed; a = (check.Answer{}) {
+		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, 1, &a) && a.Allowed; a = (check.Answer{}) {
 			reply.Admitted, reply.Decision = reply.Admitted+1, a.Decision
 		}
 		if reply.Admitted > 0 {

@@ -75,7 +75,7 @@ func (w playingWire) Post(addr string, e message.Envelope) {
 
 // newPlaying returns nodes that play roles, when they have agreed.
 func newPlaying(t *testing.T, lose float64, change func(name string, c *Config)) *playing {
-	w := &world{&testCluster{t: t, nodes: make(map[string]*Node)}, 60 * time.Millisecond, map[string]bool{}}
+	w := &world{&testCluster{t: t, nodes: make(map[string]*Node)}, 60 * time.Millisecond, nil, map[string]bool{}}
 	w.mu.retained = make(map[string][]string)
 	w.delay = func(from, to string) time.Duration {
 		if from[:2] == to[:2] {

@@ -155,20 +155,28 @@ func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
 // Take tries to answer r, a check with a cost above 0, at now, and writes its decision to d, which must be zero. If asks,
 // the caller must send ask, and report the outcome by Granted or Failed.
 func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
+	return b.TakeTimes(now, r, 1, by, d)
+}
+
+// TakeTimes is Take for so many equal checks, 1 to bucket.MaxTimes, of which all are admitted or none.
+func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
+	if r.Cost > maxUnits { // their sum could overflow
+		return Ask, "", ask, false
+	}
 	s := b.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := lineKey{r.Key, max(0, r.Reserve)}
-	l := b.lineLocked(s, now, k, r, by != Leaseholder)
+	l := b.lineLocked(s, now, k, r, times, by != Leaseholder)
 	if l == nil {
 		return Ask, "", ask, false
 	}
 	l.own = by != Leaseholder
 	life := l.pace.lifeOf(r.Limits)
 	if by != Again {
-		l.count(now, r.Cost)
+		l.count(now, r.Cost, times)
 	}
-	v = l.take(now, r.Cost, &s.mu.counts)
+	v = l.take(now, r.Cost*times, &s.mu.counts)
 	if v == Denied {
 		s.mu.counts.Denied++
 	}
@@ -176,7 +184,7 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 		l.describe(now, v == Spent, d)
 	}
 	if asks = l.due(now, life, v == Ask); asks {
-		ask = l.ask(now, k, life, r.Cost, r.Unreplicated, r.DenyLost)
+		ask = l.ask(now, k, life, r.Cost*times, r.Unreplicated, r.DenyLost)
 	}
 	return v, l.owner, ask, asks
 }
@@ -185,7 +193,7 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 func (l *line) ask(now int64, k lineKey, life time.Duration, least int64, unreplicated, denyLost bool) (ask Request) {
 	target, over := l.target(life)
 	want := max(target-l.lasting(now), least)
-	if l.asking, l.want = true, want; over {
+	if l.asking, l.asked, l.want = l.asking+1, now, want; over {
 		l.want++ // so the answer is short
 	}
 	ask.LeaseRequest = bucket.LeaseRequest{
@@ -202,7 +210,7 @@ func (b *Book) Grant(now int64, r *Request) (g bucket.Grant, ok bool, ask Reques
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := lineKey{r.Key, max(0, r.Reserve)}
-	l := b.lineLocked(s, now, k, &bucket.Request{Limits: r.Limits, Cost: 1}, true)
+	l := b.lineLocked(s, now, k, &bucket.Request{Limits: r.Limits, Cost: 1}, 1, true)
 	if l == nil {
 		return g, false, ask, false
 	}
@@ -217,7 +225,7 @@ func (b *Book) Grant(now int64, r *Request) (g bucket.Grant, ok bool, ask Reques
 	}
 	if g.Units, g.For = l.grantSub(now, id, r.Want, part, whole, r.For); r.Client != 0 {
 		// Until it gets all that it wants; it would ask again for the rest, which must not count twice for long.
-		l.asked = min(l.asked+max(1, min(r.Want, 2*g.Units)), maxUnits)
+		l.wanted = min(l.wanted+max(1, min(r.Want, 2*g.Units)), maxUnits)
 	}
 	if g.Units > 0 {
 		g.ID, ok = id, true
@@ -267,14 +275,14 @@ func (b *Book) TakeBack(now int64, key bucket.Key, id uint64, unspent int64) (ba
 }
 
 // lineLocked returns the line of k, nil if there is none and r opens none.
-func (b *Book) lineLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, own bool) *line {
+func (b *Book) lineLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, times int64, own bool) *line {
 	l := s.mu.lines[k]
 	if l != nil && !l.limits.Equal(r.Limits) {
 		b.endLocked(s, k, l) // the rule has changed
 		l = nil
 	}
 	if l == nil {
-		l = b.openLocked(s, now, k, r, own)
+		l = b.openLocked(s, now, k, r, times, own)
 	}
 	if l != nil {
 		l.pace = b.pace.Load()
@@ -283,8 +291,8 @@ func (b *Book) lineLocked(s *bookShard, now int64, k lineKey, r *bucket.Request,
 }
 
 // openLocked returns a new line for r if its key is hot, or own.
-func (b *Book) openLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, own bool) *line {
-	rate, hot := b.warmLocked(s, now, k, r.Cost)
+func (b *Book) openLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, times int64, own bool) *line {
+	rate, hot := b.warmLocked(s, now, k, r.Cost, times)
 	if !hot && !own || len(s.mu.lines) >= b.pace.Load().lines || b.pace.Load().lifeOf(r.Limits) == 0 {
 		return nil
 	}
@@ -297,9 +305,9 @@ func (b *Book) openLocked(s *bookShard, now int64, k lineKey, r *bucket.Request,
 	return l
 }
 
-// warmLocked counts a check of k, and reports whether k is hot, and its demand in units a second. Keys that share a slot
+// warmLocked counts so many checks of k, and reports whether k is hot, and its demand in units a second. Keys that share a slot
 // cool each other down, so that the hottest stays.
-func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate int64, hot bool) {
+func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost, times int64) (rate int64, hot bool) {
 	if s.mu.heat == nil {
 		s.mu.heat = make([]heat, heats)
 	}
@@ -312,8 +320,8 @@ func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate 
 	case expired || h.key != k:
 		*h = heat{key: k, since: now}
 	}
-	h.count++
-	h.units = min(h.units+cost, maxUnits)
+	h.count += int(times)
+	h.units = min(h.units+cost*times, maxUnits)
 	// Checks that come all at once share a record, and may be the only ones: that is no demand yet.
 	if hot = h.count >= b.hot && (now-h.since >= askEvery || b.region()); hot {
 		if b.region() {
@@ -347,7 +355,7 @@ func (b *Book) Granted(sent, now int64, ask *Request, owner string, g *bucket.Gr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]
-	if l == nil || !l.limits.Equal(ask.Limits) || !l.asking {
+	if l == nil || !l.limits.Equal(ask.Limits) || l.asking == 0 {
 		s.mu.counts.Granted += uint64(g.Units)
 		if g.Units > 0 {
 			s.giveBackLocked(ask.Key, []grant{{id: g.ID, units: g.Units}})
@@ -363,7 +371,7 @@ func (b *Book) Failed(now int64, ask *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]; l != nil {
-		l.asking, l.short, l.next = false, l.short && l.region(), now+l.pace.every
+		l.asking, l.short, l.next = max(0, l.asking-1), l.short && l.region(), now+l.pace.every
 	}
 }
 
@@ -373,7 +381,7 @@ func (b *Book) Move(now int64, ask *Request) (moved Request, asks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := lineKey{ask.Key, ask.Reserve}
-	l := b.lineLocked(s, now, k, &bucket.Request{Limits: ask.Limits, Cost: 1}, true)
+	l := b.lineLocked(s, now, k, &bucket.Request{Limits: ask.Limits, Cost: 1}, 1, true)
 	if l == nil {
 		return moved, false
 	}

@@ -50,6 +50,10 @@ type pace struct {
 	// replaced.
 	ahead, window, closing                       time.Duration
 	every, slice, longWait, idle, answers, renew int64
+	// asks is how many requests for a lease of a key may have no answer yet. The next one is made again after the last one if the owner
+	// grants less than is wanted, else when an answer is late.
+	asks        int
+	again, late int64
 	// lines bounds the hot keys of a shard.
 	lines int
 }
@@ -57,7 +61,7 @@ type pace struct {
 // nodePace is for leases of nodes of the same cluster.
 var nodePace = pace{
 	life: MaxLife, worth: 2 * bucket.LeastLease, ahead: leaseAhead, window: hotWindow, closing: closing,
-	every: askEvery, slice: slice, longWait: longWait, idle: idle, answers: 2 * askEvery, lines: maxLines,
+	every: askEvery, slice: slice, longWait: longWait, idle: idle, answers: 2 * askEvery, lines: maxLines, asks: 1,
 }
 
 // RegionLife is how long a lease of another region lasts at most, whose answers take rtt.
@@ -70,6 +74,7 @@ func regionPace(rtt time.Duration) *pace {
 		life: life, worth: 3 * rtt / 2, ahead: 3*rtt/2 + 400*time.Millisecond, window: life, closing: rtt/4 + subLife,
 		every: int64(max(rtt/8, 50*time.Millisecond-rtt/8)), slice: int64(100 * time.Millisecond), longWait: longWait,
 		idle: int64(life), answers: int64(2*rtt + 270*time.Millisecond), renew: int64(rtt + 100*time.Millisecond), lines: 512,
+		asks: 3, again: int64(max(rtt/3, 50*time.Millisecond)), late: int64(rtt + 70*time.Millisecond),
 	}
 }
 
@@ -94,15 +99,16 @@ type line struct {
 	// short: the owner granted less than was wanted. Then checks are denied until denies if no units are left.
 	short  bool
 	denies int64
-	asking bool  // a request is in flight
+	asking int   // requests in flight
+	asked  int64 // when the last was made
 	next   int64 // time of the next request
 	want   int64 // of the last request
 	unfit  int64 // until then all checks go to the owner, because they cost more than what can be leased
 
-	// used is the time of the last check. Demand is counted since began: asked units in this slice, rate units a second
+	// used is the time of the last check. Demand is counted since began: wanted units in this slice, rate units a second
 	// on average, peak in the busiest of the last slices. most and mostBefore are the largest costs of this slice and the last.
-	used, began, asked, rate, peak int64
-	most, mostBefore               int64
+	used, began, wanted, rate, peak int64
+	most, mostBefore                int64
 }
 
 // grant is units that may be spent before until. Others have leases of out more units of it.
@@ -120,10 +126,10 @@ type sub struct {
 	units, until int64
 }
 
-// count adds a check of this cost to the demand.
-func (l *line) count(now, cost int64) {
+// count adds so many checks of this cost to the demand.
+func (l *line) count(now, cost, times int64) {
 	l.roll(now)
-	l.used, l.asked, l.most = now, min(l.asked+min(cost, maxUnits), maxUnits), max(l.most, cost)
+	l.used, l.wanted, l.most = now, min(l.wanted+min(cost*times, maxUnits), maxUnits), max(l.most, cost)
 }
 
 // take tries to spend cost, which is above 0, at now.
@@ -288,12 +294,12 @@ func (l *line) roll(now int64) {
 	if now-l.subAt > remembered {
 		l.subRate = 0
 	}
-	rate := int64(float64(l.asked) * float64(time.Second) / float64(passed))
+	rate := int64(float64(l.wanted) * float64(time.Second) / float64(passed))
 	l.peak = max(l.more()*int64(time.Second)/passed, l.peak-l.peak/8)
 	if passed < 3*l.pace.slice {
 		rate = (rate + l.rate) / 2
 	}
-	l.began, l.asked, l.rate = now, 0, min(rate, maxUnits)
+	l.began, l.wanted, l.rate = now, 0, min(rate, maxUnits)
 	l.most, l.mostBefore = 0, l.most
 }
 
@@ -303,8 +309,8 @@ func (l *line) largest() int64 { return max(l.most, l.mostBefore, 1) }
 // region reports whether l is of another region.
 func (l *line) region() bool { return l.pace != &nodePace }
 
-// more is what was asked in this slice besides two checks, which are no peak.
-func (l *line) more() int64 { return max(0, l.asked-2*l.most) }
+// more is what was wanted in this slice besides two checks, which are no peak.
+func (l *line) more() int64 { return max(0, l.wanted-2*l.most) }
 
 // target is how many units there should be to spend. A region leases for its peaks, since it waits long for more, but not more than half
 // of a limit, unless that is refilled before more can be here. over: half of it is not enough.
@@ -332,8 +338,12 @@ func (l *line) lasting(now int64) (units int64) {
 
 // due reports whether it is time to ask for more. empty: the next check costs more than is left.
 func (l *line) due(now int64, life time.Duration, empty bool) bool {
+	again := l.pace.late
+	if l.short {
+		again = l.pace.again
+	}
 	switch {
-	case l.asking || now < l.unfit:
+	case now < l.unfit || l.asking >= l.pace.asks || l.asking > 0 && now-l.asked < again:
 		return false
 	case empty && !l.short:
 		return true
@@ -349,7 +359,7 @@ func (l *line) due(now int64, life time.Duration, empty bool) bool {
 
 // granted takes the grant in answer to a request that was sent at sent; it arrived at now. It returns grants that are of no use.
 func (l *line) granted(sent, now int64, life time.Duration, owner string, a *bucket.Grant, t *Stats) (unused []grant) {
-	l.asking, l.heard, l.owner, l.said = false, now, owner, a.Decision
+	l.asking, l.heard, l.owner, l.said = l.asking-1, now, owner, a.Decision
 	t.Granted += uint64(a.Units)
 	if !guard.On(guard.SinceSent) {
 		sent = now

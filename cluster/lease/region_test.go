@@ -36,6 +36,29 @@ func take(b *Book, now int64, r *bucket.Request, cost int64) (v Verdict) {
 	return v
 }
 
+// TestRegionTimes: equal checks that come together are spent together, and cost no more than one of them when there is less than they want.
+func TestRegionTimes(t *testing.T) {
+	b, r, now := leasedFar(t)
+	times := func(cost, times int64) (v Verdict) {
+		q, d := *r, bucket.Decision{}
+		q.Cost = cost
+		v, _, _, _ = b.TakeTimes(now, &q, times, Leaseholder, &d)
+		return v
+	}
+	if v := times(1<<62, 3); v != Ask {
+		t.Errorf("costs whose sum overflows: verdict %d", v)
+	}
+	if v := times(33, 3); v != Spent {
+		t.Errorf("99 of 100: verdict %d", v)
+	}
+	if v := times(1, 2); v != Ask {
+		t.Errorf("2 of 1: verdict %d", v)
+	}
+	if left, _ := b.Left(now, r.Key); left != 1 {
+		t.Errorf("%d left, want 1", left)
+	}
+}
+
 func subAsk(r *bucket.Request, want int64) *Request {
 	return &Request{LeaseRequest: bucket.LeaseRequest{Key: r.Key, Limits: r.Limits, Want: want, Part: 1, Whole: 1, For: MaxLife}}
 }
@@ -158,5 +181,68 @@ func TestRegionAhead(t *testing.T) {
 	}
 	if !asked {
 		t.Error("it does not ask for more")
+	}
+}
+
+// TestRegionRequests: while the owner grants less than is wanted, a request is made before the last one has its answer, up to three; else
+// only when that is late.
+func TestRegionRequests(t *testing.T) {
+	r := &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}
+	for _, c := range []struct {
+		units int64
+		made  []time.Duration // after the answer, until which 20 checks came in each of 10 ms
+	}{
+		{1e6, []time.Duration{farRTT + 70*time.Millisecond, 2 * (farRTT + 70*time.Millisecond)}},
+		{1, []time.Duration{farRTT / 3, 2 * farRTT / 3}},
+	} {
+		b := NewRegionBook(farRTT)
+		var first Request
+		var got []time.Duration
+		var answered, second int64
+		for now := int64(1); now < int64(900*time.Millisecond); now += int64(10 * time.Millisecond) {
+			for range 20 {
+				var d bucket.Decision
+				_, _, ask, asks := b.Take(now, r, Leaseholder, &d)
+				switch {
+				case !asks:
+				case first.Want == 0:
+					first = ask
+				case second == 0:
+					second = now
+				default:
+					got = append(got, time.Duration(now-second))
+				}
+			}
+			if answered == 0 && now > int64(farRTT) {
+				answered = now
+				b.Granted(1, now, &first, "h", &bucket.Grant{
+					ID: 7, Units: min(first.Want, c.units), For: first.For, Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 900},
+				})
+			}
+		}
+		if len(got) != len(c.made) || got[0] < c.made[0] || got[0] > c.made[0]+10*time.Millisecond || got[1] < c.made[1] || got[1] > c.made[1]+20*time.Millisecond {
+			t.Errorf("after an answer of %d units, and a request without one, others were made after %v; want %v", c.units, got, c.made)
+		}
+	}
+}
+
+// TestRegionFewUnits: a unit is kept and spent though three checks of one unit each came together.
+func TestRegionFewUnits(t *testing.T) {
+	b, r, d := NewRegionBook(farRTT), &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}, bucket.Decision{}
+	_, _, ask, asks := b.TakeTimes(1, r, 3, Leaseholder, &d)
+	if !asks {
+		t.Fatal("three checks do not ask")
+	}
+	now := 1 + int64(farRTT)
+	b.Granted(1, now, &ask, "h", &bucket.Grant{ID: 7, Units: 1, For: ask.For, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
+	for i, want := range []Verdict{Denied, Spent, Denied} {
+		times := int64(1)
+		if i == 0 {
+			times = 3
+		}
+		d = bucket.Decision{}
+		if v, _, _, _ := b.TakeTimes(now, r, times, Leaseholder, &d); v != want {
+			t.Errorf("check %d: verdict %d, want %d", i, v, want)
+		}
 	}
 }
