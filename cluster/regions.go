@@ -98,8 +98,8 @@ func (n *Node) homeBook(home string) *lease.Book {
 	return b
 }
 
-// fromHomeLease tries to answer so many checks that are as req, whose counter the region home has, from what this node has leased of it, or
-// shares with others of its region. All are admitted or none.
+// fromHomeLease tries to answer so many checks that are as req, as lease.Book.TakeTimes does, whose counter the region home has, from what
+// this node has leased of it, or shares with others of its region.
 func (n *Node) fromHomeLease(now int64, home string, req *check.Request, times int64, a *check.Answer) bool {
 	if !leasable(req) {
 		return false
@@ -158,7 +158,7 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		reply.Admitted = rec.Times
 	} else if rec.Many() { // there is not enough for all
 		denial := a.Decision
-		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, 1, &a) && a.Allowed; a = (check.Answer{}) {
+		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, 0, &a) && a.Allowed; a = (check.Answer{}) {
 			reply.Admitted, reply.Decision = reply.Admitted+1, a.Decision
 		}
 		if reply.Admitted > 0 {
@@ -248,10 +248,11 @@ func (n *Node) leaseFromHome(home string, ask lease.Request) {
 		}
 		return
 	}
-	book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
+	if book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
 		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
-	})
-	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
+	}) {
+		n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
+	}
 	n.leasing.call()
 	if reply.Admitted > 0 {
 		n.denials.Forget(now, ask.Key)

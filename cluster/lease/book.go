@@ -42,6 +42,7 @@ type Request struct {
 	Client uint64
 	// Moved: it is in place of one to another book.
 	Moved bool
+	over  bool // more is wanted than is asked for
 }
 
 // clientWhole: a client gets at most one of so many parts of what a node has leased of another region.
@@ -158,7 +159,8 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 	return b.TakeTimes(now, r, 1, by, d)
 }
 
-// TakeTimes is Take for so many equal checks, 1 to bucket.MaxTimes, of which all are admitted or none.
+// TakeTimes is Take for so many equal checks, 1 to bucket.MaxTimes, of which all are admitted or none; or, if times is 0, for one of those
+// that were counted already.
 func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	if r.Cost > maxUnits { // their sum could overflow
 		return Ask, "", ask, false
@@ -176,15 +178,16 @@ func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d 
 	if by != Again {
 		l.count(now, r.Cost, times)
 	}
-	v = l.take(now, r.Cost*times, &s.mu.counts)
+	cost := r.Cost * max(1, times)
+	v = l.take(now, cost, &s.mu.counts)
 	if v == Denied {
 		s.mu.counts.Denied++
 	}
 	if v != Ask {
 		l.describe(now, v == Spent, d)
 	}
-	if asks = l.due(now, life, v == Ask); asks {
-		ask = l.ask(now, k, life, r.Cost*times, r.Unreplicated, r.DenyLost)
+	if asks = by != Again && l.due(now, life, v == Ask); asks {
+		ask = l.ask(now, k, life, cost, r.Unreplicated, r.DenyLost)
 	}
 	return v, l.owner, ask, asks
 }
@@ -193,13 +196,11 @@ func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d 
 func (l *line) ask(now int64, k lineKey, life time.Duration, least int64, unreplicated, denyLost bool) (ask Request) {
 	target, over := l.target(life)
 	want := max(target-l.lasting(now), least)
-	if l.asking, l.asked, l.want = l.asking+1, now, want; over {
-		l.want++ // so the answer is short
-	}
+	l.asking, l.asked = l.asking+1, now
 	ask.LeaseRequest = bucket.LeaseRequest{
 		Key: k.key, Limits: l.limits, Want: want, Reserve: k.reserve, For: life, Unreplicated: unreplicated, DenyLost: denyLost,
 	}
-	ask.Rate, ask.Done = l.rate+l.subRate, l.takeDone()
+	ask.Rate, ask.Done, ask.over = l.rate+l.subRate, l.takeDone(), over
 	return ask
 }
 
@@ -349,20 +350,21 @@ func (s *bookShard) giveBackLocked(k bucket.Key, grants []grant) {
 }
 
 // Granted takes the grant of owner in answer to ask, which was sent at sent; it arrived at now. Its units may be spent for
-// g.For since the sending, so that the lease ends here no later than at the owner.
-func (b *Book) Granted(sent, now int64, ask *Request, owner string, g *bucket.Grant) {
+// g.For since the sending, so that the lease ends here no later than at the owner. newest is false if the answer to a later request came before.
+func (b *Book) Granted(sent, now int64, ask *Request, owner string, g *bucket.Grant) (newest bool) {
 	s := b.shard(ask.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]
-	if l == nil || !l.limits.Equal(ask.Limits) || l.asking == 0 {
+	if l == nil || !l.limits.Equal(ask.Limits) {
 		s.mu.counts.Granted += uint64(g.Units)
 		if g.Units > 0 {
 			s.giveBackLocked(ask.Key, []grant{{id: g.ID, units: g.Units}})
 		}
-		return
+		return true
 	}
-	s.giveBackLocked(ask.Key, l.granted(sent, now, l.pace.lifeOf(l.limits), owner, g, &s.mu.counts))
+	s.giveBackLocked(ask.Key, l.granted(sent, now, l.pace.lifeOf(l.limits), ask, owner, g, &s.mu.counts))
+	return l.answered == sent
 }
 
 // Failed reports that at now ask has no answer, and will get none.
@@ -370,8 +372,9 @@ func (b *Book) Failed(now int64, ask *Request) {
 	s := b.shard(ask.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]; l != nil {
+	if l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]; l != nil && l.limits.Equal(ask.Limits) {
 		l.asking, l.short, l.next = max(0, l.asking-1), l.short && l.region(), now+l.pace.every
+		l.failed = now
 	}
 }
 

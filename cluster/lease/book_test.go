@@ -201,3 +201,20 @@ func TestReserves(t *testing.T) {
 		t.Errorf("part %d of %d, want 50 of 150", part, whole)
 	}
 }
+
+// TestAgainAsksNothing: a check that is tried again makes no request, since nobody would send it.
+func TestAgainAsksNothing(t *testing.T) {
+	b, r := NewBook(DefaultHot), &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}
+	for i := range 3 {
+		now := 1 + int64(i)*askEvery
+		var d bucket.Decision
+		_, _, ask, asks := b.Take(now, r, Owner, &d)
+		if !asks {
+			t.Fatalf("request %d is not made", i)
+		}
+		b.Failed(now, &ask)
+		if _, _, _, asks := b.Take(now, r, Again, &d); asks {
+			t.Fatal("it asks again")
+		}
+	}
+}

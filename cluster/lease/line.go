@@ -8,6 +8,7 @@
 package lease
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -51,7 +52,7 @@ type pace struct {
 	ahead, window, closing                       time.Duration
 	every, slice, longWait, idle, answers, renew int64
 	// asks is how many requests for a lease of a key may have no answer yet. The next one is made again after the last one if the owner
-	// grants less than is wanted, else when an answer is late.
+	// grants some units, but less than is wanted, else when an answer is late.
 	asks        int
 	again, late int64
 	// lines bounds the hot keys of a shard.
@@ -92,18 +93,20 @@ type line struct {
 	// done are grants that were fully spent, and of which the owner has not heard: until then it counts their units as
 	// if they were spent last.
 	done []uint64
-	// The last answer: the owner, its decision, and when it arrived.
-	owner string
-	said  bucket.Decision
-	heard int64
-	// short: the owner granted less than was wanted. Then checks are denied until denies if no units are left.
-	short  bool
-	denies int64
-	asking int   // requests in flight
-	asked  int64 // when the last was made
-	next   int64 // time of the next request
-	want   int64 // of the last request
-	unfit  int64 // until then all checks go to the owner, because they cost more than what can be leased
+	// The answer to the newest request that has one: when that was sent, the owner, its decision, and when it arrived.
+	answered int64
+	owner    string
+	said     bucket.Decision
+	heard    int64
+	// short: the owner granted less than was wanted. Then checks are denied until denies if no units are left. few: it granted no more
+	// than one of the largest checks needs.
+	short, few bool
+	denies     int64
+	asking     int   // requests in flight
+	asked      int64 // when the last was made
+	failed     int64 // when the last failed
+	next       int64 // time of the next request
+	unfit      int64 // until then all checks go to the owner, because they cost more than what can be leased
 
 	// used is the time of the last check. Demand is counted since began: wanted units in this slice, rate units a second
 	// on average, peak in the busiest of the last slices. most and mostBefore are the largest costs of this slice and the last.
@@ -338,12 +341,8 @@ func (l *line) lasting(now int64) (units int64) {
 
 // due reports whether it is time to ask for more. empty: the next check costs more than is left.
 func (l *line) due(now int64, life time.Duration, empty bool) bool {
-	again := l.pace.late
-	if l.short {
-		again = l.pace.again
-	}
 	switch {
-	case now < l.unfit || l.asking >= l.pace.asks || l.asking > 0 && now-l.asked < again:
+	case now < l.unfit || life == 0 || !l.mayAsk(now):
 		return false
 	case empty && !l.short:
 		return true
@@ -357,24 +356,44 @@ func (l *line) due(now int64, life time.Duration, empty bool) bool {
 	return l.left < (target+1)/2
 }
 
-// granted takes the grant in answer to a request that was sent at sent; it arrived at now. It returns grants that are of no use.
-func (l *line) granted(sent, now int64, life time.Duration, owner string, a *bucket.Grant, t *Stats) (unused []grant) {
-	l.asking, l.heard, l.owner, l.said = l.asking-1, now, owner, a.Decision
-	t.Granted += uint64(a.Units)
-	if !guard.On(guard.SinceSent) {
-		sent = now
+// mayAsk reports whether another request may be made beside those in flight. While the owner grants few units there is only one, so that
+// it is known soon whether they add up to what a check costs.
+func (l *line) mayAsk(now int64) bool {
+	after := l.pace.late
+	switch {
+	case l.asking == 0:
+		return !l.region() || l.failed == 0 || now-l.failed >= l.pace.every
+	case l.asking >= l.pace.asks || l.few:
+		return false
+	case l.short:
+		after = l.pace.again
 	}
+	return now-l.asked >= after
+}
+
+// granted takes the grant in answer to ask, which was sent at sent; it arrived at now. It returns grants that are of no use.
+func (l *line) granted(sent, now int64, life time.Duration, ask *Request, owner string, a *bucket.Grant, t *Stats) (unused []grant) {
+	l.asking = max(0, l.asking-1)
+	t.Granted += uint64(a.Units)
 	until := sent + int64(a.For)
+	if !guard.On(guard.SinceSent) {
+		until = now + int64(a.For)
+	}
 	if a.Units > 0 && now < until {
-		l.grants = append(l.grants, grant{id: a.ID, units: a.Units, until: until})
+		i, _ := slices.BinarySearchFunc(l.grants, until, func(g grant, until int64) int { return cmp.Compare(g.until, until) })
+		l.grants = slices.Insert(l.grants, i, grant{id: a.ID, units: a.Units, until: until})
 		l.left += a.Units
 	} else {
 		t.Expired += uint64(a.Units)
 	}
+	if sent < l.answered { // of a later request more is known
+		return nil
+	}
+	l.answered, l.heard, l.owner, l.said = sent, now, owner, a.Decision
 	every := min(l.pace.every, int64(life/4))
-	l.short = a.Units < l.want
+	l.short, l.few = a.Units < ask.Want || ask.over, a.Units < l.largest()
 	l.next = now + every
-	if 2*a.Units < l.want {
+	if 2*a.Units < ask.Want {
 		l.next += every // little is left, and rounding up takes much of it: let it accumulate
 	}
 	if a.Units == 0 {
@@ -384,7 +403,8 @@ func (l *line) granted(sent, now int64, life time.Duration, owner string, a *buc
 		l.next = now + min(max(int64(a.RetryAfter), 2*every), l.pace.longWait)
 	}
 	l.denies = l.next + l.pace.answers
-	if a.Units > 0 && (l.short || !l.region()) && now < until && l.left < l.largest() || a.RetryAfter == bucket.Never && a.Decision.Allowed {
+	small := a.Units > 0 && l.asking == 0 && (l.short || !l.region()) && now < until && l.left < l.largest()
+	if small || a.RetryAfter == bucket.Never && a.Decision.Allowed {
 		unused = l.release()
 		l.unfit, l.short = now+l.pace.longWait, false
 	}
@@ -397,7 +417,8 @@ func (l *line) surplus(now int64, life time.Duration) (unspent []grant) {
 	kept := l.grants[:0]
 	left := int64(0)
 	for _, g := range l.grants {
-		if (g.until-now < int64(min(l.pace.closing, life/3)) || left > 2*target) && !g.held() {
+		// A region may have been granted its target several times.
+		if (g.until-now < int64(min(l.pace.closing, life/3)) || left > 2*target || l.region() && left > 0 && left+g.units > 2*target) && !g.held() {
 			unspent = append(unspent, g)
 			continue
 		}

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -184,45 +185,112 @@ func TestRegionAhead(t *testing.T) {
 	}
 }
 
+// asker is a region's book whose first request, of 20 checks at 1, is in flight.
+type asker struct {
+	t    *testing.T
+	b    *Book
+	r    *bucket.Request
+	asks []Request
+	sent []int64
+}
+
+func newAsker(t *testing.T) *asker {
+	a := &asker{t: t, b: NewRegionBook(farRTT), r: &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1e6), Cost: 1}}
+	a.checks(1, 20)
+	if len(a.asks) != 1 {
+		t.Fatalf("20 checks asked %d times", len(a.asks))
+	}
+	return a
+}
+
+// checks checks so often, and returns the last verdict.
+func (a *asker) checks(now int64, times int) (v Verdict) {
+	for range times {
+		var d bucket.Decision
+		verdict, _, ask, asks := a.b.Take(now, a.r, Leaseholder, &d)
+		if v = verdict; asks {
+			a.asks, a.sent = append(a.asks, ask), append(a.sent, now)
+		}
+	}
+	return v
+}
+
+// answer answers request i with so many units.
+func (a *asker) answer(i int, now, units int64) (newest bool) {
+	return a.b.Granted(a.sent[i], now, &a.asks[i], "h", &bucket.Grant{
+		ID: uint64(i + 1), Units: units, For: a.asks[i].For, Decision: bucket.Decision{Allowed: units > 0, Limit: 1e6, Remaining: 1000 * int64(i)},
+	})
+}
+
 // TestRegionRequests: while the owner grants less than is wanted, a request is made before the last one has its answer, up to three; else
-// only when that is late.
+// only when that is late, and none while it grants less than a check needs.
 func TestRegionRequests(t *testing.T) {
-	r := &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}
 	for _, c := range []struct {
 		units int64
-		made  []time.Duration // after the answer, until which 20 checks came in each of 10 ms
+		made  []int64 // after the second request, until which 20 checks came in each of 10 ms
 	}{
-		{1e6, []time.Duration{farRTT + 70*time.Millisecond, 2 * (farRTT + 70*time.Millisecond)}},
-		{1, []time.Duration{farRTT / 3, 2 * farRTT / 3}},
+		{1e6, []int64{270, 540}}, {1, []int64{70, 140}}, {0, nil},
 	} {
-		b := NewRegionBook(farRTT)
-		var first Request
-		var got []time.Duration
-		var answered, second int64
-		for now := int64(1); now < int64(900*time.Millisecond); now += int64(10 * time.Millisecond) {
-			for range 20 {
-				var d bucket.Decision
-				_, _, ask, asks := b.Take(now, r, Leaseholder, &d)
-				switch {
-				case !asks:
-				case first.Want == 0:
-					first = ask
-				case second == 0:
-					second = now
-				default:
-					got = append(got, time.Duration(now-second))
-				}
+		a := newAsker(t)
+		for now := 1 + 10*ms; now < 900*ms; now += 10 * ms {
+			if now == 1+210*ms {
+				a.answer(0, now, min(a.asks[0].Want, c.units))
 			}
-			if answered == 0 && now > int64(farRTT) {
-				answered = now
-				b.Granted(1, now, &first, "h", &bucket.Grant{
-					ID: 7, Units: min(first.Want, c.units), For: first.For, Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 900},
-				})
-			}
+			a.checks(now, 20)
 		}
-		if len(got) != len(c.made) || got[0] < c.made[0] || got[0] > c.made[0]+10*time.Millisecond || got[1] < c.made[1] || got[1] > c.made[1]+20*time.Millisecond {
-			t.Errorf("after an answer of %d units, and a request without one, others were made after %v; want %v", c.units, got, c.made)
+		var got []int64
+		for _, at := range a.sent[2:] {
+			got = append(got, (at-a.sent[1])/ms)
 		}
+		if !slices.Equal(got, c.made) {
+			t.Errorf("after an answer of %d units, and a request without one, others were made after %v ms; want %v", c.units, got, c.made)
+		}
+	}
+}
+
+// TestRegionOldAnswer: an answer that another one has overtaken adds its units, and says nothing else.
+func TestRegionOldAnswer(t *testing.T) {
+	a := newAsker(t)
+	a.checks(1+270*ms, 20) // the answer is late
+	if len(a.asks) != 2 {
+		t.Fatalf("%d requests, want 2", len(a.asks))
+	}
+	if !a.answer(1, 1+480*ms, a.asks[1].Want) || a.answer(0, 1+490*ms, 0) {
+		t.Error("the answer to the first request is taken for the newest")
+	}
+	for now := 1 + 490*ms; a.checks(now, 1) != Ask; now += ms {
+		if now > 2000*ms {
+			t.Fatal("never used up")
+		}
+		var d bucket.Decision
+		if v, _, _, _ := a.b.Take(now, a.r, Leaseholder, &d); v == Denied || v == Spent && d.Remaining < 1000 {
+			t.Fatalf("verdict %d, %+v", v, d)
+		}
+	}
+}
+
+// TestRegionLateAnswer: an answer is full if it grants what its own request wanted.
+func TestRegionLateAnswer(t *testing.T) {
+	a := newAsker(t)
+	a.checks(1+270*ms, 5000) // much more is wanted
+	if len(a.asks) != 2 || a.asks[1].Want <= a.asks[0].Want {
+		t.Fatalf("%+v", a.asks)
+	}
+	a.answer(0, 1+300*ms, a.asks[0].Want)
+	if v := a.checks(1+300*ms, int(a.asks[0].Want)+1); v != Ask {
+		t.Errorf("when that is spent: verdict %d, want the home to be asked", v)
+	}
+}
+
+// TestRegionGrantsEnd: units whose lease ends first are spent first, in whichever order their answers came.
+func TestRegionGrantsEnd(t *testing.T) {
+	a := newAsker(t)
+	a.checks(1+270*ms, 20)
+	a.answer(1, 1+480*ms, 5)
+	a.answer(0, 1+490*ms, 5)
+	a.checks(1+490*ms, 5)
+	if left, _ := a.b.Left(a.sent[0]+2000*ms, a.r.Key); left != 5 {
+		t.Errorf("%d units left after the end of the first lease, want 5", left)
 	}
 }
 
