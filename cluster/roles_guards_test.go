@@ -49,6 +49,7 @@ func TestRolesGuards(t *testing.T) {
 		without(t, name+", several nodes", g, several)
 	}
 	without(t, "RoleCounters, several nodes", guard.RoleCounters, several)
+	without(t, "RoleBegun", guard.RoleBegun, one)
 }
 
 // TestRoleCountersGuard: a role that is passed on without its counters admits limits twice.

@@ -45,6 +45,8 @@ type roleRegion struct {
 	boots   int
 	paused  int64
 	dead    bool
+	anew    int64           // when it began anew
+	lacks   map[string]bool // the homes whose counters it had before that, and not since, while others remember that
 }
 
 type roleEvent struct {
@@ -120,6 +122,10 @@ func (w *roleWorld) see(r *roleRegion, v *roleView) {
 		if _, ok := r.view.find(p.of); !ok && p.of != r.name {
 			w.moves++
 		}
+		if p.since == 0 && r.lacks[p.of] && w.bad == "" {
+			w.bad = fmt.Sprintf("%v: %s says that it has the counters of %s, and has begun anew", time.Duration(w.now), r.name, p.of)
+		}
+		delete(r.lacks, p.of)
 	}
 	r.view = v
 }
@@ -206,11 +212,48 @@ func (w *roleWorld) fault() {
 			r.view = &v
 		}
 	case 4: // the region starts anew as a whole
-		r.speaker, r.view = nil, nil
+		w.beginAnew(r)
 	case 5:
 		r.paused = w.now + int64(d)/4
 	}
 	w.after(rand1(w, 12*time.Second), w.fault)
+}
+
+// beginAnew starts a region anew as a whole, without any state.
+func (w *roleWorld) beginAnew(r *roleRegion) {
+	recent := false
+	for _, other := range w.regions {
+		if other != r {
+			recent = recent || other.anew != 0 && w.now-other.anew < int64(time.Minute)
+			other.lacks = nil // nobody may remember
+		}
+	}
+	if r.lacks = nil; !recent && r.view != nil {
+		r.lacks = map[string]bool{}
+		for _, p := range r.view.plays {
+			r.lacks[p.of] = true
+		}
+	}
+	r.speaker, r.view, r.anew = nil, nil, w.now
+}
+
+// TestRoleBegun: a region that starts anew within the time in which others do not take over its role says that it lacks the counters, and
+// one that starts for the first time does not.
+func TestRoleBegun(t *testing.T) {
+	for seed := range uint64(100) {
+		w := newRoleWorld(seed, "ap", "eu", "us")
+		w.run(15 * time.Second)
+		for _, r := range w.regions {
+			if p, ok := r.view.find(r.name); !ok || p.since != 0 {
+				t.Fatalf("seed %d: %s, after its first start: %+v", seed, r.name, r.view.plays)
+			}
+		}
+		w.beginAnew(w.regions[1])
+		w.run(15 * time.Second)
+		if w.bad != "" || len(w.regions[1].view.plays) == 0 {
+			t.Fatalf("seed %d: %s %+v", seed, w.bad, w.regions[1].view.plays)
+		}
+	}
 }
 
 // TestRolesSeeds: whatever happens, no two regions decide keys of one home at a time, and each home is decided when all is well again.

@@ -22,6 +22,8 @@ type speaker struct {
 	heard   map[string]int64        // when something was received
 	lists   map[string][]string     // of regions that each has
 	begun   []message.Peer          // see noteBegun
+	before  map[string]string       // the boot IDs in place of which others in begun came
+	lost    bool                    // the region has begun anew, without the counters that it had
 	out     map[string][]message.RegionMessage
 	began   int64
 	// quorumAt is when it had quorum last.
@@ -57,7 +59,7 @@ func newSpeaker(now int64, region, boot string, others []string, prev *roleView,
 	s := &speaker{
 		self: c.Self, others: others, machine: quorum.New(c, now), began: now, quorumAt: now,
 		known: map[string]message.Peer{}, sent: map[string]int64{}, heard: map[string]int64{}, lists: map[string][]string{},
-		out: map[string][]message.RegionMessage{}, pending: map[string]gotRole{},
+		out: map[string][]message.RegionMessage{}, pending: map[string]gotRole{}, before: map[string]string{},
 	}
 	if prev != nil {
 		s.begun = prev.begun
@@ -89,6 +91,7 @@ func (s *speaker) setOthers(now int64, others []string) {
 			delete(s.heard, name)
 			delete(s.lists, name)
 			delete(s.out, name)
+			delete(s.before, name)
 		}
 	}
 	s.others = others
@@ -107,9 +110,10 @@ func (s *speaker) agreed(name string) bool {
 }
 
 // noteBegun notes the boot ID of the first speaker of a region since it has begun without any state. When that changes, the other regions
-// send what they have of the region's home: see Node.moveCounters.
+// send what they have of the region's home, see Node.moveCounters, and tell it that it was there before.
 func (s *speaker) noteBegun(p message.Peer) {
-	if p.Boot != "" && s.beganAt(p.Name) != p.Boot {
+	if old := s.beganAt(p.Name); p.Boot != "" && old != p.Boot {
+		s.before[p.Name] = old
 		s.begun = append(slices.DeleteFunc(slices.Clone(s.begun), func(q message.Peer) bool { return q.Name == p.Name }), p)
 		slices.SortFunc(s.begun, message.Peer.Compare)
 	}
@@ -159,6 +163,7 @@ func (s *speaker) step(now int64, m *message.RegionMessages) {
 	}
 	s.lists[from.Name] = m.Regions
 	s.noteBegun(message.Peer{Name: from.Name, Boot: cmp.Or(m.Began, from.Boot)})
+	s.lost = s.lost || m.Before != "" && m.Before != s.beganAt(s.self.Name)
 	if !s.agreed(from.Name) {
 		return
 	}
@@ -198,7 +203,7 @@ func (s *speaker) tick(now int64) map[string]*message.RegionMessages {
 			pause = greetEvery
 		}
 		if last, ok := s.sent[name]; !ok || votes[name] || now-last >= int64(pause) {
-			m := &message.RegionMessages{From: s.self, List: s.out[name], Regions: s.others}
+			m := &message.RegionMessages{From: s.self, List: s.out[name], Regions: s.others, Before: s.before[name]}
 			if boot := s.beganAt(s.self.Name); boot != s.self.Boot {
 				m.Began = boot
 			}
@@ -288,7 +293,7 @@ func (s *speaker) view(now int64, prev *roleView) *roleView {
 		}
 		if got.agreed != 0 && now >= got.agreed+wait {
 			p := played{of: of}
-			if role, moved := set.Role(of); moved && role.By == "" || got.foreign {
+			if role, moved := set.Role(of); moved && role.By == "" || !moved && s.lost && guard.On(guard.RoleBegun) || got.foreign {
 				p.since = now
 			} else if role.Age > 0 {
 				p.since = now - role.Age

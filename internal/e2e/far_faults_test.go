@@ -116,13 +116,12 @@ type farAdmission struct {
 
 // A counter that moves takes its window along, which then ends later by the time that the message took. The answers of the owner say when.
 
-// windowEnd returns when the fixed window of list ends that should end at to. Answers say it later by the time that they took.
+// windowEnd returns when the fixed window of list ends that should end at to. Answers say it later by the time that they took at most.
 func windowEnd(list []farAdmission, to time.Time) time.Time {
-	const took = 50 * time.Millisecond
 	ends := to
 	for i := range list {
 		a := &list[i]
-		if end := a.ends.Add(-took); a.ends.Round(faultWindow).Equal(to) && strings.HasSuffix(a.place, "OWNED") && end.After(ends) {
+		if end := a.ends.Add(a.sent.Sub(a.answered)); a.ends.Round(faultWindow).Equal(to) && strings.HasSuffix(a.place, "OWNED") && end.After(ends) {
 			ends = end
 		}
 	}
@@ -419,7 +418,9 @@ func (j *farJudge) of(t *testing.T, key string, list []farAdmission) string {
 			n, places := count(in)
 			permitted, excess, bound, each = permitted+window, excess+max(0, n-window), bound+extra, append(each, n)
 			if n > window+extra {
-				t.Errorf("%s: %d admitted in a window from %v after the begin of the fault, %v; want %d and %d at most", key, n, from.Sub(j.began), places, window, extra)
+				near, _ := count(func(a *farAdmission) bool { return in(a) && a.answered.After(to.Add(-200*time.Millisecond)) })
+				t.Errorf("%s: %d admitted in a window from %v after the begin of the fault, which was late by %v and ended %v late, %d in its last 200 ms and later, %v; want %d and %d at most",
+					key, n, from.Sub(j.began), begun.Sub(from), ends.Sub(to), near, places, window, extra)
 			}
 		}
 		t.Logf("%s: %v in windows", key, each)

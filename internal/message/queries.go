@@ -103,6 +103,8 @@ type RegionMessages struct {
 	Homes []KeyHome `cbor:"5,keyasint,omitempty"`
 	// Began is the boot ID of the first speaker since the region has begun without any state, "" if that is the sender.
 	Began string `cbor:"7,keyasint,omitempty"`
+	// Before is what the receiver's region said before as Began: it has begun anew since, without the counters that it had.
+	Before string `cbor:"8,keyasint,omitempty"`
 }
 
 // MaxHomes is the maximum number of Homes of a message.

@@ -102,6 +102,8 @@ const (
 	RoleWait
 	// RoleCounters: a role is passed on when its counters have arrived.
 	RoleCounters
+	// RoleBegun: a region that has begun anew without its counters does not say that it has them.
+	RoleBegun
 
 	// The rules of keys that move between regions, see package cluster.
 
