@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -112,9 +113,6 @@ func (n *Node) recordLimits(directory string) *bucket.Limits {
 		if l, err = bucket.NewLimitsAt("", directory, bucket.Limit{Algorithm: bucket.FixedWindow, Count: math.MaxInt64 / 2, Period: recordLife, Align: bucket.AlignFirstHit}); err != nil {
 			panic(err) // they are constant
 		}
-		if n.directory.mu.limits == nil {
-			n.directory.mu.limits = map[string]*bucket.Limits{}
-		}
 		n.directory.mu.limits[directory] = l
 	}
 	return l
@@ -177,33 +175,21 @@ func (n *Node) place(now int64, k bucket.Key) (role string, sure bool) {
 	case r.home != "" && !r.settled && n.roles.plays(self) != self:
 		return self, true // another region decides what this one did
 	case r.home != "" && !r.settled:
-		n.resume(k)
+		n.noteKey(k, false)
 		return self, !guard.On(guard.MoveSeal)
 	case n.roles.plays(d) == self:
-		if r.home == "" {
-			return d, true
-		}
-		return r.home, true
+		return cmp.Or(r.home, d), true
 	case r.home == self:
 		if r.left < renewRecord {
-			n.renew(k)
+			n.noteKey(k, true)
 		}
 		return self, true
 	}
-	version := uint64(0)
-	if v := n.roles.view.Load(); v != nil {
-		version = v.set.Version
-	}
+	version := n.roles.known().set.Version
 	n.directory.mu.Lock()
 	f, known := n.directory.mu.found[k]
 	n.directory.mu.Unlock()
-	switch role = f.role; {
-	case role != "":
-	case r.home != "":
-		role = r.home
-	default:
-		role = d
-	}
+	role = cmp.Or(f.role, r.home, d)
 	if role != d && n.roles.plays(role) == self && (role == self || f.version != version || !known) {
 		n.askDirectory(now, k)
 		return self, false
@@ -255,9 +241,6 @@ func (n *Node) learn(now int64, k bucket.Key, role string) {
 
 func (n *Node) noteFoundLocked(k bucket.Key, f found) {
 	m := &n.directory.mu
-	if m.found == nil {
-		m.found = map[bucket.Key]found{}
-	}
 	if _, ok := m.found[k]; !ok && len(m.found) >= maxFound {
 		for other := range m.found {
 			delete(m.found, other)

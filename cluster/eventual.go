@@ -57,7 +57,7 @@ type bookShard struct {
 }
 
 func newEventualMode(n *Node) *eventualMode {
-	v := &eventualMode{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
+	v := &eventualMode{node: n, far: map[string]*farReports{}, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
 	v.mu.owner = eventual.NewOwner(n.table, maxReported)
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxLocalKeys / bookShards)
@@ -157,9 +157,6 @@ func (v *eventualMode) report() (more bool) {
 func (v *eventualMode) addFar(home string, l message.Line) {
 	f := v.far[home]
 	if f == nil {
-		if v.far == nil {
-			v.far = map[string]*farReports{}
-		}
 		f = new(farReports)
 		v.far[home] = f
 	}

@@ -74,18 +74,10 @@ func (n *Node) noteDemand(now int64, ask *lease.Request) {
 	if !known && (x.region == "" || len(m.demand) >= maxDominant) {
 		return
 	}
-	if m.demand == nil {
-		m.demand = map[bucket.Key]dominant{}
-	}
 	m.demand[ask.Key] = x
 }
 
-// resume notes that k has a record that is not settled.
-func (n *Node) resume(k bucket.Key) { n.noteKey(k, false) }
-
-// renew notes that the record of k, whose home is here, ends soon.
-func (n *Node) renew(k bucket.Key) { n.noteKey(k, true) }
-
+// noteKey notes that k, whose home is here, has a record that ends soon, or without renew that its record is not settled.
 func (n *Node) noteKey(k bucket.Key, renew bool) {
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
@@ -129,7 +121,7 @@ func (n *Node) turnKeys(now int64, r *routing) {
 		case renew && x.settled && x.home == self:
 			ask = append(ask, message.KeyHome{Key: k, Home: self, Epoch: x.epoch + 1})
 		case !x.settled && len(d.moves) < 2*maxKeyMoves:
-			n.addKeyMove(k, &keyMove{to: x.home, epoch: x.epoch, began: now, term: n.localTerm(k)})
+			d.moves[k] = &keyMove{to: x.home, epoch: x.epoch, began: now, term: n.localTerm(k)}
 		}
 	}
 	for k, m := range d.moves {
@@ -169,13 +161,6 @@ func (n *Node) postHomes(out map[string][]message.KeyHome) {
 	}
 }
 
-func (n *Node) addKeyMove(k bucket.Key, m *keyMove) {
-	if n.directory.moves == nil {
-		n.directory.moves = map[bucket.Key]*keyMove{}
-	}
-	n.directory.moves[k] = m
-}
-
 // startKeyMove seals k, if it can be moved.
 func (n *Node) startKeyMove(now int64, r *routing, k bucket.Key, x *dominant) {
 	self := n.cfg.Regions.Self()
@@ -190,7 +175,7 @@ func (n *Node) startKeyMove(now int64, r *routing, k bucket.Key, x *dominant) {
 	}
 	m := &keyMove{to: x.region, epoch: old.epoch + 1, began: now, term: n.localTerm(k)}
 	if m.seq, ok = n.setRecord(now, k, record{home: m.to, epoch: m.epoch}); ok {
-		n.addKeyMove(k, m)
+		n.directory.moves[k] = m
 	}
 }
 
@@ -353,7 +338,7 @@ func (n *Node) takeHome(now int64, from string, x message.KeyHome, out map[strin
 		// The requester is told when replicas have the record: it asks again if that is lost.
 		m := &keyMove{to: x.Home, epoch: x.Epoch, copied: true, began: now, requester: requester, via: from}
 		m.sealed.Store(2)
-		n.addKeyMove(x.Key, m)
+		n.directory.moves[x.Key] = m
 		n.turnKeyMove(now, x.Key, m, out)
 		return
 	case old.home == "":
@@ -383,10 +368,7 @@ func (n *Node) homeTold(now int64, x message.KeyHome, out map[string][]message.K
 			out[x.Home] = append(out[x.Home], x)
 		}
 	}
-	version := uint64(0)
-	if v := n.roles.view.Load(); v != nil {
-		version = v.set.Version
-	}
+	version := n.roles.known().set.Version
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
 	if x.Home == self {
@@ -400,9 +382,6 @@ func (n *Node) homeTold(now int64, x message.KeyHome, out map[string][]message.K
 func (n *Node) arrived(now int64, k bucket.Key) {
 	n.denials.Forget(now, k)
 	n.directory.mu.Lock()
-	if n.directory.mu.demand == nil {
-		n.directory.mu.demand = map[bucket.Key]dominant{}
-	}
 	n.directory.mu.demand[k] = dominant{moved: now}
 	n.directory.mu.Unlock()
 	n.homes.mu.Lock()

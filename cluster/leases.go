@@ -98,7 +98,7 @@ func (n *Node) maintainLeases(ctx context.Context) {
 		n.demands.Sweep(now)
 		n.giveBackLeases(n.book.Tick(now))
 		n.maintainHomes(now)
-		return n.book.Hot() || n.demands.Keys() > 0 || n.anyHome()
+		return n.book.Hot() || n.demands.Keys() > 0 || n.anyBook((*lease.Book).Hot)
 	})
 	n.giveBackLeases(n.book.Close())
 	n.closeHomes()
@@ -169,8 +169,14 @@ func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant
 		if _, _, whole := n.demands.Most(now, ask.Key); whole > 0 {
 			ask.Part, ask.Whole = min(max(ask.Rate, 1), whole), whole
 		}
-		g, v := n.grantAway(now, home, ask)
-		return g, 0, v
+		g, ok, more, asks := n.homeBook(home).Grant(now, ask)
+		if asks {
+			n.askHome(home, more)
+		}
+		if !ok {
+			return g, 0, bucket.Sealed
+		}
+		return g, 0, bucket.Decided
 	}
 	if lost, ok := n.mayDecideHome(now, &bucket.Request{Key: ask.Key, Limits: ask.Limits, DenyLost: ask.DenyLost}, new(bucket.Decision)); lost || !ok {
 		return bucket.Grant{}, 0, bucket.Sealed
@@ -188,7 +194,7 @@ func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant
 
 // takeReturn takes back the unspent units of a lease.
 func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) bucket.Verdict {
-	if n.cfg.Regions != nil && n.takeReturnAway(now, key, id, unspent) {
+	if n.cfg.Regions != nil && n.anyBook(func(b *lease.Book) bool { return b.TakeBack(now, key, id, unspent) > 0 }) {
 		return bucket.Decided
 	}
 	back, _, v := n.table.Return(now, key, id, unspent)

@@ -87,6 +87,10 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.roles.many = n.cfg.Regions != nil && len(n.cfg.Regions.Others()) > 0
 	n.roles.inbox, n.roles.calls = make(chan message.Envelope, inboxSize), make(chan func(int64))
 	n.roles.wake = make(chan struct{}, 1)
+	n.homes.mu.books = map[string]*lease.Book{}
+	n.roles.movers, n.roles.begun = map[message.Role]*mover{}, map[string]string{}
+	n.directory.moves, n.directory.mu.demand = map[bucket.Key]*keyMove{}, map[bucket.Key]dominant{}
+	n.directory.mu.found, n.directory.mu.limits = map[bucket.Key]found{}, map[string]*bucket.Limits{}
 	n.roles.batches = uint64(max(0, n.cfg.Clock())) // above those of an earlier process, which may still be answered
 	var err error
 	if n.shares, err = share.New(share.Config{

@@ -89,9 +89,6 @@ func (n *Node) homeBook(home string) *lease.Book {
 	defer n.homes.mu.Unlock()
 	b := n.homes.mu.books[home]
 	if b == nil {
-		if n.homes.mu.books == nil {
-			n.homes.mu.books = make(map[string]*lease.Book)
-		}
 		b = lease.NewRegionBook(cmp.Or(n.cfg.Regions.RTT(home), unknownRTT))
 		n.homes.mu.books[home] = b
 	}
@@ -168,18 +165,6 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 	return 0
 }
 
-// grantAway is grantTo for a key whose counter the region home has.
-func (n *Node) grantAway(now int64, home string, ask *lease.Request) (bucket.Grant, bucket.Verdict) {
-	g, ok, more, asks := n.homeBook(home).Grant(now, ask)
-	if asks {
-		n.askHome(home, more)
-	}
-	if !ok {
-		return g, bucket.Sealed
-	}
-	return g, bucket.Decided
-}
-
 // leaseOfClient reports whether q makes or settles a lease of a client.
 func leaseOfClient(q *bucket.Request) bool {
 	return q.Reservation != nil && q.Reservation.Lease && (q.Verb == bucket.Reserve || q.Verb == bucket.Settle)
@@ -190,15 +175,13 @@ func leaseOfClient(q *bucket.Request) bool {
 func (n *Node) leaseToClient(now int64, home string, q *bucket.Request, d *bucket.Decision) bool {
 	x := q.Reservation
 	if q.Verb == bucket.Settle {
-		n.homes.mu.Lock()
-		defer n.homes.mu.Unlock()
-		for _, b := range n.homes.mu.books {
-			if units, back := b.Settle(now, q.Key, x.ID, q.Cost); units > 0 {
+		return n.anyBook(func(b *lease.Book) bool {
+			units, back := b.Settle(now, q.Key, x.ID, q.Cost)
+			if units > 0 {
 				d.Allowed, x.Reserved = true, bucket.Reserved{Units: max(q.Cost, units-back), Returned: back}
-				return true
 			}
-		}
-		return false
+			return units > 0
+		})
 	}
 	g, _, ask, asks := n.homeBook(home).Grant(now, &lease.Request{Client: x.ID, LeaseRequest: bucket.LeaseRequest{
 		Key: q.Key, Limits: q.Limits, Want: q.Cost, Reserve: max(0, q.Reserve), For: x.For, Unreplicated: q.Unreplicated, DenyLost: q.DenyLost,
@@ -301,12 +284,12 @@ func (n *Node) closeHomes() {
 	}
 }
 
-// anyHome reports whether anything is leased of other regions.
-func (n *Node) anyHome() bool {
+// anyBook reports whether f does so for a book of what is leased of another region; it asks no further ones then.
+func (n *Node) anyBook(f func(*lease.Book) bool) bool {
 	n.homes.mu.Lock()
 	defer n.homes.mu.Unlock()
 	for _, b := range n.homes.mu.books {
-		if b.Hot() {
+		if f(b) {
 			return true
 		}
 	}
@@ -332,16 +315,4 @@ func (n *Node) returnHome(home string, back []lease.Return) {
 		defer cancel()
 		_ = n.cfg.Peers.Call(ctx, addr, records, make([]check.Reply, len(records))) // if it fails, the lease expires
 	})
-}
-
-// takeReturnAway takes back the unspent units of a lease out of a lease, and reports whether there were any.
-func (n *Node) takeReturnAway(now int64, key bucket.Key, id uint64, unspent int64) bool {
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	for _, b := range n.homes.mu.books {
-		if b.TakeBack(now, key, id, unspent) > 0 {
-			return true
-		}
-	}
-	return false
 }

@@ -244,10 +244,7 @@ func (m *mover) finished(r *routing) bool {
 
 // moveCounters sends counters whose keys another region decides, or is to decide.
 func (n *Node) moveCounters(now int64, r *routing) {
-	v, self := n.roles.view.Load(), n.cfg.Regions.Self()
-	if v == nil {
-		return
-	}
+	v, self := n.roles.known(), n.cfg.Regions.Self()
 	wanted := map[message.Role]message.Passing{}
 	for _, role := range v.set.Roles {
 		if role.At != self {
@@ -259,9 +256,6 @@ func (n *Node) moveCounters(now int64, r *routing) {
 	}
 	for _, p := range v.begun {
 		old := n.roles.begun[p.Name]
-		if n.roles.begun == nil {
-			n.roles.begun = map[string]string{}
-		}
 		n.roles.begun[p.Name] = p.Boot
 		again := old != "" && old != p.Boot && p.Name != self
 		if again { // what was sent there is lost, and so are the records of keys
@@ -283,9 +277,6 @@ func (n *Node) moveCounters(now int64, r *routing) {
 		m := n.roles.movers[role]
 		if m == nil {
 			m = newMover(role, len(r.owners))
-			if n.roles.movers == nil {
-				n.roles.movers = map[message.Role]*mover{}
-			}
 			n.roles.movers[role] = m
 			m.begin(now, pass)
 		}

@@ -129,13 +129,19 @@ type roles struct {
 	many    bool // there are other regions
 }
 
-// plays returns which region has the counters of keys whose home is that region.
-func (r *roles) plays(home string) string {
+// noRoles is the view of a node that knows nothing yet.
+var noRoles roleView
+
+// known returns the view, which is empty at first.
+func (r *roles) known() *roleView {
 	if v := r.view.Load(); v != nil {
-		return v.set.Plays(home)
+		return v
 	}
-	return home
+	return &noRoles
 }
+
+// plays returns which region has the counters of keys whose home is that region.
+func (r *roles) plays(home string) string { return r.known().set.Plays(home) }
 
 // speakerOf returns the key whose owner speaks for a region.
 func speakerOf(region string) bucket.Key {
@@ -418,20 +424,12 @@ func (n *Node) Speaker() string {
 
 // RoleProblem says why keys are not decided in the region that is to decide them, and what to do. It is "" if that is not known, as at all
 // nodes but Speaker.
-func (n *Node) RoleProblem() string {
-	if v := n.roles.view.Load(); v != nil {
-		return v.problem
-	}
-	return ""
-}
+func (n *Node) RoleProblem() string { return n.roles.known().problem }
 
 // Roles returns the newest version of the set of regions that this node knows, the homes whose keys this region decides now, and until
 // when it may.
 func (n *Node) Roles() (set message.Set, homes []string, left time.Duration) {
-	v, now := n.roles.view.Load(), n.cfg.Clock()
-	if v == nil {
-		return set, nil, 0
-	}
+	v, now := n.roles.known(), n.cfg.Clock()
 	for _, p := range v.plays {
 		if now < v.until {
 			homes = append(homes, p.of)

@@ -129,12 +129,7 @@ func (s *speaker) beganAt(region string) string {
 }
 
 func (s *speaker) showKnown(now int64) {
-	peers := make([]message.Peer, 0, len(s.known))
-	for _, p := range s.known {
-		peers = append(peers, p)
-	}
-	slices.SortFunc(peers, message.Peer.Compare)
-	s.machine.SetView(now, peers)
+	s.machine.SetView(now, slices.SortedFunc(maps.Values(s.known), message.Peer.Compare))
 }
 
 // pair reports whether there are two regions: neither is a majority, so each plays its role until an operator says otherwise.

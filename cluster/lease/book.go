@@ -435,13 +435,7 @@ func (b *Book) Drop(keep func(bucket.Key) bool) []Return {
 }
 
 // Close ends all lines, and returns what must be given back.
-func (b *Book) Close() []Return {
-	return b.collect(func(s *bookShard) {
-		for k, l := range s.mu.lines {
-			b.endLocked(s, k, l)
-		}
-	})
-}
+func (b *Book) Close() []Return { return b.Drop(func(bucket.Key) bool { return false }) }
 
 // collect calls f for each shard, and takes what must be returned then.
 func (b *Book) collect(f func(*bookShard)) (back []Return) {

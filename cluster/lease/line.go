@@ -272,19 +272,12 @@ func (l *line) expire(now int64, t *Stats) {
 		t.Expired += uint64(g.units)
 	}
 	l.grants = kept
-	if len(l.subs) == 0 {
-		return
-	}
-	n := len(l.subs)
 	for i := 0; i < len(l.subs); {
 		if s := l.subs[i]; now >= s.until { // what was spent of it is not known: all of it
 			l.takeBack(now, s.id, 0)
 			continue
 		}
 		i++
-	}
-	if len(l.subs) < n {
-		l.dropSpent()
 	}
 }
 

@@ -185,8 +185,8 @@ func TestRegionAhead(t *testing.T) {
 	}
 }
 
-// asker is a region's book whose first request, of 20 checks at 1, is in flight.
-type asker struct {
+// requester is a region's book whose first request, of 20 checks at 1, is in flight.
+type requester struct {
 	t    *testing.T
 	b    *Book
 	r    *bucket.Request
@@ -194,8 +194,8 @@ type asker struct {
 	sent []int64
 }
 
-func newAsker(t *testing.T) *asker {
-	a := &asker{t: t, b: NewRegionBook(farRTT), r: &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1e6), Cost: 1}}
+func newRequester(t *testing.T) *requester {
+	a := &requester{t: t, b: NewRegionBook(farRTT), r: &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1e6), Cost: 1}}
 	a.checks(1, 20)
 	if len(a.asks) != 1 {
 		t.Fatalf("20 checks asked %d times", len(a.asks))
@@ -204,7 +204,7 @@ func newAsker(t *testing.T) *asker {
 }
 
 // checks checks so often, and returns the last verdict.
-func (a *asker) checks(now int64, times int) (v Verdict) {
+func (a *requester) checks(now int64, times int) (v Verdict) {
 	for range times {
 		var d bucket.Decision
 		verdict, _, ask, asks := a.b.Take(now, a.r, Leaseholder, &d)
@@ -216,7 +216,7 @@ func (a *asker) checks(now int64, times int) (v Verdict) {
 }
 
 // answer answers request i with so many units.
-func (a *asker) answer(i int, now, units int64) (newest bool) {
+func (a *requester) answer(i int, now, units int64) (newest bool) {
 	return a.b.Granted(a.sent[i], now, &a.asks[i], "h", &bucket.Grant{
 		ID: uint64(i + 1), Units: units, For: a.asks[i].For, Decision: bucket.Decision{Allowed: units > 0, Limit: 1e6, Remaining: 1000 * int64(i)},
 	})
@@ -231,7 +231,7 @@ func TestRegionRequests(t *testing.T) {
 	}{
 		{1e6, []int64{270, 540}}, {1, []int64{70, 140}}, {0, nil},
 	} {
-		a := newAsker(t)
+		a := newRequester(t)
 		for now := 1 + 10*ms; now < 900*ms; now += 10 * ms {
 			if now == 1+210*ms {
 				a.answer(0, now, min(a.asks[0].Want, c.units))
@@ -250,7 +250,7 @@ func TestRegionRequests(t *testing.T) {
 
 // TestRegionOldAnswer: an answer that another one has overtaken adds its units, and says nothing else.
 func TestRegionOldAnswer(t *testing.T) {
-	a := newAsker(t)
+	a := newRequester(t)
 	a.checks(1+270*ms, 20) // the answer is late
 	if len(a.asks) != 2 {
 		t.Fatalf("%d requests, want 2", len(a.asks))
@@ -271,7 +271,7 @@ func TestRegionOldAnswer(t *testing.T) {
 
 // TestRegionLateAnswer: an answer is full if it grants what its own request wanted.
 func TestRegionLateAnswer(t *testing.T) {
-	a := newAsker(t)
+	a := newRequester(t)
 	a.checks(1+270*ms, 5000) // much more is wanted
 	if len(a.asks) != 2 || a.asks[1].Want <= a.asks[0].Want {
 		t.Fatalf("%+v", a.asks)
@@ -284,7 +284,7 @@ func TestRegionLateAnswer(t *testing.T) {
 
 // TestRegionGrantsEnd: units whose lease ends first are spent first, in whichever order their answers came.
 func TestRegionGrantsEnd(t *testing.T) {
-	a := newAsker(t)
+	a := newRequester(t)
 	a.checks(1+270*ms, 20)
 	a.answer(1, 1+480*ms, 5)
 	a.answer(0, 1+490*ms, 5)

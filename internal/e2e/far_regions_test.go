@@ -222,8 +222,8 @@ func (d farDemand) pause(region string, passed float64, callers int) time.Durati
 	return time.Duration(float64(time.Second) * float64(callers) / (float64(*farRate) * 2 * part))
 }
 
-// askAll asks for twice each limit of a kind, from the beginning of a window until the end of one.
-func askAll(t *testing.T, nodes map[string][]*labNode, kind string, demand farDemand) farLoad {
+// askAll asks for twice each limit of a kind, for so long from the beginning of a window.
+func askAll(t *testing.T, nodes map[string][]*labNode, kind string, demand farDemand, lasts time.Duration) farLoad {
 	t.Helper()
 	const callers = 6
 	keys := []string{"bucket", "window", "sliding"}
@@ -233,7 +233,7 @@ func askAll(t *testing.T, nodes map[string][]*labNode, kind string, demand farDe
 	}
 	<-time.After(time.Until(time.Now().Truncate(farWindow).Add(farWindow)))
 	began := time.Now()
-	end := began.Truncate(farWindow).Add(*farLasts)
+	end := began.Truncate(farWindow).Add(lasts)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for region, list := range nodes {
@@ -335,7 +335,7 @@ func (l *lab) sentHome(nodes map[string][]*labNode) (sum int) {
 // limits, little is left unused, and most checks are answered inside their region: see docs/internals/regions.md.
 func TestFarRegions(t *testing.T) {
 	l := newFarLab(t, 2, farRules(*farRate))
-	local := askAll(t, l.nodes, "region", nil)
+	local := askAll(t, l.nodes, "region", nil, min(*farLasts, 2*time.Minute))
 	if sent := l.sentHome(l.nodes); sent != 0 {
 		t.Errorf("%d checks of rules without scope were sent to another region", sent)
 	}
@@ -368,7 +368,7 @@ func TestFarRegions(t *testing.T) {
 // global asks for global rules, and compares what was admitted with the limits.
 func (l *farLab) global(t *testing.T, kind string, demand farDemand) {
 	before := l.sentHome(l.nodes)
-	global := askAll(t, l.nodes, kind, demand)
+	global := askAll(t, l.nodes, kind, demand, *farLasts)
 	windows := int64((*farLasts + farWindow - 1) / farWindow)
 	for k, n := range global.admitted {
 		most := windows * int64(*farRate) * int64(farWindow.Seconds())

@@ -162,20 +162,12 @@ type RegionMessage struct {
 // RegionMessageOf returns e as one of RegionMessages.
 func RegionMessageOf(e Envelope) RegionMessage {
 	m := RegionMessage{To: e.To, ClusterID: e.ClusterID}
-	switch b := e.Body.(type) {
-	case *Heartbeat:
-		m.Heartbeat = b
-	case *Ack:
-		m.Ack = b
-	case *Prepare:
-		m.Prepare = b
-	case *Promise:
-		m.Promise = b
-	case *Accept:
-		m.Accept = b
-	case *Accepted:
-		m.Accepted = b
-	}
+	m.Heartbeat, _ = e.Body.(*Heartbeat)
+	m.Ack, _ = e.Body.(*Ack)
+	m.Prepare, _ = e.Body.(*Prepare)
+	m.Promise, _ = e.Body.(*Promise)
+	m.Accept, _ = e.Body.(*Accept)
+	m.Accepted, _ = e.Body.(*Accepted)
 	return m
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -49,10 +50,11 @@ func (n *Node) takeRegions(text []byte) error {
 		return fmt.Errorf("--region-weights: %w", err)
 	}
 	now := n.regionList.Load()
-	if err := now.Next(next); err != nil {
+	gone, err := now.Next(next)
+	if err != nil {
 		return err
 	}
-	if gone := now.Removed(next); gone != "" {
+	if gone != "" {
 		// If one region did not hear it any more and others did, they would take it or the other for lost.
 		if set, _, _ := n.cluster.Roles(); set.Has(gone) {
 			return fmt.Errorf("region %s is not in it, and runs: pass on its keys with `sluice regions promote` there, and stop it (%w)", gone, reload.ErrLater)
@@ -109,7 +111,7 @@ func (n *Node) setGlobals(set *rules.Set) {
 	var list []message.GlobalRule
 	for _, r := range set.Rules() {
 		if r.Global && r.Limits != nil {
-			list = append(list, message.GlobalRule{Name: r.Path, Home: r.Home, Sum: regions.SumOf(fmt.Sprintf("%+v", r.Limits.List()))})
+			list = append(list, message.GlobalRule{Name: r.Path, Home: r.Home, Sum: check.RegionHash(fmt.Sprintf("%+v", r.Limits.List()))})
 		}
 	}
 	n.globals.Store(n.regions.Rules(list))

@@ -155,26 +155,18 @@ func (l *List) names() []string {
 	return names
 }
 
-// Next returns why next may not follow l while the regions run, nil if it may: it has the same regions, one more or one less.
-func (l *List) Next(next *List) error {
+// Next returns the region that next lacks, "" if there is none, or why next may not follow l while the regions run: it must have the same
+// regions, one more or one less.
+func (l *List) Next(next *List) (removed string, err error) {
 	old, names := l.names(), next.names()
 	without := func(a, b []string) []string {
 		return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return slices.Contains(b, name) })
 	}
-	if added, removed := without(names, old), without(old, names); len(added)+len(removed) > 1 {
-		return fmt.Errorf("regions added: %v, removed: %v; add or remove one region at a time, in all regions, until `sluice regions` shows the change", added, removed)
+	added, gone := without(names, old), without(old, names)
+	if len(added)+len(gone) > 1 {
+		return "", fmt.Errorf("regions added: %v, removed: %v; add or remove one region at a time, in all regions, until `sluice regions` shows the change", added, gone)
 	}
-	return nil
-}
-
-// Removed returns the region that next lacks, "" if there is none.
-func (l *List) Removed(next *List) string {
-	for _, name := range l.names() {
-		if !next.Has(name) {
-			return name
-		}
-	}
-	return ""
+	return strings.Join(gone, ""), nil // one at most
 }
 
 // Items splits the text of a file with a list: a region in each line, as region=address,address. What follows a # is left out.

@@ -2,11 +2,11 @@ package regions
 
 import (
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -28,22 +28,15 @@ func NewRules(l *List, list []message.GlobalRule) *Rules {
 		}
 	}
 	r := &Rules{rules: map[string]message.GlobalRule{}}
-	for _, g := range append(slices.Clone(list), message.GlobalRule{Name: "--region-weights", Sum: SumOf(weights)}) {
+	for _, g := range append(slices.Clone(list), message.GlobalRule{Name: "--region-weights", Sum: check.RegionHash(weights)}) {
 		r.rules[g.Name] = g
 	}
 	all := ""
 	for _, name := range slices.Sorted(maps.Keys(r.rules)) {
 		all += fmt.Sprintln(r.rules[name])
 	}
-	r.sum = SumOf(all)
+	r.sum = check.RegionHash(all)
 	return r
-}
-
-// SumOf returns a checksum of text, not 0.
-func SumOf(text string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(text)) // never fails
-	return max(1, h.Sum64())
 }
 
 // Request returns the request of a node with these rules, which may be nil.
