@@ -287,6 +287,7 @@ func (n *Node) turnRoles() {
 	}
 	if r.speaker == nil || r.speaker.stuck(now) {
 		r.speaker = newSpeaker(now, n.cfg.Regions.Self(), fmt.Sprintf("%016x~%s", now, n.cfg.Boot), n.cfg.Regions.Others(), r.view.Load(), r.speaker != nil)
+		r.speaker.kept = n.cfg.Recorded != nil && n.cfg.Recorded.Partitions > 0
 	}
 	if others := n.cfg.Regions.Others(); !slices.Equal(others, r.speaker.others) {
 		r.speaker.setOthers(now, others)

@@ -24,6 +24,7 @@ type speaker struct {
 	begun   []message.Peer          // see noteBegun
 	before  map[string]string       // the boot IDs in place of which others in begun came
 	lost    bool                    // the region has begun anew, without the counters that it had
+	kept    bool                    // its counters are from the data directory, as far as that goes
 	out     map[string][]message.RegionMessage
 	began   int64
 	// quorumAt is when it had quorum last.
@@ -158,7 +159,7 @@ func (s *speaker) step(now int64, m *message.RegionMessages) {
 	}
 	s.lists[from.Name] = m.Regions
 	s.noteBegun(message.Peer{Name: from.Name, Boot: cmp.Or(m.Began, from.Boot)})
-	s.lost = s.lost || m.Before != "" && m.Before != s.beganAt(s.self.Name)
+	s.lost = s.lost || !s.kept && m.Before != "" && m.Before != s.beganAt(s.self.Name)
 	if !s.agreed(from.Name) {
 		return
 	}
