@@ -13,8 +13,10 @@ type LeaseRequest struct {
 	Limits *Limits
 	// Want is the maximum number of units, in units of a check's cost, above 0.
 	Want int64
-	// At most Part/Whole of the available units is granted, rounded to the nearest number, but at least one unit. 0 < Part ≤ Whole.
+	// At most Part/Whole of the available units is granted, rounded down, or with Nearest to the nearest number, but at least one unit.
+	// 0 < Part ≤ Whole.
 	Part, Whole int64
+	Nearest     bool
 	// Reserve is the number of units that must stay free in every limit, as in Request; 0 or more.
 	Reserve int64
 	// For is the requested lifetime, LeastLease to MostLease; see Limits.Grantable.
@@ -273,7 +275,7 @@ func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
 	}
 	if least := l.least(); units >= least {
 		part, rest := mulDiv(units, l.Part, l.Whole)
-		if rest >= l.Whole-rest {
+		if l.Nearest && rest >= l.Whole-rest {
 			part++
 		}
 		return min(l.Want, max(least, part)), 0

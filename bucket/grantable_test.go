@@ -138,7 +138,7 @@ func TestGrantRejects(t *testing.T) {
 	}
 }
 
-// TestGrantParts: of what could be granted the part that is asked for, to the nearest unit, at least one.
+// TestGrantParts: of what could be granted the part that is asked for, rounded down or to the nearest unit, at least one.
 func TestGrantParts(t *testing.T) {
 	dear := per(bucket.TokenBucket, 100, time.Hour)
 	dear.Cost = 3
@@ -157,7 +157,7 @@ func TestGrantParts(t *testing.T) {
 		{per(bucket.TokenBucket, 100, time.Hour), 20, 1000, 1, 2, 30, 25},
 		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, -5, 100},
 		{dear, 0, 1000, 1, 1, 0, 33},
-		{dear, 0, 1000, 1, 2, 0, 17},
+		{dear, 0, 1000, 1, 2, 0, 16},
 		{per(bucket.SlidingCounter, 100, time.Hour), 40, 1000, 1, 2, 0, 30},
 	} {
 		table, limits := smallTable(t), mustLimits(t, c.limit, bucket.Limit{Unlimited: true})
@@ -169,6 +169,14 @@ func TestGrantParts(t *testing.T) {
 		})
 		if g.Units != c.granted || g.For != time.Second {
 			t.Errorf("%+v: granted %+v", c, g)
+		}
+	}
+	for want, part := range map[int64]int64{12: 124, 13: 125} { // of 100, in 1000
+		g, _, _ := smallTable(t).Grant(day, &bucket.LeaseRequest{
+			Limits: mustLimits(t, per(bucket.TokenBucket, 100, time.Hour)), Want: 1000, Part: part, Whole: 1000, Nearest: true, For: time.Second,
+		})
+		if g.Units != want {
+			t.Errorf("the nearest of %d ‰: granted %d, want %d", part, g.Units, want)
 		}
 	}
 }

@@ -159,6 +159,7 @@ func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant
 	}
 	ask.Part, ask.Whole = n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate, ask.For)
 	ask.Across = lease.Across(ask.Limits, ask.For)
+	ask.Nearest = ask.For > lease.MaxLife // a region asks often for a few units
 	if home == "" {
 		n.noteDemand(now, ask)
 	}

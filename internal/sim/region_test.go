@@ -308,6 +308,7 @@ func (w *regionWorld) grant(r *region, book *lease.Book, boot string, ask *lease
 	}
 	ask.Part, ask.Whole = r.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate, ask.For)
 	ask.Across = lease.Across(ask.Limits, ask.For)
+	ask.Nearest = ask.For > lease.MaxLife
 	if r.place == 0 {
 		g, _, _ := w.table.Grant(now, &ask.LeaseRequest)
 		return g, true
