@@ -13,10 +13,8 @@ type LeaseRequest struct {
 	Limits *Limits
 	// Want is the maximum number of units, in units of a check's cost, above 0.
 	Want int64
-	// At most Part/Whole of the available units is granted, rounded down, or with Nearest to the nearest number, but at least one unit.
-	// 0 < Part ≤ Whole.
+	// At most Part/Whole of the available units is granted, rounded down, but at least one unit. 0 < Part ≤ Whole.
 	Part, Whole int64
-	Nearest     bool
 	// Reserve is the number of units that must stay free in every limit, as in Request; 0 or more.
 	Reserve int64
 	// For is the requested lifetime, LeastLease to MostLease; see Limits.Grantable.
@@ -27,6 +25,8 @@ type LeaseRequest struct {
 	Unreplicated bool
 	// DenyLost is as in Request.
 	DenyLost bool
+	// Nearest rounds Part/Whole of the units to the nearest number.
+	Nearest bool
 	// reservation is that of verb Reserve, of at least Least units, or nil for a lease.
 	reservation *Reservation
 	attempt     uint64
