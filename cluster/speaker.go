@@ -40,10 +40,11 @@ type speaker struct {
 
 // gotRole says since when a role is known to be the region's, and when a majority was seen to know that too, 0 if not yet: then
 // nobody acknowledges the heartbeats of the region that had it.
-// foreign: the set before was lost with all speakers, so another region may have had it.
+// foreign: the set before was lost with all speakers, so another region may have had it. had: the region has played it, in an earlier
+// version, since it began.
 type gotRole struct {
 	known, agreed int64
-	foreign       bool
+	foreign, had  bool
 }
 
 // newSpeaker returns a speaker that knows what the node's last view has: so what one speaker has agreed to, the next one does not forget.
@@ -278,6 +279,7 @@ func (s *speaker) view(now int64, prev *roleView) *roleView {
 		if got.known == 0 {
 			got.known = now
 			got.foreign = prev != nil && !prev.set.Zero() && prev.set.ID != set.ID
+			_, got.had = prev.find(of)
 		}
 		if got.agreed == 0 && s.machine.Renewed() >= got.known {
 			got.agreed = now
@@ -289,7 +291,7 @@ func (s *speaker) view(now int64, prev *roleView) *roleView {
 		}
 		if got.agreed != 0 && now >= got.agreed+wait {
 			p := played{of: of}
-			if role, moved := set.Role(of); moved && role.By == "" || !moved && s.lost && guard.On(guard.RoleBegun) || got.foreign {
+			if role, moved := set.Role(of); moved && role.By == "" || !moved && s.lost && !got.had && guard.On(guard.RoleBegun) || got.foreign {
 				p.since = now
 			} else if role.Age > 0 {
 				p.since = now - role.Age
