@@ -85,7 +85,7 @@ func (n *Node) regions() []regionHashed {
 
 func (n *Node) listRegions() (list []regionHashed) {
 	for _, name := range append(n.cfg.Regions.Others(), n.cfg.Regions.Self()) {
-		list = append(list, regionHashed{name, check.RegionHash(name)})
+		list = append(list, regionHashed{name, check.HashOf(name)})
 	}
 	n.directory.names.Store(&list)
 	return list
@@ -144,7 +144,7 @@ func (n *Node) record(now int64, k bucket.Key) (r record, value int64, ok bool) 
 
 // setRecord makes r the record of k unless the present one is later, and returns the number of the change, 0 if there was none.
 func (n *Node) setRecord(now int64, k bucket.Key, r record) (seq uint64, ok bool) {
-	value := int64(r.epoch)<<recordEpochAt | int64(uint32(check.RegionHash(r.home)))
+	value := int64(r.epoch)<<recordEpochAt | int64(uint32(check.HashOf(r.home)))
 	if r.settled {
 		value |= recordSettled
 	}

@@ -211,7 +211,7 @@ func (n *Node) leaseFromHome(home string, ask lease.Request) {
 	}
 	rec := check.Record{Grant: true, Relay: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Unreplicated}
 	rec.Key, rec.Limits, rec.Unreplicated, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Unreplicated, ask.Reserve, ask.DenyLost
-	rec.Once = check.RegionHash(n.cfg.Regions.Self())
+	rec.Once = check.HashOf(n.cfg.Regions.Self())
 	n.stats.homeRequests.Add(1)
 	var replies [1]check.Reply
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
@@ -250,7 +250,7 @@ func (n *Node) homeAddr(home string) string {
 	return n.cfg.Regions.Addr(home, int(n.homes.tries.Add(1)))
 }
 
-// regionName is the leaseholder that check.RegionHash names.
+// regionName is the leaseholder that check.HashOf names.
 func regionName(hash uint64) string { return "region " + strconv.FormatUint(hash, 36) }
 
 // maintainHomes returns what is not used of the leases of other regions, and after a handoff those of keys of other nodes.

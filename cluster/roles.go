@@ -145,7 +145,7 @@ func (r *roles) plays(home string) string { return r.known().set.Plays(home) }
 
 // speakerOf returns the key whose owner speaks for a region.
 func speakerOf(region string) bucket.Key {
-	return bucket.Key{Hi: check.RegionHash(region), Lo: check.RegionHash(region)}
+	return bucket.Key{Hi: check.HashOf(region), Lo: check.HashOf(region)}
 }
 
 // manyRegions reports whether there are roles.

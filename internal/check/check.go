@@ -233,9 +233,9 @@ type Trace struct {
 	Span [8]byte
 }
 
-// RegionHash names a region as the sender of a Record that is Grant and Relay, in its Once; not 0.
-func RegionHash(region string) uint64 {
+// HashOf returns a checksum of text, not 0. That of a region's name says in the Once of a Record that is Grant and Relay who sends it.
+func HashOf(text string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(region)) // never fails
+	_, _ = h.Write([]byte(text)) // never fails
 	return max(1, h.Sum64())
 }

@@ -111,7 +111,7 @@ func (n *Node) setGlobals(set *rules.Set) {
 	var list []message.GlobalRule
 	for _, r := range set.Rules() {
 		if r.Global && r.Limits != nil {
-			list = append(list, message.GlobalRule{Name: r.Path, Home: r.Home, Sum: check.RegionHash(fmt.Sprintf("%+v", r.Limits.List()))})
+			list = append(list, message.GlobalRule{Name: r.Path, Home: r.Home, Sum: check.HashOf(fmt.Sprintf("%+v", r.Limits.List()))})
 		}
 	}
 	n.globals.Store(n.regions.Rules(list))

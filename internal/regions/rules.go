@@ -28,14 +28,14 @@ func NewRules(l *List, list []message.GlobalRule) *Rules {
 		}
 	}
 	r := &Rules{rules: map[string]message.GlobalRule{}}
-	for _, g := range append(slices.Clone(list), message.GlobalRule{Name: "--region-weights", Sum: check.RegionHash(weights)}) {
+	for _, g := range append(slices.Clone(list), message.GlobalRule{Name: "--region-weights", Sum: check.HashOf(weights)}) {
 		r.rules[g.Name] = g
 	}
 	all := ""
 	for _, name := range slices.Sorted(maps.Keys(r.rules)) {
 		all += fmt.Sprintln(r.rules[name])
 	}
-	r.sum = check.RegionHash(all)
+	r.sum = check.HashOf(all)
 	return r
 }
 

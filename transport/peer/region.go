@@ -71,7 +71,7 @@ func checkLinked(region string, records []check.Record) error {
 		switch r := &records[i]; {
 		case !r.Relay:
 			return errors.New("a node of another region sends a record that is not to be relayed")
-		case r.Grant && r.Once != check.RegionHash(region):
+		case r.Grant && r.Once != check.HashOf(region):
 			return fmt.Errorf("a node of region %q requests a lease for another region", clip(region))
 		}
 	}

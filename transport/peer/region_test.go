@@ -126,7 +126,7 @@ func TestRegionSpeaksForItself(t *testing.T) {
 			t.Errorf("messages of region %q: %v; want %q", region, err, want)
 		}
 		leases := relayed(1)
-		leases[0].Grant, leases[0].Once = true, check.RegionHash(region)
+		leases[0].Grant, leases[0].Once = true, check.HashOf(region)
 		if err := pool.Call(t.Context(), RegionAddr("us", "b:1"), leases, make([]check.Reply, 1)); own != (err == nil) {
 			t.Errorf("a request for a lease for region %q: %v", region, err)
 		}
