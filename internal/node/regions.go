@@ -65,9 +65,10 @@ func (n *Node) takeRegions(text []byte) error {
 	return nil
 }
 
-// isMember reports whether a boot ID is that of a member of this cluster.
-func (n *Node) isMember(boot string) bool {
-	return boot == n.boot || slices.ContainsFunc(n.gossip.View().Members, func(m member.Member) bool { return m.Boot == boot })
+// isMember reports whether a boot ID is that of a member of this cluster, if it is known.
+func (n *Node) isMember(boot string) (is, known bool) {
+	is = boot == n.boot || slices.ContainsFunc(n.gossip.View().Members, func(m member.Member) bool { return m.Boot == boot })
+	return is, is || n.joined.Load()
 }
 
 // runRegions links the regions until ctx ends.

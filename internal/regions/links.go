@@ -46,8 +46,8 @@ type Config struct {
 	// Clock is this node's, Unix time in ns. Others may be MaxClockSkew apart.
 	Clock        func() int64
 	MaxClockSkew time.Duration
-	// Member reports whether a boot ID is that of a node of this cluster, as far as it is known.
-	Member func(boot string) bool
+	// Member reports whether a boot ID is that of a node of this cluster. Before this node has joined it, it may not be known.
+	Member func(boot string) (is, known bool)
 	// Rules, if not nil, are what regions must agree on; nil while they are not known.
 	Rules    func() *Rules
 	Resolver gossip.Resolver
@@ -397,7 +397,8 @@ func (r *region) ended(ctx context.Context, addr string, err error) {
 	delete(r.mu.nodes, addr)
 	delete(r.mu.problems, "clock of "+addr)
 	delete(r.mu.problems, "rules of "+addr)
-	p := problem{fmt.Sprintf("%s: %s", addr, r.explain(addr, err)), errors.Is(err, peer.ErrRejected)}
+	text, known := r.explain(addr, err)
+	p := problem{fmt.Sprintf("%s: %s", addr, text), known && errors.Is(err, peer.ErrRejected)}
 	if p.serious && r.mu.problems[addr] != p {
 		r.log.Error("a node of another region is rejected, or rejects this one", "address", addr, "reason", p.text)
 	}
@@ -405,20 +406,24 @@ func (r *region) ended(ctx context.Context, addr string, err error) {
 	r.noteLocked()
 }
 
-// explain returns what is wrong and what to do.
-func (r *region) explain(addr string, err error) string {
+// explain returns what is wrong and what to do, or that this is not known yet.
+func (r *region) explain(addr string, err error) (text string, known bool) {
 	wrong, ok := errors.AsType[*peer.RegionError](err)
 	switch {
 	case !ok:
-		return strings.TrimPrefix(err.Error(), "peer "+peer.RegionAddr(r.name, addr)+": ")
+		return strings.TrimPrefix(err.Error(), "peer "+peer.RegionAddr(r.name, addr)+": "), true
 	case wrong.Got == "":
-		return fmt.Sprintf("node %q there has no region; give it --region=%s, or correct --regions here", wrong.Name, r.name)
-	case r.cfg.Member(wrong.Boot):
-		return fmt.Sprintf("it is the address of node %q of this region, %q; correct --regions", wrong.Name, wrong.Got)
-	case wrong.Got == r.cfg.List.self:
-		return fmt.Sprintf("two clusters say that they are region %q: this one, and that of node %q; give each region its own --region", wrong.Got, wrong.Name)
+		return fmt.Sprintf("node %q there has no region; give it --region=%s, or correct --regions here", wrong.Name, r.name), true
+	case wrong.Got != r.cfg.List.self:
+		return fmt.Sprintf("node %q there says that it is of region %q; correct --regions here, or --region there", wrong.Name, wrong.Got), true
 	}
-	return fmt.Sprintf("node %q there says that it is of region %q; correct --regions here, or --region there", wrong.Name, wrong.Got)
+	switch is, known := r.cfg.Member(wrong.Boot); {
+	case is:
+		return fmt.Sprintf("it is the address of node %q of this region, %q; correct --regions", wrong.Name, wrong.Got), true
+	case !known:
+		return fmt.Sprintf("node %q there says that it is of this region, %q; this node has not joined its cluster yet", wrong.Name, wrong.Got), false
+	}
+	return fmt.Sprintf("two clusters say that they are region %q: this one, and that of node %q; give each region its own --region", wrong.Got, wrong.Name), true
 }
 
 // noteLocked updates what Addr and RTT return, and logs what has changed.

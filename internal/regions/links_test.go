@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,9 @@ import (
 
 // network has nodes by address, in memory. Names have the addresses of names.
 type network struct {
-	t  *testing.T
-	mu struct {
+	t      *testing.T
+	joined atomic.Bool // whether links know the nodes of their cluster
+	mu     struct {
 		sync.Mutex
 		listeners map[string]*bufconn.Listener
 		names     map[string][]netip.Addr
@@ -35,6 +37,7 @@ type network struct {
 
 func newNetwork(t *testing.T) *network {
 	n := &network{t: t}
+	n.joined.Store(true)
 	n.mu.listeners, n.mu.names = map[string]*bufconn.Listener{}, map[string][]netip.Addr{}
 	return n
 }
@@ -147,7 +150,9 @@ func (n *network) links(items ...string) (*Links, func() string) {
 	var log bytes.Buffer
 	l := New(Config{
 		List: list, Pool: pool, Clock: func() int64 { return time.Now().UnixNano() }, MaxClockSkew: 500 * time.Millisecond,
-		Member:   func(boot string) bool { return boot == "e1-1" || boot == "e2-1" },
+		Member: func(boot string) (is, known bool) {
+			return n.joined.Load() && (boot == "e1-1" || boot == "e2-1"), n.joined.Load()
+		},
 		Rules:    func() *Rules { return rulesOf("shop/a us 1", "shop/b eu 2") },
 		Resolver: n, Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)),
 	})
@@ -274,7 +279,10 @@ func TestMistakes(t *testing.T) {
 					n.serve(r)
 				}
 				n.name("us.test", "10.0.0.1", "10.0.0.2")
+				n.joined.Store(false)
 				l, log := n.links("us=us.test")
+				settle(20 * time.Second)
+				n.joined.Store(true)
 				settle(5 * time.Minute)
 				s := l.Status()[0]
 				if s.State != w.state || !strings.Contains(s.Reason, w.want) || w.want == "" && s.Reason != "" {
