@@ -91,7 +91,7 @@ func (l *Links) Set(list *List) {
 		r := old.others[other.name]
 		if r == nil || !slices.Equal(r.nodes, other.nodes) {
 			r = &region{target: other, cfg: &l.cfg, log: l.cfg.Log.With("region", other.name), dropped: make(chan struct{})}
-			r.posts, r.bulk = make(chan *message.RegionMessages, 256), make(chan *message.RegionMessages, 16)
+			r.urgent, r.keys, r.bulk = make(chan *message.RegionMessages, 16), make(chan *message.RegionMessages, 256), make(chan *message.RegionMessages, 16)
 			r.mu.nodes, r.mu.problems, r.mu.tried = map[string]*node{}, map[string]problem{}, map[string]time.Time{}
 			r.mu.state, r.mu.since = facts.RegionUnknown, time.Now()
 			l.startLocked(r)
@@ -147,9 +147,12 @@ func (l *Links) Rules(list []message.GlobalRule) *Rules { return NewRules(l.cfg.
 // Post sends m to a node of that region that responds. It drops m if there is none, or if too many wait.
 func (l *Links) Post(name string, m *message.RegionMessages) {
 	if r := l.region(name); r != nil {
-		to := r.posts
-		if m.Counters != nil && !m.Counters.Key {
-			to = r.bulk // so that no heartbeat waits behind counters
+		to := r.urgent
+		switch { // no heartbeat waits behind messages about keys, and none of these behind counters of roles
+		case m.Counters != nil && !m.Counters.Key:
+			to = r.bulk
+		case m.Counters != nil || m.Taken != nil || m.Homes != nil:
+			to = r.keys
 		}
 		select {
 		case to <- m:
@@ -203,10 +206,10 @@ func (l *Links) startLocked(r *region) {
 		all.Go(func() { r.run(ctx) })
 	}
 	for i := range speakers {
-		all.Go(func() { r.speak(ctx, l, i, r.posts, true) })
+		all.Go(func() { r.speak(ctx, l, i, r.urgent, r.keys) })
 	}
 	for i := range carriers {
-		all.Go(func() { r.speak(ctx, l, i, r.bulk, false) })
+		all.Go(func() { r.speak(ctx, l, i, nil, r.bulk) })
 	}
 }
 
@@ -217,10 +220,9 @@ type region struct {
 	log     *slog.Logger
 	dropped chan struct{} // closed when the list has it no more
 
-	usable atomic.Pointer[[]string] // what Addr returns
-	posts  chan *message.RegionMessages
-	bulk   chan *message.RegionMessages
-	rtt    atomic.Int64
+	usable             atomic.Pointer[[]string] // what Addr returns
+	urgent, keys, bulk chan *message.RegionMessages
+	rtt                atomic.Int64
 
 	mu struct {
 		sync.Mutex

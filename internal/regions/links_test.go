@@ -85,6 +85,7 @@ type remote struct {
 	ahead                               time.Duration
 	boot                                string
 	rules                               *Rules
+	took                                func(*message.RegionMessages)
 }
 
 // serve runs a node until the test ends or it is stopped.
@@ -95,6 +96,10 @@ func (n *network) serve(r remote) (stop func()) {
 	}
 	c.Answer = func(_ context.Context, q message.Body) message.Body {
 		a := &message.RegionResponse{ClusterID: r.cluster, Clock: time.Now().Add(r.ahead).UnixNano()}
+		if m, ok := q.(*message.RegionMessages); ok {
+			r.took(m)
+			return a
+		}
 		r.rules.Answer(q.(*message.RegionRequest), a)
 		return a
 	}
@@ -333,6 +338,37 @@ func TestSet(t *testing.T) {
 		settle(time.Minute)
 		if log() != text {
 			t.Errorf("a link that is gone goes on: %s", log()[len(text):])
+		}
+	})
+}
+
+// TestPost: what speakers tell each other arrives although hundreds of messages about keys wait, and all that wait arrive.
+func TestPost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		var mu sync.Mutex
+		keys, before := 0, -1
+		n.serve(remote{addr: "10.0.0.1:7462", region: "us", name: "u1", secret: "secret", cluster: "c", took: func(m *message.RegionMessages) {
+			time.Sleep(50 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if m.Homes != nil {
+				keys++
+			} else {
+				before = keys
+			}
+		}})
+		l, _ := n.links("us=10.0.0.1")
+		settle(10 * time.Second)
+		eu := message.Peer{Name: "eu", Boot: "e1-1~1"}
+		for range 200 {
+			l.Post("us", &message.RegionMessages{From: eu, Homes: []message.KeyHome{{Home: "eu"}}})
+		}
+		settle(time.Second)
+		l.Post("us", &message.RegionMessages{From: eu})
+		settle(time.Minute)
+		if keys != 200 || before < 0 || before > speakers*(20+window+1) {
+			t.Errorf("%d of 200 messages about keys arrived, %d of them before the urgent one", keys, before)
 		}
 	})
 }

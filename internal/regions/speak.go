@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
-// speak sends what Post got until ctx ends, over a connection that it keeps, or else makes when there is something to be sent: that takes
-// some round trips. Speakers of different numbers prefer different nodes. What is lost is sent again by those who have posted it.
-func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *message.RegionMessages, keeps bool) {
+// speak sends what Post got until ctx ends, the urgent before others. With urgent nil it makes a connection when there is something to be
+// sent, which takes some round trips; else it keeps one. Speakers of different numbers prefer different nodes. What is lost is sent again
+// by those who have posted it.
+func (r *region) speak(ctx context.Context, l *Links, number int, urgent, posts <-chan *message.RegionMessages) {
 	var avoids time.Time // until then it prefers another node
 	var pause time.Duration
 	prefers := func() string {
@@ -24,12 +25,13 @@ func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *
 	}
 	for ctx.Err() == nil {
 		first, wait := (*message.RegionMessages)(nil), (<-chan time.Time)(nil)
-		if keeps {
+		if urgent != nil {
 			wait = time.After(every)
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case first = <-urgent:
 		case first = <-posts:
 		case <-wait:
 		}
@@ -42,7 +44,7 @@ func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *
 		t, err := r.cfg.Pool.Talk(dialing, addr)
 		if cancel(); err == nil {
 			var answered bool
-			answered, err = r.send(ctx, t, within, first, posts, keeps, func() bool { return prefers() == addr })
+			answered, err = r.send(ctx, t, within, first, urgent, posts, func() bool { return prefers() == addr })
 			if t.Close(); answered {
 				pause = 0
 			}
@@ -63,45 +65,16 @@ func (r *region) speak(ctx context.Context, l *Links, number int, posts <-chan *
 	}
 }
 
-// unanswered has the times of the requests of a connection that have no response yet.
-type unanswered struct {
-	mu   sync.Mutex
-	sent []time.Time
-}
-
-func (u *unanswered) add(now time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.sent = append(u.sent, now)
-}
-
-func (u *unanswered) removeOldest() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.sent) > 0 { // a node may send what nobody has asked for
-		u.sent = append(u.sent[:0], u.sent[1:]...)
-	}
-}
-
-// oldest returns how long the oldest has been without response, and how many are.
-func (u *unanswered) oldest() (age time.Duration, n int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if n = len(u.sent); n > 0 {
-		age = time.Since(u.sent[0])
-	}
-	return age, n
-}
-
 // errNoResponse: a message had no response in time.
 var errNoResponse = errors.New("no response in time")
 
 // send sends first, unless it is nil, and what Post got, until a response does not arrive within that time, or the connection fails, is idle and
 // not kept, or does not stay, or ctx ends. While a response is late, another connection takes what Post got. answered: there was a response.
-func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, first *message.RegionMessages, posts <-chan *message.RegionMessages, keeps bool, stays func() bool) (answered bool, err error) {
+func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, first *message.RegionMessages, urgent, posts <-chan *message.RegionMessages, stays func() bool) (answered bool, err error) {
+	keeps := urgent != nil
 	ctx, fail := context.WithCancelCause(ctx)
-	var open unanswered
-	arrived := make(chan struct{}, 1)
+	var sent []time.Time // of messages without a response
+	arrived := make(chan struct{}, window)
 	var receiver sync.WaitGroup
 	defer receiver.Wait()
 	defer fail(nil)
@@ -111,18 +84,24 @@ func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, f
 				fail(err)
 				return
 			}
-			open.removeOldest()
 			select {
 			case arrived <- struct{}{}:
-			default:
+			case <-ctx.Done():
+				return
 			}
 		}
 	})
+	received := func() {
+		answered = true
+		if len(sent) > 0 { // a node may send what nobody has asked for
+			sent = append(sent[:0], sent[1:]...)
+		}
+	}
 	last := time.Now()
 	for m := first; ; {
 		if m != nil {
 			last = time.Now()
-			open.add(last)
+			sent = append(sent, last)
 			asking, cancel := context.WithDeadline(ctx, last.Add(within))
 			err := t.Send(asking, m)
 			if cancel(); err != nil {
@@ -130,24 +109,37 @@ func (r *region) send(ctx context.Context, t *peer.Talk, within time.Duration, f
 			}
 			m = nil
 		}
-		from, wait := posts, every
-		late := 2*time.Duration(r.rtt.Load()) + 200*time.Millisecond
-		switch age, n := open.oldest(); {
+		for len(arrived) > 0 {
+			<-arrived
+			received()
+		}
+		age, late := time.Duration(0), 2*time.Duration(r.rtt.Load())+200*time.Millisecond
+		before, from, wait := urgent, posts, every
+		if len(sent) > 0 {
+			age = time.Since(sent[0])
+		}
+		switch {
 		case age >= within:
 			return answered, errNoResponse
-		case n >= window || keeps && age >= late:
-			from, wait = nil, within-age
-		case keeps && n > 0:
+		case len(sent) >= window || keeps && age >= late:
+			before, from, wait = nil, nil, within-age
+		case keeps && len(sent) > 0:
 			wait = min(wait, late-age)
+		}
+		select {
+		case m = <-before:
+			continue
+		default:
 		}
 		select {
 		case <-ctx.Done():
 			return answered, context.Cause(ctx)
+		case m = <-before:
 		case m = <-from:
 		case <-arrived:
-			answered = true
+			received()
 		case <-time.After(wait):
-			if _, n := open.oldest(); n == 0 && (!stays() || !keeps && time.Since(last) >= idleTimeout) {
+			if len(sent) == 0 && (!stays() || !keeps && time.Since(last) >= idleTimeout) {
 				return answered, nil
 			}
 		}
