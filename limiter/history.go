@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 )
 
 // history has the counts of rules in the last slots of time. It reads plain counters once a slot, and takes 2 KB a rule. Safe
@@ -155,10 +156,8 @@ func (l *Limiter) RunHistory(ctx context.Context) error {
 		_, latency := l.apiLatencies()
 		l.history.advance(now, l.rules.Load(), &l.results, latency.Counts)
 		l.history.setSize(max(1, len(membersOf(l.config.Cluster.Overview(ctx)).Members)))
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, time.Until(now.Truncate(facts.SlotTime).Add(facts.SlotTime))) {
 			return nil
-		case <-time.After(time.Until(now.Truncate(facts.SlotTime).Add(facts.SlotTime))):
 		}
 	}
 }

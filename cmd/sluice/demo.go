@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/examples"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/longwire"
 	"github.com/sluice-project/sluice/internal/node"
 	"github.com/sluice-project/sluice/internal/rulefiles"
@@ -232,15 +233,11 @@ func (d *demo) addr(i, port int) string {
 func awaitAgreement(ctx context.Context, clients []apiClient) (*adminv1alpha1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		if members := agreement(ctx, clients); members != nil {
 			return members, nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return nil, fmt.Errorf("the nodes did not agree in time: %w", ctx.Err())
 		}
 	}

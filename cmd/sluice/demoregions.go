@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/longwire"
 	"github.com/sluice-project/sluice/internal/node"
 	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
@@ -122,8 +123,6 @@ func (d *demo) configRegion(c *node.Config, i int) {
 func (d *demo) awaitRegions(ctx context.Context) (r *adminv1alpha1.StatusResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	for i := 0; i < d.nodes(); {
 		as := clientFlags{addrs: []string{d.addr(i, 0)}, timeout: 5 * time.Second, operator: true}
 		r, err = ask(ctx, &as, apiClient.Status, &adminv1alpha1.StatusRequest{})
@@ -131,9 +130,7 @@ func (d *demo) awaitRegions(ctx context.Context) (r *adminv1alpha1.StatusRespons
 			i++
 			continue
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !pause.For(ctx, 100*time.Millisecond) {
 			return nil, fmt.Errorf("the regions did not agree in time: %w", cmp.Or(err, ctx.Err()))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
@@ -157,12 +158,6 @@ func (n *Node) awaitRejoin(ctx context.Context) error {
 	if n.hasSet || len(n.config.Join) > 0 || n.config.expect() != 1 {
 		return nil
 	}
-	timer := time.NewTimer(n.gossip.LongestRejoin())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	pause.For(ctx, n.gossip.LongestRejoin())
+	return ctx.Err()
 }

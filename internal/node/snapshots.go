@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/message"
 	disk "github.com/sluice-project/sluice/internal/snapshot"
 	"github.com/sluice-project/sluice/ring"
@@ -160,12 +161,8 @@ func (k *snapshotter) saveDeferred() {
 		}
 		began := time.Now()
 		k.writeDeferred(k.running)
-		rest := time.NewTimer(max(deferredPause, 10*time.Since(began)))
-		select {
-		case <-k.running.Done():
-			rest.Stop()
+		if !pause.For(k.running, max(deferredPause, 10*time.Since(began))) {
 			return
-		case <-rest.C:
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/transport/peer"
 )
@@ -249,16 +250,12 @@ type problem struct {
 // run talks to one node at a time.
 func (r *region) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause := idlePause
+		rest := idlePause
 		if addr := r.claim(r.lookUp(ctx)); addr != "" {
-			pause = retryPause
+			rest = retryPause
 			r.ended(ctx, addr, r.talk(ctx, addr))
 		}
-		pause += rand.N(pause) // #nosec G404 -- a pause
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		pause.For(ctx, rest+rand.N(rest)) // #nosec G404 -- a pause
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/leaf/pause"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/transport/peer"
 )
@@ -16,7 +17,7 @@ import (
 // by those who have posted it.
 func (r *region) speak(ctx context.Context, l *Links, number int, urgent, posts <-chan *message.RegionMessages) {
 	var avoids time.Time // until then it prefers another node
-	var pause time.Duration
+	var rest time.Duration
 	prefers := func() string {
 		if time.Now().Before(avoids) {
 			return l.Addr(r.name, number+1)
@@ -46,7 +47,7 @@ func (r *region) speak(ctx context.Context, l *Links, number int, urgent, posts 
 			var answered bool
 			answered, err = r.send(ctx, t, within, first, urgent, posts, func() bool { return prefers() == addr })
 			if t.Close(); answered {
-				pause = 0
+				rest = 0
 			}
 		}
 		if err == nil || ctx.Err() != nil {
@@ -56,12 +57,8 @@ func (r *region) speak(ctx context.Context, l *Links, number int, urgent, posts 
 		if avoids = time.Now().Add(avoidFor); addr != l.Addr(r.name, number) {
 			avoids = time.Time{}
 		}
-		pause = min(max(2*pause, leastPause), every)
-		jitter := rand.N(pause) / 2 // #nosec G404 -- so that not all nodes connect at once
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + jitter):
-		}
+		rest = min(max(2*rest, leastPause), every)
+		pause.For(ctx, rest/2+rand.N(rest)/2) // #nosec G404 -- so that not all nodes connect at once
 	}
 }
 
