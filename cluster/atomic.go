@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/leaf/pause"
@@ -20,6 +21,7 @@ type undoLog struct {
 	base   uint64 // ID of check 0
 	local  []localCharge
 	shares []*share.Receipt // charges to shares of this node
+	held   []lease.Held     // charges to what this node has leased of other regions
 	remote []remoteCharge
 }
 
@@ -103,8 +105,9 @@ func (n *Node) decideAtomic(ctx context.Context, b *check.Batch) {
 	}
 	clear(u.local)
 	clear(u.shares)
+	clear(u.held)
 	clear(u.remote)
-	*u = undoLog{local: u.local[:0], shares: u.shares[:0], remote: u.remote[:0]}
+	*u = undoLog{local: u.local[:0], shares: u.shares[:0], held: u.held[:0], remote: u.remote[:0]}
 	undoLogs.Put(u)
 }
 
@@ -170,6 +173,11 @@ func (n *Node) giveBackLocal(u *undoLog) {
 		n.invalidate(now, rc.Key)
 	}
 	lost := 0
+	for i := range u.held {
+		if !u.held[i].GiveBack(now) {
+			lost++
+		}
+	}
 	for i := range u.local {
 		l := &u.local[i]
 		if !r.owns(l.key) {
@@ -180,7 +188,7 @@ func (n *Node) giveBackLocal(u *undoLog) {
 		n.invalidate(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
-	n.stats.gaveBack.Add(uint64(len(u.shares) + len(u.local) - lost))
+	n.stats.gaveBack.Add(uint64(len(u.shares) + len(u.held) + len(u.local) - lost))
 }
 
 // giveBackTo gives charges back to the node at addr, until it has acknowledged them or giveBackTimeout has passed. A second

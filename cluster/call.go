@@ -120,7 +120,7 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
 			n.cacheDenial(f.sent, &req.Request, req.NoDenialCache, reply)
 		}
-		if f.undo.mayUndo(req.Verb) && reply.Allowed && !p.home {
+		if f.undo.mayUndo(req.Verb) && reply.Allowed && !p.relay {
 			f.undo.remote = append(f.undo.remote, remoteCharge{to.addr, p.index})
 		}
 	case check.NotOwner:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
@@ -39,6 +40,7 @@ type receipt struct {
 	decision bucket.Decision
 	seq      uint64 // of the change that the charge was
 	undone   bool   // undone, or not to be made because its undo arrived first
+	held     lease.Held
 }
 
 func newChargeLog(max int) *chargeLog {
@@ -50,6 +52,14 @@ func newChargeLog(max int) *chargeLog {
 // try decides r on table and remembers the charge. A known charge, which the requester has sent again, gets the same answer.
 // seq is the number of the change, 0 if none.
 func (l *chargeLog) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
+	return l.once(now, c, func(rc *receipt) (v bucket.Verdict) {
+		rc.decision, rc.seq, v = table.Try(now, r, &rc.bucket)
+		return v
+	})
+}
+
+// once is try for a charge that f makes.
+func (l *chargeLog) once(now int64, c charge, f func(*receipt) bucket.Verdict) (bucket.Decision, uint64, check.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expireLocked(now)
@@ -60,16 +70,14 @@ func (l *chargeLog) try(now int64, c charge, table *bucket.Table, r *bucket.Requ
 		return known.decision, known.seq, check.Decided
 	}
 	rc := &receipt{expires: now + int64(undoableFor)}
-	d, seq, v := table.Try(now, r, &rc.bucket)
-	if v != bucket.Decided {
+	if f(rc) != bucket.Decided {
 		return bucket.Decision{}, 0, check.NotReady
 	}
-	if !rc.bucket.Charged() {
-		return d, 0, check.Decided
+	if !rc.bucket.Charged() && !rc.held.Any() {
+		return rc.decision, 0, check.Decided
 	}
-	rc.decision, rc.seq = d, seq
 	l.addLocked(c, rc)
-	return d, seq, check.Decided
+	return rc.decision, rc.seq, check.Decided
 }
 
 // giveBack undoes a charge of table. An unknown one will not be made.
@@ -84,7 +92,11 @@ func (l *chargeLog) giveBack(now int64, c charge, table *bucket.Table) {
 	}
 	if !known.undone {
 		known.undone = true
-		table.GiveBack(now, &known.bucket)
+		if known.held.Any() {
+			known.held.GiveBack(now)
+		} else {
+			table.GiveBack(now, &known.bucket)
+		}
 	}
 }
 

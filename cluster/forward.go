@@ -98,13 +98,13 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if u == nil && n.eventual.decide(b, i) || recall && n.fromMemory(r, now, b, i) {
+		if u == nil && n.eventual.decide(b, i) || recall && n.fromMemory(r, now, b, i) || u != nil && n.cfg.Regions != nil && n.held(r, b, i, u) {
 			continue
 		}
 		if f == nil {
 			f = n.newForwarding(b, u)
 		}
-		f.pending = append(f.pending, pending{index: i, to: notRouted, home: n.cfg.Regions != nil && (u != nil || !leasable(&b.Requests[i]) && !leaseOfClient(&b.Requests[i].Request))})
+		f.pending = append(f.pending, pending{index: i, to: notRouted, home: n.cfg.Regions != nil && !leasable(&b.Requests[i]) && !leaseOfClient(&b.Requests[i].Request)})
 	}
 	if f != nil {
 		n.finish(ctx, f)

@@ -28,7 +28,7 @@ func (n *Node) fromMemory(r *routing, now int64, b *check.Batch, i int) bool {
 			*a = check.Answer{Source: check.Leased, Owner: n.cfg.Name}
 			return n.leaseToClient(now, home, &q.Request, &a.Decision)
 		}
-		return n.fromDenialCache(now, b, i) || n.fromHomeLease(now, home, &b.Requests[i], 1, &b.Answers[i])
+		return n.fromDenialCache(now, b, i) || n.fromHomeLease(now, home, &b.Requests[i], 1, nil, &b.Answers[i])
 	}
 	return !r.owns(b.Requests[i].Key) && (n.fromDenialCache(now, b, i) || n.fromLease(now, b, i))
 }
@@ -213,12 +213,12 @@ func (n *Node) fromOwnLease(now int64, req *check.Request, times int64, d *bucke
 	if !leasable(req) || req.Sync || !n.demands.Live(now, req.Key) {
 		return false
 	}
-	v, _, ask, asks := n.book.TakeTimes(now, &req.Request, times, lease.Owner, d)
+	v, _, ask, asks := n.book.TakeTimes(now, &req.Request, times, lease.Owner, nil, d)
 	if asks {
 		n.leaseFromSelf(now, &ask)
 		if v != lease.Spent {
 			*d = bucket.Decision{}
-			v, _, _, _ = n.book.TakeTimes(now, &req.Request, times, lease.Again, d)
+			v, _, _, _ = n.book.TakeTimes(now, &req.Request, times, lease.Again, nil, d)
 		}
 	}
 	return v != lease.Ask

@@ -96,16 +96,16 @@ func (n *Node) homeBook(home string) *lease.Book {
 }
 
 // fromHomeLease tries to answer so many checks that are as req, as lease.Book.TakeTimes does, whose counter the region home has, from what
-// this node has leased of it, or shares with others of its region.
-func (n *Node) fromHomeLease(now int64, home string, req *check.Request, times int64, a *check.Answer) bool {
+// this node has leased of it, or shares with others of its region. With h, not from what it shares.
+func (n *Node) fromHomeLease(now int64, home string, req *check.Request, times int64, h *lease.Held, a *check.Answer) bool {
 	if !leasable(req) {
 		return false
 	}
 	var d bucket.Decision
-	if n.demands.Keys() > 0 && n.fromOwnLease(now, req, times, &d) {
+	if h == nil && n.demands.Keys() > 0 && n.fromOwnLease(now, req, times, &d) {
 		*a = check.Answer{Decision: d, Source: check.Leased, Owner: n.cfg.Name}
 	} else {
-		v, owner, ask, asks := n.homeBook(home).TakeTimes(now, &req.Request, times, lease.Leaseholder, &d)
+		v, owner, ask, asks := n.homeBook(home).TakeTimes(now, &req.Request, times, lease.Leaseholder, h, &d)
 		if asks {
 			n.askHome(home, ask)
 		}
@@ -141,12 +141,25 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		reply.Status = check.Decided
 		reply.SetReserved(&rec.Reservation.Reserved)
 		return 0
-	case rec.Undoable || !leasable(&q):
+	case !leasable(&q):
 		reply.Status, reply.Owner = check.AtHome, home
 		return 0
 	}
 	var a check.Answer
-	if !n.fromHomeLease(t.now, home, &q, max(1, rec.Times), &a) {
+	if rec.Undoable {
+		reply.Decision, _, reply.Status = n.charges.once(t.now, charge{from, rec.ID}, func(rc *receipt) bucket.Verdict {
+			if !n.fromHomeLease(t.now, home, &q, 1, &rc.held, &a) {
+				return bucket.Sealed
+			}
+			rc.decision = a.Decision
+			return bucket.Decided
+		})
+		if reply.LeasedOut = !reply.Allowed; reply.Status == check.NotReady {
+			reply.Status, reply.Owner = check.AtHome, home
+		}
+		return 0
+	}
+	if !n.fromHomeLease(t.now, home, &q, max(1, rec.Times), nil, &a) {
 		reply.Status, reply.Owner = check.AtHome, home
 		return 0
 	}
@@ -155,7 +168,7 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		reply.Admitted = rec.Times
 	} else if rec.Many() { // there is not enough for all
 		denial := a.Decision
-		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, 0, &a) && a.Allowed; a = (check.Answer{}) {
+		for a = (check.Answer{}); reply.Admitted < rec.Times && n.fromHomeLease(t.now, home, &q, 0, nil, &a) && a.Allowed; a = (check.Answer{}) {
 			reply.Admitted, reply.Decision = reply.Admitted+1, a.Decision
 		}
 		if reply.Admitted > 0 {
@@ -163,6 +176,20 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 		}
 	}
 	return 0
+}
+
+// held tries to answer check i of an atomic batch, of a key of this node whose counter another region has, from what it has leased.
+func (n *Node) held(r *routing, b *check.Batch, i int, u *undoLog) bool {
+	home := n.away(&b.Requests[i].Request)
+	if home == "" || !r.owns(b.Requests[i].Key) {
+		return false
+	}
+	var h lease.Held
+	ok := n.fromHomeLease(n.cfg.Clock(), home, &b.Requests[i], 1, &h, &b.Answers[i])
+	if h.Any() {
+		u.held = append(u.held, h)
+	}
+	return ok
 }
 
 // leaseOfClient reports whether q makes or settles a lease of a client.

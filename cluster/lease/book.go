@@ -55,6 +55,20 @@ type Return struct {
 	Unspent int64
 }
 
+// Held is what a check has spent of a lease, if anything.
+type Held struct {
+	book *Book
+	key  bucket.Key
+	id   uint64
+	cost int64
+}
+
+// Any reports whether anything was spent.
+func (h *Held) Any() bool { return h.book != nil }
+
+// GiveBack lets what was spent be spent again. It reports false if it is too late, MaxLife after it was spent or before.
+func (h *Held) GiveBack(now int64) bool { return h.book.TakeBack(now, h.key, h.id, h.cost) > 0 }
+
 // Book is the leaseholder's side: what this node may spend of keys that others own, and which keys are hot enough for
 // that. A key becomes hot by its checks, and has a line in the book until it cools down; other keys cost one lookup. The
 // caller sends the Requests and Returns. Safe for concurrent use.
@@ -156,12 +170,12 @@ func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
 // Take tries to answer r, a check with a cost above 0, at now, and writes its decision to d, which must be zero. If asks,
 // the caller must send ask, and report the outcome by Granted or Failed.
 func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
-	return b.TakeTimes(now, r, 1, by, d)
+	return b.TakeTimes(now, r, 1, by, nil, d)
 }
 
 // TakeTimes is Take for so many equal checks, 1 to bucket.MaxTimes, of which all are admitted or none; or, if times is 0, for one of those
-// that were counted already.
-func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
+// that were counted already. With h, which must be zero, what is spent can be given back: it is of one grant then.
+func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, h *Held, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	if r.Cost > maxUnits { // their sum could overflow
 		return Ask, "", ask, false
 	}
@@ -179,7 +193,13 @@ func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, d 
 		l.count(now, r.Cost, times)
 	}
 	cost := r.Cost * max(1, times)
-	v = l.take(now, cost, &s.mu.counts)
+	held := uint64(0)
+	if h != nil {
+		held = b.subs.Add(1)
+	}
+	if v = l.take(now, cost, held, &s.mu.counts); v == Spent && h != nil {
+		*h = Held{b, r.Key, held, cost}
+	}
 	if v == Denied {
 		s.mu.counts.Denied++
 	}

@@ -135,14 +135,19 @@ func (l *line) count(now, cost, times int64) {
 	l.used, l.wanted, l.most = now, min(l.wanted+min(cost*times, maxUnits), maxUnits), max(l.most, cost)
 }
 
-// take tries to spend cost, which is above 0, at now.
-func (l *line) take(now, cost int64, t *Stats) Verdict {
+// take tries to spend cost, which is above 0, at now: by a lease out of the lease of that ID if held is not 0.
+func (l *line) take(now, cost int64, held uint64, t *Stats) Verdict {
 	l.expire(now, t)
 	switch {
 	case now < l.unfit:
 		return Ask
 	case cost <= l.left:
-		l.spend(cost)
+		if held == 0 {
+			l.spend(cost)
+		} else if units, _ := l.grantSub(now, held, cost, 1, 1, subLife); units < cost {
+			l.takeBack(now, held, units)
+			return Ask
+		}
 		t.Spent += uint64(cost)
 		return Spent
 	case l.short && now < l.denies:

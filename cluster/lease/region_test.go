@@ -43,7 +43,7 @@ func TestRegionTimes(t *testing.T) {
 	times := func(cost, times int64) (v Verdict) {
 		q, d := *r, bucket.Decision{}
 		q.Cost = cost
-		v, _, _, _ = b.TakeTimes(now, &q, times, Leaseholder, &d)
+		v, _, _, _ = b.TakeTimes(now, &q, times, Leaseholder, nil, &d)
 		return v
 	}
 	if v := times(1<<62, 3); v != Ask {
@@ -57,6 +57,50 @@ func TestRegionTimes(t *testing.T) {
 	}
 	if left, _ := b.Left(now, r.Key); left != 1 {
 		t.Errorf("%d left, want 1", left)
+	}
+}
+
+// TestHeld: what a check has spent can be taken back once, within MaxLife; it is of one grant.
+func TestHeld(t *testing.T) {
+	b, r, now := leasedFar(t)
+	hold := func(cost int64) (h Held, v Verdict) {
+		q, d := *r, bucket.Decision{}
+		q.Cost = cost
+		v, _, _, _ = b.TakeTimes(now, &q, 1, Leaseholder, &h, &d)
+		return h, v
+	}
+	first, v1 := hold(60)
+	second, v2 := hold(40)
+	if v1 != Spent || v2 != Spent || !first.Any() || !second.Any() || take(b, now, r, 1) == Spent {
+		t.Fatalf("verdicts %d, %d", v1, v2)
+	}
+	if none, v := hold(1); v == Spent || none.Any() {
+		t.Errorf("of a lease that is used up: verdict %d", v)
+	}
+	if back := b.Tick(now); len(back) != 0 {
+		t.Errorf("returned %+v", back)
+	}
+	if !first.GiveBack(now) || first.GiveBack(now) {
+		t.Error("not given back once")
+	}
+	if left, _ := b.Left(now, r.Key); left != 60 || take(b, now, r, 60) != Spent {
+		t.Errorf("%d left of 60 that were given back", left)
+	}
+	if now += int64(MaxLife); second.GiveBack(now+1) || take(b, now+1, r, 1) == Spent {
+		t.Error("given back too late")
+	}
+
+	b, r, now = leasedFar(t)
+	take(b, now, r, 70)
+	b.Granted(2, now, subAsk(r, 50), "h", &bucket.Grant{ID: 8, Units: 50, For: 2 * time.Second, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
+	if h, v := hold(60); v != Ask || h.Any() {
+		t.Errorf("60 of two grants with 30 and 50: verdict %d", v)
+	}
+	if left, _ := b.Left(now, r.Key); left != 80 {
+		t.Errorf("%d left, want 80", left)
+	}
+	if h, v := hold(50); v != Spent || !h.Any() {
+		t.Errorf("50 of the second grant: verdict %d", v)
 	}
 }
 
@@ -297,7 +341,7 @@ func TestRegionGrantsEnd(t *testing.T) {
 // TestRegionFewUnits: a unit is kept and spent though three checks of one unit each came together.
 func TestRegionFewUnits(t *testing.T) {
 	b, r, d := NewRegionBook(farRTT), &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: hourly(t, 1000), Cost: 1}, bucket.Decision{}
-	_, _, ask, asks := b.TakeTimes(1, r, 3, Leaseholder, &d)
+	_, _, ask, asks := b.TakeTimes(1, r, 3, Leaseholder, nil, &d)
 	if !asks {
 		t.Fatal("three checks do not ask")
 	}
@@ -309,7 +353,7 @@ func TestRegionFewUnits(t *testing.T) {
 			times = 3
 		}
 		d = bucket.Decision{}
-		if v, _, _, _ := b.TakeTimes(now, r, times, Leaseholder, &d); v != want {
+		if v, _, _, _ := b.TakeTimes(now, r, times, Leaseholder, nil, &d); v != want {
 			t.Errorf("check %d: verdict %d, want %d", i, v, want)
 		}
 	}
