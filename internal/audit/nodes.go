@@ -150,7 +150,7 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 		if err == nil {
 			break
 		}
-		if cause == nil || limited.Err() == nil { // an attempt that the time cut off has no cause of its own
+		if cause == nil || !over(limited) {
 			cause = err
 		}
 		if !pause.For(limited, refreshAtMost) {
@@ -161,6 +161,12 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 	d.stop = stop
 	d.running.Go(func() { d.loop(running) })
 	return d, nil
+}
+
+// over reports whether the time of ctx is over: an attempt that it cut off has no cause of its own. The timer of ctx may be late.
+func over(ctx context.Context) bool {
+	deadline, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
 // Targets returns the gRPC addresses of the serving members.

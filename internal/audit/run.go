@@ -124,7 +124,7 @@ func (c *caller) probe(ctx context.Context) error {
 				return nil
 			}
 		}
-		if cause == nil || ctx.Err() == nil { // an attempt that the time cut off has no cause of its own
+		if cause == nil || !over(ctx) {
 			cause = fmt.Errorf("%s: %w", addr, err)
 		}
 	}
