@@ -104,7 +104,8 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 		if f == nil {
 			f = n.newForwarding(b, u)
 		}
-		f.pending = append(f.pending, pending{index: i, to: notRouted, home: n.cfg.Regions != nil && !leasable(&b.Requests[i]) && !leaseOfClient(&b.Requests[i].Request)})
+		q := &b.Requests[i]
+		f.pending = append(f.pending, pending{index: i, to: notRouted, home: !leasable(q) && !leaseOfClient(&q.Request) && n.away(&q.Request) != ""})
 	}
 	if f != nil {
 		n.finish(ctx, f)

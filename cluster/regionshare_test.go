@@ -132,3 +132,26 @@ func TestRegionsOtherRules(t *testing.T) {
 		}
 	})
 }
+
+// TestRegionsOwnShares: where a region's own node that owns a key does not answer, on_failure decides as in a cluster without regions,
+// whatever a lease could not answer.
+func TestRegionsOwnShares(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 60*time.Millisecond)
+		r := request(w.nodes["us1"], "us2", 1, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1200, Period: time.Hour}))
+		r.OnPartition, r.OnFailure = rules.FailClosed, rules.FailShare
+		w.decides(func(_, to string, _ []check.Record) fate {
+			if to == "us2" {
+				return requestLost
+			}
+			return delivered
+		})
+		plain, read, prompt, uncached := r, r, r, r
+		read.Verb, prompt.NoDelay, uncached.NoDenialCache = bucket.Read, true, true
+		for i, a := range append(decide(t.Context(), w.nodes["us1"], plain, read, prompt, uncached), decideAll(t.Context(), w.nodes["us1"], plain)...) {
+			if !a.Allowed || a.Source != check.Share {
+				t.Errorf("%d: %+v", i, a)
+			}
+		}
+	})
+}
