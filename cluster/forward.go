@@ -98,7 +98,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if u == nil && n.eventual.decide(b, i) || recall && n.fromMemory(r, now, b, i) || u != nil && n.cfg.Regions != nil && n.held(r, b, i, u) {
+		if u == nil && n.eventual.decide(b, i) || recall && n.fromMemory(r, now, b, i) || u != nil && n.held(r, b, i, u) {
 			continue
 		}
 		if f == nil {

@@ -33,7 +33,7 @@ descriptors:
   - key: user
     scope: global
     home: eu
-    limits: [60/1m]
+    limits: [60/1h]
 `
 
 // runRegions is run for regions.
@@ -139,9 +139,9 @@ func (d *demo) awaitRegions(ctx context.Context) (r *adminv1alpha1.StatusRespons
 
 // showRegionChecks asks for more than the limit of a user in all regions.
 func showRegionChecks(ctx context.Context, out io.Writer, clients []apiClient) error {
-	const each = 25
+	const each = 40
 	check := &sluicev1.Check{Domain: "world", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "demo"}}}
-	fmt.Fprintf(out, "\n60 checks a minute for one user in all regions, whose home is eu; %d are asked for in each:\n", each)
+	fmt.Fprintf(out, "\n60 checks an hour for one user in all regions, whose home is eu; %d are asked for in each:\n", each)
 	admitted, took, all := make([]int, len(demoRegions)), make([]time.Duration, len(demoRegions)), 0
 	for i := range each * len(demoRegions) {
 		at := i % len(demoRegions)
