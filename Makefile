@@ -11,7 +11,8 @@ IMAGE   ?= ghcr.io/sluice-project/sluice:dev
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
 # need only Go; internal/proxytest, which compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
-TEST_MODULES := bench internal/manifests internal/connecttest internal/tools/site
+# The SDK is tested again, with the versions that it requires.
+TEST_MODULES := client bench internal/manifests internal/connecttest internal/tools/site
 
 # Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
 PKG        ?= ./...
@@ -139,9 +140,8 @@ lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words
 	internal/tools/lint
 
 .PHONY: each-module
-each-module: ## build each module without go.work, and test the SDK with the versions that it requires
+each-module: ## build each module without go.work
 	set -e; for dir in $$(go list -m -f '{{.Dir}}'); do GOWORK=off go -C $$dir build ./...; done
-	GOWORK=off go -C client test -count 1 ./...
 
 .PHONY: security
 security: ## gosec, and known vulnerabilities where their database can be reached
