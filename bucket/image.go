@@ -73,19 +73,6 @@ func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
 	return keys[:from+sh.groupLocked(keys[from:])]
 }
 
-// KeysFor returns the key of a counter and those of its grants, if there are any.
-func (t *Table) KeysFor(key Key) (keys []KeyAt) {
-	sh := t.lockKey(key)
-	defer sh.mu.Unlock()
-	for slot := range sh.mu.store.n {
-		r := sh.mu.store.at(slot)
-		if r.key == key || r.flags()&flagGrant != 0 && r.key.Lo == key.Lo && uint64(r.aux) == key.Hi {
-			keys = append(keys, r.keyAt(slot))
-		}
-	}
-	return keys[:sh.groupLocked(keys)]
-}
-
 // KeysOf is Keys for the limits that of chooses, without counters that were last used before since (Unix ns). of must not use the table.
 func (t *Table) KeysOf(shard int, since int64, of func(*Limits) bool, keys []KeyAt) []KeyAt {
 	sh := t.lock(shard)

@@ -52,20 +52,24 @@ func newChargeLog(max int) *chargeLog {
 // try decides r on table and remembers the charge. A known charge, which the requester has sent again, gets the same answer.
 // seq is the number of the change, 0 if none.
 func (l *chargeLog) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
-	return l.once(now, c, func(rc *receipt) (v bucket.Verdict) {
+	return l.once(now, c, false, func(rc *receipt) (v bucket.Verdict) {
 		rc.decision, rc.seq, v = table.Try(now, r, &rc.bucket)
 		return v
 	})
 }
 
-// once is try for a charge that f makes.
-func (l *chargeLog) once(now int64, c charge, f func(*receipt) bucket.Verdict) (bucket.Decision, uint64, check.Status) {
+// once is try for a charge that f makes, of what is leased of another region if leased. A charge of the table answers no such one: it may have
+// been made when the counter had left already.
+func (l *chargeLog) once(now int64, c charge, leased bool, f func(*receipt) bucket.Verdict) (bucket.Decision, uint64, check.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expireLocked(now)
 	if known := l.mu.charges[c]; known != nil {
 		if known.undone {
 			return bucket.Decision{}, 0, check.Invalid // the requester gave up before this came
+		}
+		if leased && !known.held.Any() {
+			return bucket.Decision{}, 0, check.NotReady
 		}
 		return known.decision, known.seq, check.Decided
 	}

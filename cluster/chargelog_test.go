@@ -69,4 +69,12 @@ func TestChargeLog(t *testing.T) {
 	if n, _ := l.count(); n != known {
 		t.Error("a denial is remembered")
 	}
+	// The counter has left to another region, after the charge or before it.
+	r.Cost = 1
+	if d, _, _ := l.try(20*second, charge{"x", 10}, table, r); !d.Allowed {
+		t.Fatalf("%+v", d)
+	}
+	if _, _, status := l.once(20*second, charge{"x", 10}, true, func(*receipt) bucket.Verdict { return bucket.Decided }); status != check.NotReady {
+		t.Errorf("a charge of the table answers one of a lease: status %d", status)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
@@ -58,7 +60,7 @@ type found struct {
 type directory struct {
 	mu struct {
 		sync.Mutex
-		found  map[bucket.Key]found
+		found  *simplelru.LRU[bucket.Key, found]
 		limits map[string]*bucket.Limits // of records, by directory
 		ask    []message.KeyHome         // to be sent to directories
 		noted  map[bucket.Key]bool       // keys whose records must be made anew, or else are not settled
@@ -187,7 +189,7 @@ func (n *Node) place(now int64, k bucket.Key) (role string, sure bool) {
 	}
 	version := n.roles.known().set.Version
 	n.directory.mu.Lock()
-	f, known := n.directory.mu.found[k]
+	f, known := n.directory.mu.found.Get(k)
 	n.directory.mu.Unlock()
 	role = cmp.Or(f.role, r.home, d)
 	if role != d && n.roles.plays(role) == self && (role == self || f.version != version || !known) {
@@ -229,25 +231,14 @@ func (n *Node) learn(now int64, k bucket.Key, role string) {
 	}
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
-	f := n.directory.mu.found[k]
+	f, _ := n.directory.mu.found.Get(k)
 	if f.role == role {
 		return // the directory may have said that
 	}
 	if now-f.asked < int64(askAgain) && f.role != "" {
 		role = ""
 	}
-	n.noteFoundLocked(k, found{role: role, asked: now})
-}
-
-func (n *Node) noteFoundLocked(k bucket.Key, f found) {
-	m := &n.directory.mu
-	if _, ok := m.found[k]; !ok && len(m.found) >= maxFound {
-		for other := range m.found {
-			delete(m.found, other)
-			break
-		}
-	}
-	m.found[k] = f
+	n.directory.mu.found.Add(k, found{role: role, asked: now})
 }
 
 // askDirectory asks the directory of k for its home, which both have then.
@@ -255,14 +246,14 @@ func (n *Node) askDirectory(now int64, k bucket.Key) {
 	known, _, _ := n.record(now, k)
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
-	f := n.directory.mu.found[k]
+	f, _ := n.directory.mu.found.Get(k)
 	if now-f.asked < int64(askAgain) && f.asked != 0 {
 		return
 	}
 	if f.asked = now; f.since == 0 {
 		f.since = now
 	}
-	n.noteFoundLocked(k, f)
+	n.directory.mu.found.Add(k, f)
 	if known.settled { // the directory may have lost its record
 		n.sendLocked(message.KeyHome{Key: k, Home: known.home, Epoch: known.epoch, Told: true})
 	}
@@ -340,9 +331,14 @@ func (n *Node) settled(now int64, partition int, since int64, limits *bucket.Lim
 // roaming returns the counters of a partition with home: auto whose home is that region, used since a time, and their grants. With all,
 // those of keys are among them that have just come, and may get their home there.
 func (n *Node) roaming(now int64, partition int, since int64, home string, all bool) []bucket.KeyAt {
-	auto := func(l *bucket.Limits) bool { return l.Home() == bucket.HomeAuto }
-	return slices.DeleteFunc(n.table.KeysOf(partition, since, auto, nil), func(k bucket.KeyAt) bool {
+	keys := n.table.KeysOf(partition, since, isAuto, nil)
+	if all {
+		return keys
+	}
+	return slices.DeleteFunc(keys, func(k bucket.KeyAt) bool {
 		role, _ := n.place(now, k.Counter())
-		return role != home && !all
+		return role != home
 	})
 }
+
+func isAuto(l *bucket.Limits) bool { return l.Home() == bucket.HomeAuto }

@@ -274,7 +274,8 @@ func (n *Node) sendCounter(now int64, k bucket.Key, m *keyMove) {
 	m.sent = now
 	c := &message.RoleCounters{Key: true, From: n.cfg.Name, Partitions: n.cfg.Ring.Partitions, Batch: message.TransferBatch{N: m.batch}}
 	im := &c.Batch.Image
-	n.table.Export(now, p, n.table.KeysFor(k), im)
+	keys := slices.DeleteFunc(n.table.KeysOf(p, 0, isAuto, nil), func(x bucket.KeyAt) bool { return x.Counter() != k })
+	n.table.Export(now, p, keys, im)
 	c.Batch.Parts = []message.Part{{Partition: p, Kind: message.Merge, Counters: im.Counters, Bytes: len(im.Data)}}
 	n.cfg.Regions.Post(m.to, &message.RegionMessages{From: message.Peer{Name: n.cfg.Regions.Self()}, Counters: c})
 }
@@ -372,10 +373,10 @@ func (n *Node) homeTold(now int64, x message.KeyHome, out map[string][]message.K
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
 	if x.Home == self {
-		delete(n.directory.mu.found, x.Key)
+		n.directory.mu.found.Remove(x.Key)
 		return
 	}
-	n.noteFoundLocked(x.Key, found{role: x.Home, asked: now, version: version})
+	n.directory.mu.found.Add(x.Key, found{role: x.Home, asked: now, version: version})
 }
 
 // arrived makes what this region has leased of k a part of its own counter, which has the grants.

@@ -503,7 +503,7 @@ func (w *keyWorld) describe(k *worldKey) {
 				r, value, ok := n.record(now, k.Key)
 				_, may := n.mayPlay(now, role)
 				n.directory.mu.Lock()
-				f := n.directory.mu.found[k.Key]
+				f, _ := n.directory.mu.found.Peek(k.Key)
 				n.directory.mu.Unlock()
 				if v := n.roles.view.Load(); v != nil {
 					w.note("%s: version %d, plays %v for %v, pass %+v, speaker %s", name, v.set.Version, v.plays, time.Duration(v.until-now), v.pass, n.Speaker())

@@ -69,26 +69,38 @@ func (n *Node) requestLease(ask lease.Request) {
 		n.book.Failed(sent, &ask)
 		return
 	}
-	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Unreplicated}
+	n.callForLease(r.nodes[to].addr, n.book, &ask, check.Record{})
+}
+
+// callForLease sends rec as the request ask to the node at addr, and takes the grant for book. It returns the reply, nil if none came.
+func (n *Node) callForLease(addr string, book *lease.Book, ask *lease.Request, rec check.Record) *check.Reply {
+	sent := n.cfg.Clock()
+	rec.Grant, rec.Want, rec.Rate, rec.For, rec.ID, rec.Sync = true, ask.Want, ask.Rate, ask.For, ask.Done, !ask.Unreplicated
 	rec.Key, rec.Limits, rec.Unreplicated, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Unreplicated, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
 	// An answer that takes longer than the lease lasts is of no use.
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
 	defer cancel()
-	err := n.cfg.Peers.Call(ctx, r.nodes[to].addr, []check.Record{rec}, replies[:])
+	err := n.cfg.Peers.Call(ctx, addr, []check.Record{rec}, replies[:])
 	now, reply := n.cfg.Clock(), &replies[0]
-	if err != nil || reply.Status != check.Decided || reply.Admitted < 0 {
-		n.book.Failed(now, &ask)
-		return
+	switch {
+	case err != nil:
+		book.Failed(now, ask)
+		return nil
+	case reply.Status != check.Decided || reply.Admitted < 0:
+		book.Failed(now, ask)
+		return reply
 	}
-	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
-	n.book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
+	if book.Granted(sent, now, ask, reply.Owner, &bucket.Grant{
 		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
-	})
+	}) {
+		n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
+	}
 	n.leasing.call() // units that came too late for their line must be returned
 	if reply.Admitted > 0 {
 		n.denials.Forget(now, ask.Key)
 	}
+	return reply
 }
 
 // maintainLeases returns unused units until ctx ends, and then all units.

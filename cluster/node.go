@@ -16,8 +16,8 @@
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
 //
-// Locks: charges.mu takes shard locks under it; no other lock is held while another is taken. No lock is held while a peer is
-// called.
+// Locks: charges.mu takes homes.mu under it, and both take shard locks; no other lock is held while another is taken. No lock is held
+// while a peer is called.
 package cluster
 
 import (
@@ -27,6 +27,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/handoff"
@@ -90,9 +92,12 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.homes.mu.books = map[string]*lease.Book{}
 	n.roles.movers, n.roles.begun = map[message.Role]*mover{}, map[string]string{}
 	n.directory.moves, n.directory.mu.demand = map[bucket.Key]*keyMove{}, map[bucket.Key]dominant{}
-	n.directory.mu.found, n.directory.mu.limits = map[bucket.Key]found{}, map[string]*bucket.Limits{}
+	n.directory.mu.limits = map[string]*bucket.Limits{}
 	n.roles.batches = uint64(max(0, n.cfg.Clock())) // above those of an earlier process, which may still be answered
 	var err error
+	if n.directory.mu.found, err = simplelru.NewLRU[bucket.Key, found](maxFound, nil); err != nil {
+		return nil, err
+	}
 	if n.shares, err = share.New(share.Config{
 		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: shareKeys, LastAnswers: n.cfg.LastAnswers,
 		Changed: func() { signal(n.deferredChanged) },

@@ -147,7 +147,7 @@ func (t *localRun) serveAway(home, from string, rec *check.Record, reply *check.
 	}
 	var a check.Answer
 	if rec.Undoable {
-		reply.Decision, _, reply.Status = n.charges.once(t.now, charge{from, rec.ID}, func(rc *receipt) bucket.Verdict {
+		reply.Decision, _, reply.Status = n.charges.once(t.now, charge{from, rec.ID}, true, func(rc *receipt) bucket.Verdict {
 			if !n.fromHomeLease(t.now, home, &q, 1, &rc.held, &a) {
 				return bucket.Sealed
 			}
@@ -230,42 +230,24 @@ func (n *Node) askHome(home string, ask lease.Request) {
 }
 
 func (n *Node) leaseFromHome(home string, ask lease.Request) {
-	book, sent := n.homeBook(home), n.cfg.Clock()
-	addr := n.homeAddr(home)
+	book, addr := n.homeBook(home), n.homeAddr(home)
 	if addr == "" {
-		book.Failed(sent, &ask)
+		book.Failed(n.cfg.Clock(), &ask)
 		return
 	}
-	rec := check.Record{Grant: true, Relay: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Unreplicated}
-	rec.Key, rec.Limits, rec.Unreplicated, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Unreplicated, ask.Reserve, ask.DenyLost
-	rec.Once = check.HashOf(n.cfg.Regions.Self())
 	n.stats.homeRequests.Add(1)
-	var replies [1]check.Reply
-	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
-	defer cancel()
-	err := n.cfg.Peers.Call(ctx, addr, []check.Record{rec}, replies[:])
-	now, reply := n.cfg.Clock(), &replies[0]
-	if err != nil || reply.Status != check.Decided || reply.Admitted < 0 {
-		if err == nil && reply.Status == check.AtHome && ask.Limits.Home() == bucket.HomeAuto {
-			n.learn(now, ask.Key, reply.Owner)
-		}
-		book.Failed(now, &ask)
-		if next := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}); next != "" && next != home && !ask.Moved {
-			// At once, since it may be long until the next check, and once, since regions may name each other.
-			if moved, asks := n.homeBook(next).Move(now, &ask); asks {
-				n.askHome(next, moved)
-			}
-		}
+	reply := n.callForLease(addr, book, &ask, check.Record{Relay: true, Request: bucket.Request{Once: check.HashOf(n.cfg.Regions.Self())}})
+	if reply != nil && reply.Status == check.Decided {
 		return
 	}
-	if book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
-		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
-	}) {
-		n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
+	if reply != nil && reply.Status == check.AtHome && ask.Limits.Home() == bucket.HomeAuto {
+		n.learn(n.cfg.Clock(), ask.Key, reply.Owner)
 	}
-	n.leasing.call()
-	if reply.Admitted > 0 {
-		n.denials.Forget(now, ask.Key)
+	if next := n.away(&bucket.Request{Key: ask.Key, Limits: ask.Limits}); next != "" && next != home && !ask.Moved {
+		// At once, since it may be long until the next check, and once, since regions may name each other.
+		if moved, asks := n.homeBook(next).Move(n.cfg.Clock(), &ask); asks {
+			n.askHome(next, moved)
+		}
 	}
 }
 

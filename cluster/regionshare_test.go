@@ -148,7 +148,7 @@ func TestRegionsOwnShares(t *testing.T) {
 		})
 		plain, read, prompt, uncached := r, r, r, r
 		read.Verb, prompt.NoDelay, uncached.NoDenialCache = bucket.Read, true, true
-		for i, a := range append(decide(t.Context(), w.nodes["us1"], plain, read, prompt, uncached), decideAll(t.Context(), w.nodes["us1"], plain)...) {
+		for i, a := range append(decide(t.Context(), w.nodes["us1"], plain, read, prompt, uncached), decideAll(t.Context(), w.nodes["us1"], plain, plain)...) {
 			if !a.Allowed || a.Source != check.Share {
 				t.Errorf("%d: %+v", i, a)
 			}

@@ -423,13 +423,9 @@ func (n *Node) Speaker() string {
 	return name
 }
 
-// RoleProblem says why keys are not decided in the region that is to decide them, and what to do. It is "" if that is not known, as at all
-// nodes but Speaker.
-func (n *Node) RoleProblem() string { return n.roles.known().problem }
-
-// Roles returns the newest version of the set of regions that this node knows, the homes whose keys this region decides now, and until
-// when it may.
-func (n *Node) Roles() (set message.Set, homes []string, left time.Duration) {
+// Roles returns the newest version of the set of regions that this node knows, the homes whose keys this region decides now, and why keys
+// are not decided in the region that is to decide them, and what to do: "" if that is not known, as at all nodes but Speaker.
+func (n *Node) Roles() (set message.Set, homes []string, problem string) {
 	v, now := n.roles.known(), n.cfg.Clock()
 	for _, p := range v.plays {
 		if now < v.until {
@@ -437,5 +433,5 @@ func (n *Node) Roles() (set message.Set, homes []string, left time.Duration) {
 		}
 	}
 	slices.SortFunc(homes, cmp.Compare[string])
-	return v.set, homes, time.Duration(max(0, v.until-now))
+	return v.set, homes, v.problem
 }

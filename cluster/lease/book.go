@@ -57,17 +57,30 @@ type Return struct {
 
 // Held is what a check has spent of a lease, if anything.
 type Held struct {
-	book *Book
-	key  bucket.Key
-	id   uint64
-	cost int64
+	book  *Book
+	key   lineKey
+	cost  int64
+	parts []grant
 }
 
 // Any reports whether anything was spent.
 func (h *Held) Any() bool { return h.book != nil }
 
-// GiveBack lets what was spent be spent again. It reports false if it is too late, MaxLife after it was spent or before.
-func (h *Held) GiveBack(now int64) bool { return h.book.TakeBack(now, h.key, h.id, h.cost) > 0 }
+// GiveBack lets what was spent be spent again, and must be called once. It reports false if that is too late for a part: the lease has ended,
+// or the owner was told that all of it is spent.
+func (h *Held) GiveBack(now int64) bool {
+	s := h.book.shard(h.key.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.mu.lines[h.key]
+	if l == nil {
+		return false
+	}
+	l.expire(now, &s.mu.counts)
+	back := l.giveBack(now, h.parts)
+	s.mu.counts.Spent -= uint64(back)
+	return back == h.cost
+}
 
 // Book is the leaseholder's side: what this node may spend of keys that others own, and which keys are hot enough for
 // that. A key becomes hot by its checks, and has a line in the book until it cools down; other keys cost one lookup. The
@@ -75,7 +88,6 @@ func (h *Held) GiveBack(now int64) bool { return h.book.TakeBack(now, h.key, h.i
 type Book struct {
 	hot    int
 	pace   atomic.Pointer[pace]
-	subs   atomic.Uint64 // the last ID of a lease out of a lease
 	lines  atomic.Int64
 	shards [bookShards]bookShard
 }
@@ -94,6 +106,7 @@ type bookShard struct {
 		heat   []heat // nil, or heats of them
 		counts Stats
 		back   []Return // to be returned
+		sub    uint64   // the last ID of a lease out of a lease
 	}
 }
 
@@ -174,7 +187,7 @@ func (b *Book) Take(now int64, r *bucket.Request, by Party, d *bucket.Decision) 
 }
 
 // TakeTimes is Take for so many equal checks, 1 to bucket.MaxTimes, of which all are admitted or none; or, if times is 0, for one of those
-// that were counted already. With h, which must be zero, what is spent can be given back: it is of one grant then.
+// that were counted already. With h, which must be zero, what is spent can be given back.
 func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, h *Held, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	if r.Cost > maxUnits { // their sum could overflow
 		return Ask, "", ask, false
@@ -193,12 +206,12 @@ func (b *Book) TakeTimes(now int64, r *bucket.Request, times int64, by Party, h 
 		l.count(now, r.Cost, times)
 	}
 	cost := r.Cost * max(1, times)
-	held := uint64(0)
+	var parts *[]grant
 	if h != nil {
-		held = b.subs.Add(1)
+		parts = &h.parts
 	}
-	if v = l.take(now, cost, held, &s.mu.counts); v == Spent && h != nil {
-		*h = Held{b, r.Key, held, cost}
+	if v = l.take(now, cost, parts, &s.mu.counts); v == Spent && h != nil {
+		h.book, h.key, h.cost = b, k, cost
 	}
 	if v == Denied {
 		s.mu.counts.Denied++
@@ -220,7 +233,7 @@ func (l *line) ask(now int64, k lineKey, life time.Duration, least int64, unrepl
 	ask.LeaseRequest = bucket.LeaseRequest{
 		Key: k.key, Limits: l.limits, Want: want, Reserve: k.reserve, For: life, Unreplicated: unreplicated, DenyLost: denyLost,
 	}
-	ask.Rate, ask.Done, ask.over = l.rate+l.subRate, l.takeDone(), over
+	ask.Rate, ask.Done, ask.over = l.rate+l.subRate, l.takeDone(now), over
 	return ask
 }
 
@@ -242,7 +255,9 @@ func (b *Book) Grant(now int64, r *Request) (g bucket.Grant, ok bool, ask Reques
 	id, part, whole := r.Client, int64(1), int64(clientWhole)
 	if id == 0 {
 		l.subRate, l.subAt = r.Whole, now
-		id, part, whole = b.subs.Add(1), r.Part, r.Whole
+		// Another node may have made one of the same key before: an ID that is a time differs from its.
+		s.mu.sub = max(s.mu.sub+1, uint64(now))
+		id, part, whole = s.mu.sub, r.Part, r.Whole
 	}
 	if g.Units, g.For = l.grantSub(now, id, r.Want, part, whole, r.For); r.Client != 0 {
 		// Until it gets all that it wants; it would ask again for the rest, which must not count twice for long.
@@ -436,8 +451,10 @@ func (b *Book) Tick(now int64) (back []Return) {
 				continue
 			}
 			s.giveBackLocked(k.key, l.surplus(now, l.pace.lifeOf(l.limits)))
-			for b.region() && len(l.done) > 0 {
-				s.mu.back = append(s.mu.back, Return{k.key, l.takeDone(), 0})
+			for id := uint64(1); b.region() && id != 0; {
+				if id = l.takeDone(now); id != 0 {
+					s.mu.back = append(s.mu.back, Return{k.key, id, 0})
+				}
 			}
 		}
 	})

@@ -92,7 +92,8 @@ type line struct {
 	subRate, subAt int64
 	// done are grants that were fully spent, and of which the owner has not heard: until then it counts their units as
 	// if they were spent last.
-	done []uint64
+	done []spentGrant
+	kept int64 // what is spent now may be given back until then
 	// The answer to the newest request that has one: when that was sent, the owner, its decision, and when it arrived.
 	answered int64
 	owner    string
@@ -123,6 +124,12 @@ type grant struct {
 // held reports whether g must stay because others have leases of it.
 func (g *grant) held() bool { return g.out > 0 && guard.On(guard.SubHeld) }
 
+// spentGrant is a grant that was fully spent. It is not reported before from, since a check may give units of it back.
+type spentGrant struct {
+	id   uint64
+	from int64
+}
+
 // sub is a lease of units of grant of.
 type sub struct {
 	id, of       uint64
@@ -135,19 +142,17 @@ func (l *line) count(now, cost, times int64) {
 	l.used, l.wanted, l.most = now, min(l.wanted+min(cost*times, maxUnits), maxUnits), max(l.most, cost)
 }
 
-// take tries to spend cost, which is above 0, at now: by a lease out of the lease of that ID if held is not 0.
-func (l *line) take(now, cost int64, held uint64, t *Stats) Verdict {
+// take tries to spend cost, which is above 0, at now. It adds what it takes of each grant to parts, unless that is nil.
+func (l *line) take(now, cost int64, parts *[]grant, t *Stats) Verdict {
 	l.expire(now, t)
 	switch {
 	case now < l.unfit:
 		return Ask
 	case cost <= l.left:
-		if held == 0 {
-			l.spend(cost)
-		} else if units, _ := l.grantSub(now, held, cost, 1, 1, subLife); units < cost {
-			l.takeBack(now, held, units)
-			return Ask
+		if parts != nil {
+			l.kept = now + int64(subLife)
 		}
+		l.spend(cost, parts)
 		t.Spent += uint64(cost)
 		return Spent
 	case l.short && now < l.denies:
@@ -157,16 +162,19 @@ func (l *line) take(now, cost int64, held uint64, t *Stats) Verdict {
 }
 
 // maxDone bounds done. The owner learns of the others by their deadline.
-const maxDone = 4
+const maxDone = 8
 
-// spend takes cost out of the oldest grants. At least cost must be left.
-func (l *line) spend(cost int64) {
+// spend takes cost out of the oldest grants, as take does. At least cost must be left.
+func (l *line) spend(cost int64, parts *[]grant) {
 	l.left -= cost
 	n := 0
 	for i := range l.grants {
 		g := &l.grants[i]
 		part := min(cost, g.units)
 		g.units, cost = g.units-part, cost-part
+		if parts != nil && part > 0 {
+			*parts = append(*parts, grant{id: g.id, units: part, until: g.until})
+		}
 		if g.units > 0 {
 			break
 		}
@@ -177,6 +185,30 @@ func (l *line) spend(cost int64) {
 	}
 }
 
+// giveBack lets parts of grants be spent again of which the owner has not heard. It returns their units.
+func (l *line) giveBack(now int64, parts []grant) (back int64) {
+	for _, p := range parts {
+		i := slices.IndexFunc(l.grants, func(g grant) bool { return g.id == p.id && g.until == p.until })
+		if j := slices.IndexFunc(l.done, func(s spentGrant) bool { return s.id == p.id }); i < 0 && j >= 0 && now < p.until {
+			l.done = slices.Delete(l.done, j, j+1)
+			i = l.insert(grant{id: p.id, until: p.until})
+		}
+		if i >= 0 {
+			l.grants[i].units += p.units
+			back += p.units
+		}
+	}
+	l.left += back
+	return back
+}
+
+// insert adds g to the grants, and returns where it is.
+func (l *line) insert(g grant) int {
+	i, _ := slices.BinarySearchFunc(l.grants, g.until, func(g grant, until int64) int { return cmp.Compare(g.until, until) })
+	l.grants = slices.Insert(l.grants, i, g)
+	return i
+}
+
 // dropSpent drops the grants of which nothing is left, nor with others.
 func (l *line) dropSpent() {
 	kept := l.grants[:0]
@@ -185,7 +217,7 @@ func (l *line) dropSpent() {
 		case g.units > 0 || g.held():
 			kept = append(kept, g)
 		case len(l.done) < maxDone:
-			l.done = append(l.done, g.id)
+			l.done = append(l.done, spentGrant{g.id, l.kept})
 		}
 	}
 	l.grants = kept
@@ -256,11 +288,11 @@ func (l *line) takeBack(now int64, id uint64, unspent int64) (back int64) {
 	return back
 }
 
-// takeDone takes one of done, 0 if there is none.
-func (l *line) takeDone() (id uint64) {
-	if len(l.done) > 0 {
-		id = l.done[0]
-		l.done = append(l.done[:0], l.done[1:]...)
+// takeDone takes one of done that may be reported, 0 if there is none.
+func (l *line) takeDone(now int64) (id uint64) {
+	if len(l.done) > 0 && now >= l.done[0].from {
+		id = l.done[0].id
+		l.done = slices.Delete(l.done, 0, 1)
 	}
 	return id
 }
@@ -378,8 +410,7 @@ func (l *line) granted(sent, now int64, life time.Duration, ask *Request, owner 
 		until = now + int64(a.For)
 	}
 	if a.Units > 0 && now < until {
-		i, _ := slices.BinarySearchFunc(l.grants, until, func(g grant, until int64) int { return cmp.Compare(g.until, until) })
-		l.grants = slices.Insert(l.grants, i, grant{id: a.ID, units: a.Units, until: until})
+		l.insert(grant{id: a.ID, units: a.Units, until: until})
 		l.left += a.Units
 	} else {
 		t.Expired += uint64(a.Units)

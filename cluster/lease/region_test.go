@@ -60,7 +60,7 @@ func TestRegionTimes(t *testing.T) {
 	}
 }
 
-// TestHeld: what a check has spent can be taken back once, within MaxLife; it is of one grant.
+// TestHeld: what a check has spent can be given back until the lease ends, of each grant that it was spent of.
 func TestHeld(t *testing.T) {
 	b, r, now := leasedFar(t)
 	hold := func(cost int64) (h Held, v Verdict) {
@@ -68,6 +68,12 @@ func TestHeld(t *testing.T) {
 		q.Cost = cost
 		v, _, _, _ = b.TakeTimes(now, &q, 1, Leaseholder, &h, &d)
 		return h, v
+	}
+	left := func(want int64) {
+		t.Helper()
+		if units, _ := b.Left(now, r.Key); units != want {
+			t.Errorf("%d left, want %d", units, want)
+		}
 	}
 	first, v1 := hold(60)
 	second, v2 := hold(40)
@@ -77,30 +83,44 @@ func TestHeld(t *testing.T) {
 	if none, v := hold(1); v == Spent || none.Any() {
 		t.Errorf("of a lease that is used up: verdict %d", v)
 	}
-	if back := b.Tick(now); len(back) != 0 {
+	if !first.GiveBack(now) {
+		t.Error("60 are not given back")
+	}
+	if left(60); take(b, now, r, 60) != Spent {
+		t.Error("what was given back is not spent again")
+	}
+	if back := b.Tick(now + int64(MaxLife) - 1); len(back) != 0 {
+		t.Errorf("returned %+v within MaxLife", back)
+	}
+	now += int64(MaxLife)
+	if back := b.Tick(now); !slices.Equal(back, []Return{{r.Key, 7, 0}}) {
 		t.Errorf("returned %+v", back)
 	}
-	if !first.GiveBack(now) || first.GiveBack(now) {
-		t.Error("not given back once")
-	}
-	if left, _ := b.Left(now, r.Key); left != 60 || take(b, now, r, 60) != Spent {
-		t.Errorf("%d left of 60 that were given back", left)
-	}
-	if now += int64(MaxLife); second.GiveBack(now+1) || take(b, now+1, r, 1) == Spent {
-		t.Error("given back too late")
+	if second.GiveBack(now) || take(b, now, r, 1) == Spent {
+		t.Error("given back after the owner was told that all is spent")
 	}
 
 	b, r, now = leasedFar(t)
 	take(b, now, r, 70)
-	b.Granted(2, now, subAsk(r, 50), "h", &bucket.Grant{ID: 8, Units: 50, For: 2 * time.Second, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
-	if h, v := hold(60); v != Ask || h.Any() {
+	end := now + int64(2*time.Second)
+	b.Granted(now, now, subAsk(r, 50), "h", &bucket.Grant{ID: 8, Units: 50, For: 2 * time.Second, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
+	h, v := hold(60)
+	if left(20); v != Spent || !h.Any() {
 		t.Errorf("60 of two grants with 30 and 50: verdict %d", v)
 	}
-	if left, _ := b.Left(now, r.Key); left != 80 {
-		t.Errorf("%d left, want 80", left)
+	if !h.GiveBack(now) {
+		t.Error("60 of two grants are not given back")
 	}
-	if h, v := hold(50); v != Spent || !h.Any() {
-		t.Errorf("50 of the second grant: verdict %d", v)
+	left(80)
+	h, _ = hold(60)
+	now = end - 1 // the first grant has ended
+	if h.GiveBack(now) {
+		t.Error("given back of a lease that has ended")
+	}
+	left(50)
+	h, _ = hold(50)
+	if h.GiveBack(end) {
+		t.Error("given back at the end")
 	}
 }
 

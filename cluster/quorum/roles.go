@@ -22,13 +22,6 @@ func (m *Machine) Pass(now int64, role message.Role) {
 	}
 }
 
-// Settled reports whether no later version than Set can be in force without this process having learned of it, if all members must
-// accept one.
-func (m *Machine) Settled() bool {
-	a := &m.acceptor
-	return m.proposal == nil && !m.recovery.needed && (a.id != m.set.ID || a.version <= m.set.Version || a.accepted.Zero())
-}
-
 // withRole returns the next version after s, in which role.At plays role.Of.
 func withRole(s message.Set, role message.Role) message.Set {
 	next := message.Set{ID: s.ID, Version: s.Version + 1, Members: s.Members}

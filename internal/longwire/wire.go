@@ -3,17 +3,12 @@ package longwire
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 const (
-	// segment is the size of the pieces that are lost, and leastTimeout the least time until one is sent again: Linux's least RTO.
-	segment      = 1448
-	leastTimeout = 200 * time.Millisecond
 	// underWay is the most pieces, each of at most maxPiece bytes, under way in one direction of a connection.
 	underWay = 4096
 	maxPiece = 16 << 10
@@ -25,10 +20,6 @@ type Config struct {
 	Listen, Target string
 	// Delay is that of one direction.
 	Delay time.Duration
-	// Loss is the share of segments that arrive a retransmission timeout later, with all that follows them on the connection.
-	Loss float64
-	// Seed draws the losses.
-	Seed uint64
 }
 
 // Wire is a long wire between two ends on one machine, a TCP proxy in this process: it needs no root. Connections are accepted
@@ -37,10 +28,7 @@ type Wire struct {
 	c         Config
 	listener  net.Listener
 	running   sync.WaitGroup
-	bytes     [2]atomic.Int64
-	lost      atomic.Int64
 	mu        sync.Mutex
-	rng       *rand.Rand
 	cut       [2]bool
 	recovered chan struct{} // closed and replaced when the cuts change
 	conns     map[net.Conn]bool
@@ -59,10 +47,7 @@ func New(c Config) (*Wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	rng := rand.New(rand.NewPCG(c.Seed, 1)) // #nosec G404 -- draws what is lost
-	w := &Wire{
-		c: c, listener: l, rng: rng, recovered: make(chan struct{}), conns: map[net.Conn]bool{}, closed: make(chan struct{}),
-	}
+	w := &Wire{c: c, listener: l, recovered: make(chan struct{}), conns: map[net.Conn]bool{}, closed: make(chan struct{})}
 	w.running.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -88,12 +73,6 @@ func (w *Wire) Cut(to, from bool) {
 	close(w.recovered)
 	w.recovered = make(chan struct{})
 }
-
-// Bytes returns how many bytes have arrived at the target, and from it.
-func (w *Wire) Bytes() (to, from int64) { return w.bytes[toTarget].Load(), w.bytes[fromTarget].Load() }
-
-// Lost returns how many segments were sent again.
-func (w *Wire) Lost() int64 { return w.lost.Load() }
 
 // Close ends all connections.
 func (w *Wire) Close() {
@@ -154,13 +133,13 @@ func (w *Wire) carry(to, from net.Conn, direction int, opened time.Time) {
 	under, stop := make(chan piece, underWay), make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		buf, last := make([]byte, maxPiece), opened
+		buf, due := make([]byte, maxPiece), opened
 		for {
 			n, err := from.Read(buf)
-			if due := time.Now().Add(w.c.Delay + w.retransmission(n)); due.After(last) {
-				last = due // else it waits behind what was lost
+			if t := time.Now().Add(w.c.Delay); t.After(due) {
+				due = t
 			}
-			next := []piece{{last, append([]byte(nil), buf[:n]...)}, {due: last}}
+			next := []piece{{due, append([]byte(nil), buf[:n]...)}, {due: due}}
 			if n == 0 {
 				next = next[1:]
 			} else if err == nil {
@@ -186,7 +165,6 @@ func (w *Wire) carry(to, from net.Conn, direction int, opened time.Time) {
 			_ = to.(*net.TCPConn).CloseWrite() // the other direction may go on
 			break
 		}
-		w.bytes[direction].Add(int64(len(p.bytes)))
 		if _, err := to.Write(p.bytes); err != nil {
 			from.Close() // as a reset would
 			break
@@ -194,26 +172,6 @@ func (w *Wire) carry(to, from net.Conn, direction int, opened time.Time) {
 	}
 	close(stop)
 	reading.Wait()
-}
-
-// retransmission returns how much later n bytes arrive because of a loss.
-func (w *Wire) retransmission(n int) time.Duration {
-	if w.c.Loss == 0 || n == 0 {
-		return 0
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	lost := false
-	for range (n + segment - 1) / segment {
-		if w.rng.Float64() < w.c.Loss {
-			lost = true
-			w.lost.Add(1)
-		}
-	}
-	if !lost {
-		return 0
-	}
-	return max(leastTimeout, 2*w.c.Delay) + 2*w.c.Delay
 }
 
 // wait waits until due, and while the direction is cut. It returns false when the wire is closed.

@@ -90,29 +90,11 @@ func TestWireDelays(t *testing.T) {
 	if fastest > 4*delay {
 		t.Errorf("the fastest round trip took %v", fastest)
 	}
-	if to, from := w.Bytes(); to != 500_010 || from != to || w.Lost() != 0 {
-		t.Errorf("%d bytes, %d back, %d lost", to, from, w.Lost())
-	}
 	if err := conn.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("after the end: %d bytes, %v", n, err)
-	}
-}
-
-// TestWireLoses: what is lost arrives later, with what follows it.
-func TestWireLoses(t *testing.T) {
-	w := newWire(t, Config{Delay: time.Millisecond, Loss: 0.2, Seed: 1})
-	conn := dialWire(t, w)
-	late := 0
-	for range 30 {
-		if trip(t, conn, 100) >= leastTimeout {
-			late++
-		}
-	}
-	if lost := w.Lost(); lost == 0 || late == 0 || int64(late) > lost || late == 30 {
-		t.Errorf("%d segments lost, %d of 30 round trips late", lost, late)
 	}
 }
 
@@ -131,9 +113,6 @@ func TestWireCut(t *testing.T) {
 			t.Errorf("%v: %d bytes came back", cut, n)
 		}
 		_ = conn.SetReadDeadline(time.Time{})
-		if to, _ := w.Bytes(); (to == 10) != cut[0] {
-			t.Errorf("%v: %d bytes at the target", cut, to)
-		}
 		w.Cut(false, false)
 		if _, err := io.ReadFull(conn, make([]byte, 10)); err != nil {
 			t.Errorf("%v: %v", cut, err)

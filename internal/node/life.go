@@ -58,7 +58,9 @@ func (n *Node) startParts(p *parts) {
 	p.run("history", n.service.RunHistory)
 	p.run("runtime", n.watchRuntime)
 	p.run("notices", n.watchSelf)
-	p.run("regions", n.runRegions)
+	if n.regions != nil {
+		p.run("regions", n.regions.Run)
+	}
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}

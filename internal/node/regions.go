@@ -49,8 +49,7 @@ func (n *Node) takeRegions(text []byte) error {
 	if err != nil {
 		return fmt.Errorf("--region-weights: %w", err)
 	}
-	now := n.regionList.Load()
-	gone, err := now.Next(next)
+	gone, err := n.regionList.Load().Next(next)
 	if err != nil {
 		return err
 	}
@@ -69,14 +68,6 @@ func (n *Node) takeRegions(text []byte) error {
 func (n *Node) isMember(boot string) (is, known bool) {
 	is = boot == n.boot || slices.ContainsFunc(n.gossip.View().Members, func(m member.Member) bool { return m.Boot == boot })
 	return is, is || n.joined.Load()
-}
-
-// runRegions links the regions until ctx ends.
-func (n *Node) runRegions(ctx context.Context) error {
-	if n.regions == nil {
-		return nil
-	}
-	return n.regions.Run(ctx)
 }
 
 // regionStates are the states of other regions, nil without --regions.
@@ -138,8 +129,8 @@ func (n *Node) addRoles(r *facts.Node) {
 	if n.regions == nil {
 		return
 	}
-	set, decides, _ := n.cluster.Roles()
-	r.Decides, r.RoleProblem = decides, short(n.cluster.RoleProblem())
+	set, decides, problem := n.cluster.Roles()
+	r.Decides, r.RoleProblem = decides, short(problem)
 	r.Weight, _ = n.regions.Part()
 	if !set.Zero() { // else it is not known
 		r.DecidedBy = set.Plays(n.config.Region)

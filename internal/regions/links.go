@@ -40,7 +40,7 @@ const (
 	maxShown = 3
 )
 
-// Config configures Links. Resolver and Log are optional.
+// Config configures Links. Resolver is optional.
 type Config struct {
 	List *List
 	Pool *peer.Pool
@@ -49,7 +49,7 @@ type Config struct {
 	MaxClockSkew time.Duration
 	// Member reports whether a boot ID is that of a node of this cluster. Before this node has joined it, it may not be known.
 	Member func(boot string) (is, known bool)
-	// Rules, if not nil, are what regions must agree on; nil while they are not known.
+	// Rules are what regions must agree on, nil while they are not known.
 	Rules    func() *Rules
 	Resolver gossip.Resolver
 	Log      *slog.Logger
@@ -74,9 +74,6 @@ type table struct {
 
 // New returns links that are made while Run runs.
 func New(c Config) *Links {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
 	l := &Links{cfg: c}
 	l.table.Store(new(table))
 	l.Set(c.List)
@@ -91,10 +88,10 @@ func (l *Links) Set(list *List) {
 	for _, other := range list.others {
 		r := old.others[other.name]
 		if r == nil || !slices.Equal(r.nodes, other.nodes) {
-			r = &region{target: other, cfg: &l.cfg, log: l.cfg.Log.With("region", other.name), dropped: make(chan struct{})}
+			r = &region{target: other, cfg: &l.cfg, log: l.cfg.Log.With("region", other.name)}
 			r.urgent, r.keys, r.bulk = make(chan *message.RegionMessages, 16), make(chan *message.RegionMessages, 256), make(chan *message.RegionMessages, 16)
 			r.mu.nodes, r.mu.problems, r.mu.tried = map[string]*node{}, map[string]problem{}, map[string]time.Time{}
-			r.mu.state, r.mu.since = facts.RegionUnknown, time.Now()
+			r.mu.state, r.mu.since, r.drop = facts.RegionUnknown, time.Now(), func(error) {}
 			l.startLocked(r)
 		}
 		t.others[other.name] = r
@@ -102,7 +99,7 @@ func (l *Links) Set(list *List) {
 	l.table.Store(t)
 	for name, r := range old.others {
 		if t.others[name] != r {
-			close(r.dropped)
+			r.drop(errDropped)
 		}
 	}
 }
@@ -189,20 +186,17 @@ func (l *Links) Run(ctx context.Context) error {
 	return nil
 }
 
+// errDropped: the list has the region no more.
+var errDropped = errors.New("not in the list of regions")
+
 // startLocked starts the goroutines of r if Run runs.
 func (l *Links) startLocked(r *region) {
 	if l.mu.ctx == nil || l.mu.ctx.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(l.mu.ctx)
+	ctx, drop := context.WithCancelCause(l.mu.ctx)
+	r.drop = drop
 	all := &l.mu.all
-	all.Go(func() {
-		defer cancel()
-		select {
-		case <-ctx.Done():
-		case <-r.dropped:
-		}
-	})
 	for range connections {
 		all.Go(func() { r.run(ctx) })
 	}
@@ -217,9 +211,9 @@ func (l *Links) startLocked(r *region) {
 // region is the link to one other region.
 type region struct {
 	target
-	cfg     *Config
-	log     *slog.Logger
-	dropped chan struct{} // closed when the list has it no more
+	cfg  *Config
+	log  *slog.Logger
+	drop context.CancelCauseFunc // ends its goroutines
 
 	usable             atomic.Pointer[[]string] // what Addr returns
 	urgent, keys, bulk chan *message.RegionMessages
@@ -276,12 +270,7 @@ func (r *region) lookUp(ctx context.Context) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.target.nodes {
-		key := "name " + t.String()
-		if text, failed := failures[t.String()]; failed {
-			r.mu.problems[key] = problem{text: text}
-		} else {
-			delete(r.mu.problems, key)
-		}
+		r.problemLocked("name "+t.String(), failures[t.String()], "")
 	}
 	maps.DeleteFunc(r.mu.tried, func(addr string, _ time.Time) bool {
 		_, known := found[addr]
@@ -324,10 +313,7 @@ func (r *region) talk(ctx context.Context, addr string) error {
 	for {
 		asking, cancel := context.WithTimeout(ctx, max(answerTimeout, 4*rtt))
 		began, clock := time.Now(), r.cfg.Clock()
-		var rules *Rules
-		if r.cfg.Rules != nil {
-			rules = r.cfg.Rules()
-		}
+		rules := r.cfg.Rules()
 		answer, err := t.Ask(asking, rules.Request())
 		took := time.Since(began)
 		cancel()
@@ -359,34 +345,35 @@ func (r *region) heard(addr string, n node, ahead, doubt time.Duration, rules st
 	defer r.mu.Unlock()
 	*r.mu.nodes[addr] = n
 	delete(r.mu.problems, addr)
-	if key := "clock of " + addr; ahead.Abs()-doubt > r.cfg.MaxClockSkew {
-		text := fmt.Sprintf("the clock of node %s is %+.1fs off this node's, more than --max-clock-skew %v: correct the clocks of both regions", n.name, ahead.Seconds(), r.cfg.MaxClockSkew)
-		if _, known := r.mu.problems[key]; !known {
-			r.log.Error("clocks of two regions differ", "address", addr, "reason", text)
-		}
-		r.mu.problems[key] = problem{text, true}
-	} else {
-		delete(r.mu.problems, key)
+	clock := ""
+	if ahead.Abs()-doubt > r.cfg.MaxClockSkew {
+		clock = fmt.Sprintf("the clock of node %s is %+.1fs off this node's, more than --max-clock-skew %v: correct the clocks of both regions", n.name, ahead.Seconds(), r.cfg.MaxClockSkew)
 	}
-	if key := "rules of " + addr; rules != "" {
-		p := problem{fmt.Sprintf("node %s: %s", n.name, rules), true}
-		if r.mu.problems[key] != p {
-			r.log.Error("rules of two regions differ", "address", addr, "reason", p.text)
-		}
-		r.mu.problems[key] = p
-	} else {
-		delete(r.mu.problems, key)
+	if rules != "" {
+		rules = fmt.Sprintf("node %s: %s", n.name, rules)
 	}
+	r.problemLocked("clock of "+addr, clock, "clocks of two regions differ", "address", addr)
+	r.problemLocked("rules of "+addr, rules, "rules of two regions differ", "address", addr)
 	r.noteLocked()
+}
+
+// problemLocked notes what is wrong with what key names, nothing if text is empty. With a line it is serious, and logged if it is new.
+func (r *region) problemLocked(key, text, line string, args ...any) {
+	if text == "" {
+		delete(r.mu.problems, key)
+		return
+	}
+	if line != "" && !r.mu.problems[key].serious {
+		r.log.Error(line, append(args, "reason", text)...)
+	}
+	r.mu.problems[key] = problem{text, line != ""}
 }
 
 // ended notes that a goroutine does not talk to addr any more, because of err.
 func (r *region) ended(ctx context.Context, addr string, err error) {
 	if ctx.Err() != nil {
-		select {
-		case <-r.dropped:
+		if context.Cause(ctx) == errDropped { // else the last calls of a node that stops still need the connections
 			r.cfg.Pool.Drop(peer.RegionAddr(r.name, addr))
-		default: // the last calls of a node that stops still need the connections
 		}
 		return
 	}
@@ -397,11 +384,11 @@ func (r *region) ended(ctx context.Context, addr string, err error) {
 	delete(r.mu.problems, "clock of "+addr)
 	delete(r.mu.problems, "rules of "+addr)
 	text, known := r.explain(addr, err)
-	p := problem{fmt.Sprintf("%s: %s", addr, text), known && errors.Is(err, peer.ErrRejected)}
-	if p.serious && r.mu.problems[addr] != p {
-		r.log.Error("a node of another region is rejected, or rejects this one", "address", addr, "reason", p.text)
+	line := ""
+	if known && errors.Is(err, peer.ErrRejected) {
+		line = "a node of another region is rejected, or rejects this one"
 	}
-	r.mu.problems[addr] = p
+	r.problemLocked(addr, fmt.Sprintf("%s: %s", addr, text), line, "address", addr)
 	r.noteLocked()
 }
 
@@ -442,19 +429,14 @@ func (r *region) noteLocked() {
 	}
 	slices.Sort(usable)
 	reached := len(usable) > 0
-	const key = "clusters"
+	text := ""
 	if len(clusters) > 1 {
 		// Each would have counters of its own.
 		usable = nil
-		text := fmt.Sprintf("two clusters say that they are region %q: %s; nothing is sent to either: give each region its own --region", r.name,
+		text = fmt.Sprintf("two clusters say that they are region %q: %s; nothing is sent to either: give each region its own --region", r.name,
 			strings.Join(slices.Sorted(maps.Values(clusters)), ", and "))
-		if _, known := r.mu.problems[key]; !known {
-			r.log.Error("two clusters have the name of one region", "reason", text)
-		}
-		r.mu.problems[key] = problem{text, true}
-	} else {
-		delete(r.mu.problems, key)
 	}
+	r.problemLocked("clusters", text, "two clusters have the name of one region")
 	r.usable.Store(&usable)
 	if farthest > 0 {
 		r.rtt.Store(int64(farthest))

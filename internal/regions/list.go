@@ -145,24 +145,19 @@ func (l *List) Has(name string) bool {
 	return name == l.self || slices.ContainsFunc(l.others, func(t target) bool { return t.name == name })
 }
 
-// names returns the names of the other regions, sorted.
-func (l *List) names() []string {
-	var names []string
-	for _, t := range l.others {
-		names = append(names, t.name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Next returns the region that next lacks, "" if there is none, or why next may not follow l while the regions run: it must have the same
 // regions, one more or one less.
 func (l *List) Next(next *List) (removed string, err error) {
-	old, names := l.names(), next.names()
-	without := func(a, b []string) []string {
-		return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return slices.Contains(b, name) })
+	without := func(a, b *List) (names []string) {
+		for _, t := range a.others {
+			if !b.Has(t.name) {
+				names = append(names, t.name)
+			}
+		}
+		slices.Sort(names)
+		return names
 	}
-	added, gone := without(names, old), without(old, names)
+	added, gone := without(next, l), without(l, next)
 	if len(added)+len(gone) > 1 {
 		return "", fmt.Errorf("regions added: %v, removed: %v; add or remove one region at a time, in all regions, until `sluice regions` shows the change", added, gone)
 	}
