@@ -451,10 +451,12 @@ func (b *Book) Tick(now int64) (back []Return) {
 				continue
 			}
 			s.giveBackLocked(k.key, l.surplus(now, l.pace.lifeOf(l.limits)))
-			for id := uint64(1); b.region() && id != 0; {
-				if id = l.takeDone(now); id != 0 {
-					s.mu.back = append(s.mu.back, Return{k.key, id, 0})
+			for b.region() {
+				id := l.takeDone(now)
+				if id == 0 {
+					break
 				}
+				s.mu.back = append(s.mu.back, Return{k.key, id, 0})
 			}
 		}
 	})

@@ -270,7 +270,7 @@ func (r *region) lookUp(ctx context.Context) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.target.nodes {
-		r.problemLocked("name "+t.String(), failures[t.String()], "")
+		r.problemLocked("name "+t.String(), failures[t.String()], "", false)
 	}
 	maps.DeleteFunc(r.mu.tried, func(addr string, _ time.Time) bool {
 		_, known := found[addr]
@@ -352,18 +352,19 @@ func (r *region) heard(addr string, n node, ahead, doubt time.Duration, rules st
 	if rules != "" {
 		rules = fmt.Sprintf("node %s: %s", n.name, rules)
 	}
-	r.problemLocked("clock of "+addr, clock, "clocks of two regions differ", "address", addr)
-	r.problemLocked("rules of "+addr, rules, "rules of two regions differ", "address", addr)
+	r.problemLocked("clock of "+addr, clock, "clocks of two regions differ", false, "address", addr)
+	r.problemLocked("rules of "+addr, rules, "rules of two regions differ", true, "address", addr)
 	r.noteLocked()
 }
 
-// problemLocked notes what is wrong with what key names, nothing if text is empty. With a line it is serious, and logged if it is new.
-func (r *region) problemLocked(key, text, line string, args ...any) {
+// problemLocked notes what is wrong with what key names, nothing if text is empty. With a line it is serious, and
+// logged if it is new: with again, if its text is.
+func (r *region) problemLocked(key, text, line string, again bool, args ...any) {
 	if text == "" {
 		delete(r.mu.problems, key)
 		return
 	}
-	if line != "" && !r.mu.problems[key].serious {
+	if old := r.mu.problems[key]; line != "" && (!old.serious || again && old.text != text) {
 		r.log.Error(line, append(args, "reason", text)...)
 	}
 	r.mu.problems[key] = problem{text, line != ""}
@@ -388,7 +389,7 @@ func (r *region) ended(ctx context.Context, addr string, err error) {
 	if known && errors.Is(err, peer.ErrRejected) {
 		line = "a node of another region is rejected, or rejects this one"
 	}
-	r.problemLocked(addr, fmt.Sprintf("%s: %s", addr, text), line, "address", addr)
+	r.problemLocked(addr, fmt.Sprintf("%s: %s", addr, text), line, true, "address", addr)
 	r.noteLocked()
 }
 
@@ -436,7 +437,7 @@ func (r *region) noteLocked() {
 		text = fmt.Sprintf("two clusters say that they are region %q: %s; nothing is sent to either: give each region its own --region", r.name,
 			strings.Join(slices.Sorted(maps.Values(clusters)), ", and "))
 	}
-	r.problemLocked("clusters", text, "two clusters have the name of one region")
+	r.problemLocked("clusters", text, "two clusters have the name of one region", false)
 	r.usable.Store(&usable)
 	if farthest > 0 {
 		r.rtt.Store(int64(farthest))
