@@ -6,18 +6,24 @@ SHELL := bash
 
 # What `sluice version` says; without git the binary falls back to its build information.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
-IMAGE   ?= ghcr.io/sluice-project/sluice:dev
+IMAGE   ?= ghcr.io/sluicecluster/sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
-# need only Go; internal/proxytest, which compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
+# need only Go; test/proxies, which compiles Caddy, is tested by proxy-test, and test/browser, which drives a browser, by console-test.
 # The SDK is tested again, with the versions that it requires.
-TEST_MODULES := client bench internal/manifests internal/connecttest internal/tools/site
+TEST_MODULES := client test/connect internal/tools/site
+# Tests that build sluice and run it as processes, and modules with such tests: test-cluster.
+PROCESS_TESTS   := ./test/e2e
+PROCESS_MODULES := bench test/manifests
+# These check files that the test cache does not know.
+UNCACHED_TESTS  := ./internal/arch
 
 # Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
 PKG        ?= ./...
 # By import path, so that ./... and ./client/... have the packages of modules below the folder, too.
-PACKAGES    = $(patsubst ./%...,github.com/sluice-project/sluice/%...,$(PKG))
+MODULE     := github.com/sluicecluster/sluice
+PACKAGES    = $(patsubst ./%...,$(MODULE)/%...,$(PKG))
 TESTFLAGS  ?=
 FUZZTIME   ?= 30s
 BENCH      ?= .
@@ -27,7 +33,7 @@ RUNS       ?= 5
 SEEDS      ?= 2000
 FROM       ?= 0
 # The last commit that changed what nodes run, which results of faults are about.
-PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!internal/arch' ':!internal/faultnet'
+PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!internal/arch' ':!test/faultnet'
 PRODUCT_COMMIT = $(shell git log -1 --format=%h --abbrev=12 -- $(PRODUCT))$(shell git diff --quiet HEAD -- $(PRODUCT) || echo +)
 
 .PHONY: help
@@ -46,11 +52,24 @@ run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
 demo-regions: build ## build, then run three regions of two nodes on 127.0.0.1, 60 ms apart, until Ctrl-C
 	bin/sluice demo --regions
 
-# Never from the cache: some tests build the binary and check files that the cache does not know.
 .PHONY: test
-test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
+test: ## every test that needs nothing but Go and runs no other process (PKG=./bucket TESTFLAGS='-run Window')
+ifeq ($(PKG),./...)
+	go test -parallel 4 $(TESTFLAGS) $$(go list $(PACKAGES) | grep -v -x -F $(foreach p,$(PROCESS_TESTS) $(UNCACHED_TESTS),-e $(patsubst ./%,$(MODULE)/%,$p)))
+	go test -count 1 $(TESTFLAGS) $(UNCACHED_TESTS)
+	@for module in $(TEST_MODULES); do \
+		echo "go test ./... in $$module"; \
+		GOWORK=off go -C $$module test -parallel 4 $(TESTFLAGS) ./... || exit; \
+	done
+else
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PACKAGES)
-	@[ "$(PKG)" != ./... ] || for module in $(TEST_MODULES); do \
+endif
+
+# Never from the cache, which does not know the binary that they build.
+.PHONY: test-cluster
+test-cluster: ## clusters of real processes, and the manifests against the binary (TESTFLAGS='-run Audit')
+	go test -count 1 -parallel 4 $(TESTFLAGS) $(PROCESS_TESTS)
+	@for module in $(PROCESS_MODULES); do \
 		echo "go test ./... in $$module"; \
 		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
 	done
@@ -61,11 +80,11 @@ race: ## the tests under the race detector (needs a C compiler)
 
 .PHONY: audit
 audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
-	go test -count $(RUNS) -run Audit -v ./internal/e2e
+	go test -count $(RUNS) -run Audit -v ./test/e2e
 
 .PHONY: change-test
 change-test: ## quotas over joins, leaves, restarts, crashes, pauses and unequal rules of real processes, RUNS=5 times
-	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
+	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./test/e2e
 
 .PHONY: upgrade-test
 upgrade-test: ## clusters with nodes of this tree and of BASE (the last release, or the last commit), under load
@@ -73,23 +92,27 @@ upgrade-test: ## clusters with nodes of this tree and of BASE (the last release,
 
 .PHONY: hot-test
 hot-test: ## one key that all nodes share, on real processes: never over its limit, and how fast (RUNS=5)
-	go test -count $(RUNS) -timeout 0 -tags hot -run '$(or $(HOT),HotKey|ColdKey|EventualFar|EventualCut)' -v ./internal/e2e
+	go test -count $(RUNS) -timeout 0 -tags hot -run '$(or $(HOT),HotKey|ColdKey|EventualFar|EventualCut)' -v ./test/e2e
+
+.PHONY: deadline-test
+deadline-test: ## callers with 20, 50 and 100 ms while an owner is stopped, killed or cut off (root, ip): each is answered in time
+	go test -count 1 -timeout 0 -tags 'deadline netns' -run '$(or $(DEADLINE),Deadlines)' -v ./test/e2e
 
 .PHONY: flood-test
 flood-test: ## every check of a new key for FLOOD=5m: memory stays within 1.25 of --memory-limit (FLOOD_LIMIT=256 MiB)
-	FLOOD=$(or $(FLOOD),5m) FLOOD_LIMIT=$(FLOOD_LIMIT) go test -count 1 -timeout 0 -tags flood -run 'Flood' -v ./internal/e2e
+	FLOOD=$(or $(FLOOD),5m) FLOOD_LIMIT=$(FLOOD_LIMIT) go test -count 1 -timeout 0 -tags flood -run 'Flood' -v ./test/e2e
 
 .PHONY: hostile-test
 hostile-test: ## garbage, idle and slow connections, 64 MiB messages and more at each port, SIEGE=10s each: others are served
-	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags hostile -run '$(or $(HOSTILE),Outsiders|SilentPeer|OneConnection)' -v ./internal/e2e
+	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags hostile -run '$(or $(HOSTILE),Outsiders|SilentPeer|OneConnection|CompleteMessages|HalfBodies)' -v ./test/e2e
 
 .PHONY: soak-test
 soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): no over-admission, no leaks
-	MINUTES=$(or $(MINUTES),20) SEED=$(or $(SEED),1) go test -count 1 -timeout 0 -tags soak -run 'Soak' -v ./internal/e2e
+	MINUTES=$(or $(MINUTES),20) SEED=$(or $(SEED),1) go test -count 1 -timeout 0 -tags soak -run 'Soak' -v ./test/e2e
 
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux); operators' calls through nginx and HAProxy
-	GOWORK=off go -C internal/proxytest test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C test/proxies test -count 1 $(TESTFLAGS) ./...
 	go test -count 1 -run OperatorsThroughProxies ./internal/node
 
 .PHONY: observability-test
@@ -98,38 +121,38 @@ observability-test: ## alerts, dashboard and example for Prometheus, by promtool
 
 .PHONY: console-test
 console-test: ## the console in headless Chromium, against three processes (skipped where there is none)
-	GOWORK=off go -C internal/consoletest test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C test/browser test -count 1 $(TESTFLAGS) ./...
 
 .PHONY: console-shots
 console-shots: ## regenerate the pictures in docs/operate/console.md (needs Chromium; six minutes)
-	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C internal/consoletest test -count 1 -run Shots -args -shots ../../docs/img
+	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C test/browser test -count 1 -run Shots -args -shots ../../docs/img
 
 .PHONY: console-cost
 console-cost: ## CPU of three watchers of the console on three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
-	ROUNDS='$(ROUNDS)' LOAD='$(LOAD)' go test -count 1 -timeout 0 -tags consolecost -run ConsoleCost -v ./internal/e2e
+	ROUNDS='$(ROUNDS)' LOAD='$(LOAD)' go test -count 1 -timeout 0 -tags consolecost -run ConsoleCost -v ./test/e2e
 
 .PHONY: netns-test
 netns-test: ## three hosts, one isolated for 60 s (Linux, root, iproute2)
-	go test -count 1 -timeout 60m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
+	go test -count 1 -timeout 60m -tags netns -run '$(or $(NETNS),CutOff)' -v ./test/e2e
 
 .PHONY: fault-matrix
 fault-matrix: ## every fault of network and processes against its bound, in network namespaces (CELLS='^cut' NODES=5 FORCE=1 FAULT_TCP=cubic; Linux, root, ip)
 	FAULT_COMMIT=$(PRODUCT_COMMIT) RESULTS=$(abspath $(or $(RESULTS),bench/results/faults.jsonl)) FAULT_LOGS=$(CURDIR)/bin/faults \
-		go test -count 1 -timeout 0 -tags faultmatrix -v ./internal/faultmatrix
+		go test -count 1 -timeout 0 -tags faultmatrix -v ./test/faults
 
 .PHONY: fault-matrix-short
 fault-matrix-short: ## its ten shortest scenarios with three nodes, once each, without a record
-	FAULT_SHORT=1 FAULT_LOGS=$(CURDIR)/bin/faults go test -count 1 -timeout 20m -tags faultmatrix ./internal/faultmatrix
+	FAULT_SHORT=1 FAULT_LOGS=$(CURDIR)/bin/faults go test -count 1 -timeout 20m -tags faultmatrix ./test/faults
 
 .PHONY: start-test
 start-test: ## restarts, cold starts by names that are wrong, late or old, starts in a network partition, overlaps of two processes (ROUNDS=10 each, as fault-matrix)
 	ROUNDS=$(ROUNDS) CELLS='^($(or $(START),restart-each|names-.*|seed-restarted|restart-in-cut|start-in-cut|overlap-.*))/3/' FORCE=1 RESULTS= FAULT_LOGS=$(CURDIR)/bin/faults \
-		go test -count 1 -timeout 0 -tags faultmatrix -run Matrix -v ./internal/faultmatrix
+		go test -count 1 -timeout 0 -tags faultmatrix -run Matrix -v ./test/faults
 
 .PHONY: sim
 sim: ## failures without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
-	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RejectionMemory'
-	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease|Slot)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
+	go test -tags guards ./bucket ./cluster/handoff ./test/sim -count 1 -run 'Guards|RejectionMemory'
+	go test ./test/sim -count 1 -timeout 0 -run 'Test(Lease|Slot)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
@@ -153,7 +176,7 @@ generate: ## regenerate code
 	@# buf starts several of each at a time: a file that is still written cannot be executed
 	for plugin in protoc-gen-go protoc-gen-go-grpc; do internal/tools/run . $$plugin --version; done
 	cd proto && ../internal/tools/run . buf generate
-	GOWORK=off go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
+	GOWORK=off go -C test/manifests test -count 1 -run PrometheusRule . -args -write
 
 .PHONY: check-generate
 check-generate: ## fail if the generated code is out of date
@@ -209,7 +232,7 @@ bench-compare: ## benchmarks of this tree against BASE=main, run alternately (PK
 	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PACKAGES)
 
 .PHONY: image
-image: ## build the container image ghcr.io/sluice-project/sluice:dev (needs Docker)
+image: ## build the container image ghcr.io/sluicecluster/sluice:dev (needs Docker)
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/image/sluice ./cmd/sluice
 	GOWORK=off go -C internal/tools/roots run . >bin/image/ca-certificates.crt
 	docker build --tag $(IMAGE) .

@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice
+module github.com/sluicecluster/sluice
 
 go 1.26.0
 
@@ -19,13 +19,13 @@ require (
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/prometheus/client_golang v1.24.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
-	github.com/sluice-project/sluice/bucket v0.0.0
-	github.com/sluice-project/sluice/client v0.0.0
-	github.com/sluice-project/sluice/client/local v0.0.0
-	github.com/sluice-project/sluice/internal/leaf v0.0.0
-	github.com/sluice-project/sluice/internal/yamldoc v0.0.0
-	github.com/sluice-project/sluice/proto v0.0.0
-	github.com/sluice-project/sluice/rules v0.0.0
+	github.com/sluicecluster/sluice/bucket v0.0.0
+	github.com/sluicecluster/sluice/client v0.0.0
+	github.com/sluicecluster/sluice/client/local v0.0.0
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0
+	github.com/sluicecluster/sluice/internal/yamldoc v0.0.0
+	github.com/sluicecluster/sluice/proto v0.0.0
+	github.com/sluicecluster/sluice/rules v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	go.opentelemetry.io/otel v1.47.0
@@ -85,11 +85,11 @@ require (
 )
 
 replace (
-	github.com/sluice-project/sluice/bucket => ./bucket
-	github.com/sluice-project/sluice/client => ./client
-	github.com/sluice-project/sluice/client/local => ./client/local
-	github.com/sluice-project/sluice/internal/leaf => ./internal/leaf
-	github.com/sluice-project/sluice/internal/yamldoc => ./internal/yamldoc
-	github.com/sluice-project/sluice/proto => ./proto
-	github.com/sluice-project/sluice/rules => ./rules
+	github.com/sluicecluster/sluice/bucket => ./bucket
+	github.com/sluicecluster/sluice/client => ./client
+	github.com/sluicecluster/sluice/client/local => ./client/local
+	github.com/sluicecluster/sluice/internal/leaf => ./internal/leaf
+	github.com/sluicecluster/sluice/internal/yamldoc => ./internal/yamldoc
+	github.com/sluicecluster/sluice/proto => ./proto
+	github.com/sluicecluster/sluice/rules => ./rules
 )

@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/bench
+module github.com/sluicecluster/sluice/bench
 
 go 1.26.0
 
@@ -7,10 +7,10 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
-	github.com/sluice-project/sluice v0.0.0
-	github.com/sluice-project/sluice/bucket v0.0.0
-	github.com/sluice-project/sluice/client v0.0.0
-	github.com/sluice-project/sluice/proto v0.0.0
+	github.com/sluicecluster/sluice v0.0.0
+	github.com/sluicecluster/sluice/bucket v0.0.0
+	github.com/sluicecluster/sluice/client v0.0.0
+	github.com/sluicecluster/sluice/proto v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
@@ -24,9 +24,9 @@ require (
 	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	github.com/sluice-project/sluice/internal/leaf v0.0.0 // indirect
-	github.com/sluice-project/sluice/internal/yamldoc v0.0.0 // indirect
-	github.com/sluice-project/sluice/rules v0.0.0 // indirect
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0 // indirect
+	github.com/sluicecluster/sluice/internal/yamldoc v0.0.0 // indirect
+	github.com/sluicecluster/sluice/rules v0.0.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
@@ -39,12 +39,12 @@ require (
 )
 
 replace (
-	github.com/sluice-project/sluice => ..
-	github.com/sluice-project/sluice/bucket => ../bucket
-	github.com/sluice-project/sluice/client => ../client
-	github.com/sluice-project/sluice/client/local => ../client/local
-	github.com/sluice-project/sluice/internal/leaf => ../internal/leaf
-	github.com/sluice-project/sluice/internal/yamldoc => ../internal/yamldoc
-	github.com/sluice-project/sluice/proto => ../proto
-	github.com/sluice-project/sluice/rules => ../rules
+	github.com/sluicecluster/sluice => ..
+	github.com/sluicecluster/sluice/bucket => ../bucket
+	github.com/sluicecluster/sluice/client => ../client
+	github.com/sluicecluster/sluice/client/local => ../client/local
+	github.com/sluicecluster/sluice/internal/leaf => ../internal/leaf
+	github.com/sluicecluster/sluice/internal/yamldoc => ../internal/yamldoc
+	github.com/sluicecluster/sluice/proto => ../proto
+	github.com/sluicecluster/sluice/rules => ../rules
 )

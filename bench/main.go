@@ -19,9 +19,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 func main() {

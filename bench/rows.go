@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // target is the run of the rows: sluice's targets, relative to the echo in the same rounds, and the other limiters.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
 )
 
 // slice is how long each measurement lasts while a node joins or restores a snapshot: short enough to see it.

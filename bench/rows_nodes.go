@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
 )
 
 // moreNodes compares three nodes with nine: first nine idle ones, then both clusters with forwarded checks only, and as many

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
 )
 
 // snapshot measures how long a node takes to write snapshots under full load, and to start again from one while its callers

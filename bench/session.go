@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/bench/report"
+	"github.com/sluicecluster/sluice/bench/system"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // session is one run of the harness: its settings and results.

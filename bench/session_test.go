@@ -10,8 +10,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // fake notes what it is asked.

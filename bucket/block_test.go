@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestBlockFor: a denial for lack of units blocks, others meanwhile do not extend it, and only a reset ends it early.

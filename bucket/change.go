@@ -6,15 +6,19 @@ import (
 )
 
 // Limits change under live counters: a rule file is edited, or two nodes have different files for a while and check in turn.
-// Spent units must survive that.
+// Spent units must survive that, and must not deny for longer than the new limit does when it is full.
 //
-//   - A new limit with the shape of an old one takes over its state exactly, so a changed option or count applies from now on.
+//   - A change takes effect at the counter's time, which is that of its last charge, whenever it is noticed. So reads and denied
+//     checks tell what later ones will do, however many there are. A denied check keeps the change, but not if the counter is
+//     forgotten under the old limits first, as it is when nobody asks.
+//   - A new limit with the shape of one in force takes over its state, so a changed option applies from now on.
 //   - Any other new limit starts with the units spent of the old limit at its index: as a copy if the two differ only in how
-//     fast they drain, otherwise with at most what fills the new limit.
+//     fast they drain and how full they can be. A former limit at its index bounds what is left; see started.
 //   - A window that began with its first charge keeps its beginning: with another period it ends that long after it, possibly
 //     at once.
 //   - An old limit that is not taken over becomes a shadow: it no longer decides, but every charge is charged to it too. When
 //     it comes back into force, its state is taken up as if it had always been in force.
+//   - What other limits have admitted fills a bucket at most, be it new or a shadow: only its own charges leave a debt.
 //
 // Shadows stay as long as the counter, even when free, because a returning limit must know what was spent in its absence. So
 // alternating limits admit nothing extra. Their number is bounded, because callers may send other limits with every check.
@@ -41,32 +45,42 @@ const (
 	fewEntries = 4096
 )
 
-// withLimits returns a counter that continues c under l, settled to now. c must not be used any more.
+// withLimits returns a counter that continues c under l, at its time, or at now if it is free and may be forgotten. c must not be
+// used any more.
 func (c *counter) withLimits(l *Limits, now int64) *counter {
-	now = c.settle(now)
-	old := c.candidates()
-	n := newCounter(l, now, &more{rest: make([]state, 0, len(l.plans)-1)})
+	if c.free(now) {
+		c.settle(now)
+	}
+	at, old := c.now, c.candidates()
+	n := newCounter(l, at, &more{rest: make([]state, 0, len(l.plans)-1)})
 	n.admissions, n.cuts = c.admissions, c.cuts
 	for i := range l.plans {
-		p := &l.plans[i]
-		if p.stateless() {
-			continue
+		if p := &l.plans[i]; !p.stateless() {
+			*n.at(i) = old.stateOf(p, i, at)
+			n.at(i).squeeze(p, p.maxEntries)
 		}
-		if from := match(old, p, i); from != nil {
-			*n.at(i), from.taken = from.state, true
-		} else {
-			*n.at(i) = started(p, i, old[:len(c.limits.plans)], now)
-		}
-		n.at(i).squeeze(p.maxEntries)
 	}
 	for i := range old {
 		if o := &old[i]; !o.taken && !o.plan().stateless() {
 			n.addShadow(o.shadow)
 		}
 	}
-	n.boundShadows(now)
+	n.boundShadows(at)
 	n.keepLedger(c)
 	return &n
+}
+
+// endsBefore reports whether c is free, and may be forgotten, before next is, which is c under other limits.
+func (c *counter) endsBefore(next *counter) bool {
+	return c.granted() == 0 && next.now == c.now && c.lasts(c.states()) < next.lasts(len(next.limits.plans))
+}
+
+// lasts returns the time (ns) until the first n states of c are free.
+func (c *counter) lasts(n int) (longest int64) {
+	for i := range n {
+		longest = max(longest, c.at(i).free(c.plan(i), c.now))
+	}
+	return longest
 }
 
 // keepLedger gives c, which continues from, its ledger.
@@ -75,86 +89,124 @@ func (c *counter) keepLedger(from *counter) {
 		return
 	}
 	m := c.ensureMore()
-	m.ledger, m.store, m.lo, m.grants = from.more.ledger, from.more.store, from.more.lo, append(m.grants[:0], from.more.grants...)
+	m.ledger, m.shard, m.lo, m.grants = from.more.ledger, from.more.shard, from.more.lo, append(m.grants[:0], from.more.grants...)
 	c.hold()
 }
 
 // candidate is an old limit and its state that a new limit may take over.
 type candidate struct {
 	shadow
-	taken bool
+	// former: it was a shadow.
+	former, taken bool
 }
 
-// stateFor returns the state as one of p. The time of a denial that blocks is no time of an admitted check, nor the reverse.
-func (c *candidate) stateFor(p *plan) state {
-	s := c.state
-	if c.plan().blocks != p.blocks {
-		s.last = never
-	}
-	return s
+// left returns the units that the limit has left at now.
+func (c *candidate) left(now int64) int64 {
+	return max(0, c.plan().capacity-c.state.used(c.plan(), now))
 }
 
-// candidates lists the limits in force in order, then the shadows.
-func (c *counter) candidates() []candidate {
-	list := make([]candidate, 0, len(c.limits.plans)+maxShadows)
+// candidates are the limits in force in order, then the shadows.
+type candidates []candidate
+
+func (c *counter) candidates() candidates {
+	list := make(candidates, 0, len(c.limits.plans)+len(c.shadows()))
 	for i := range c.limits.plans {
 		list = append(list, candidate{shadow: shadow{limits: c.limits, place: i, state: *c.at(i)}})
 	}
 	for _, x := range c.shadows() {
-		list = append(list, candidate{shadow: x})
+		list = append(list, candidate{shadow: x, former: true})
 	}
 	return list
 }
 
-// match returns the old limit whose state p continues, preferring index i, or nil.
-func match(old []candidate, p *plan, i int) *candidate {
-	if i < len(old) && !old[i].taken && old[i].plan().shape == p.shape {
-		return &old[i]
-	}
-	for j := range old {
-		if !old[j].taken && old[j].plan().shape == p.shape {
-			return &old[j]
+// take returns the candidate whose state p continues, preferring index i, or nil.
+func (old candidates) take(p *plan, i int) *candidate {
+	fits := func(x *candidate) bool { return !x.taken && x.plan().shape == p.shape }
+	if i >= len(old) || old[i].former || !fits(&old[i]) {
+		i = 0
+		for i < len(old) && !fits(&old[i]) {
+			i++
 		}
 	}
-	return nil
+	if i == len(old) {
+		return nil
+	}
+	old[i].taken = true
+	return &old[i]
+}
+
+// stateOf returns the state that p continues, or starts with, at index i, all being settled to now.
+func (old candidates) stateOf(p *plan, i int, now int64) state {
+	if from := old.take(p, i); from != nil {
+		return from.state
+	}
+	return old.started(p, i, now)
+}
+
+// started returns the state with which p, which continues none, starts at index i. What is left of it is at most what a former
+// limit there has left and p can have more than that, or else what was left until now: lowering a limit and raising it
+// again does not refill it.
+func (old candidates) started(p *plan, i int, now int64) state {
+	s, left := newState(p), int64(0)
+	if from := old.forebear(i, now); from != nil {
+		s.inherit(p, from, now)
+		left = from.left(now)
+	}
+	for j := range old {
+		if x := &old[j]; x.former && x.place == i {
+			most := max(left, addSat(x.left(now), max(0, p.capacity-x.plan().capacity)))
+			if excess := p.capacity - s.used(p, now) - most; excess > 0 {
+				s.charge(p, now, excess)
+			}
+		}
+	}
+	return s
 }
 
 // forebear returns the limit so far in force that the new one at index i starts from: the one at its index, otherwise the one
 // with the most spent units. It is nil if none has a state.
-func forebear(old []candidate, i int, now int64) (from *candidate) {
-	if i < len(old) && !old[i].plan().stateless() {
+func (old candidates) forebear(i int, now int64) (from *candidate) {
+	if i < len(old) && !old[i].former && !old[i].plan().stateless() {
 		return &old[i]
 	}
 	most := int64(-1)
 	for j := range old {
-		if p := old[j].plan(); !p.stateless() && old[j].state.used(p, now) > most {
+		if p := old[j].plan(); !old[j].former && !p.stateless() && old[j].state.used(p, now) > most {
 			from, most = &old[j], old[j].state.used(p, now)
 		}
 	}
 	return from
 }
 
-// inherit charges the units spent of from to the new state s.
+// inherit charges the units spent of from to the new state s. The time of a denial that blocks is no time of an admitted check,
+// nor the reverse.
 func (s *state) inherit(p *plan, from *candidate, now int64) {
-	q := from.plan()
+	q, was := from.plan(), from.state
+	if q.blocks != p.blocks {
+		was.last = never
+	}
 	if q.shape.likes(p.shape) {
-		*s = from.stateFor(p)
+		*s = was
 		s.log = s.log.clone() // another state continues with the original
+		s.cut(p)
 		return
 	}
-	s.last = from.stateFor(p).last
-	spent := min(from.state.used(q, now), p.capacity)
+	s.last = was.last
+	spent := was.used(q, now)
+	if p.fills() {
+		spent = min(spent, p.capacity)
+	}
 	if spent == 0 {
 		return
 	}
 	if p.beginsAtHit() && q.beginsAtHit() {
-		s.spent, s.aux = spent, addSat(subSat(from.state.aux, q.period), p.period)
+		s.spent, s.aux = spent, addSat(subSat(was.aux, q.period), p.period)
 		s.settleFixed(p, now)
 		return
 	}
 	s.charge(p, now, spent)
-	if p.kind == kindFlow && q.kind == kindFlow && spent == from.state.spent {
-		s.aux, _ = mulDiv(from.state.aux, p.period, q.period)
+	if p.kind == kindFlow && q.kind == kindFlow && spent == was.spent {
+		s.aux, _ = mulDiv(was.aux, p.period, q.period)
 	}
 }
 
@@ -195,7 +247,7 @@ func (c *counter) boundShadows(now int64) {
 	most := c.entriesEach()
 	for i := range m.shadows {
 		x := &m.shadows[i]
-		x.state.squeeze(min(most, x.plan().maxEntries))
+		x.state.squeeze(x.plan(), min(most, x.plan().maxEntries))
 	}
 }
 
@@ -239,14 +291,10 @@ func (c *counter) chargeShadows(now, cost int64) {
 	most := c.entriesEach()
 	for i := range list {
 		x := &list[i]
-		x.state.charge(x.plan(), now, mulSat(cost, x.plan().cost))
+		x.state.chargeUpTo(x.plan(), now, mulSat(cost, x.plan().cost))
 		x.state.admit(x.plan(), now)
-		if x.plan().maxEntries > most {
-			v := x.state.span()
-			for int(v.n) > most {
-				v = x.state.mergeOldest(v)
-			}
-			x.state.setSpan(v)
+		if v := x.state.span(); x.plan().maxEntries > most && int(v.n) > most {
+			x.state.setSpan(x.state.thin(x.plan(), v, most))
 		}
 	}
 }

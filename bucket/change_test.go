@@ -145,6 +145,7 @@ func TestChangedPeriodKeepsTheBeginning(t *testing.T) {
 		old := newCounter(from, begin, nil)
 		old.charge(begin, spent)
 		now := begin + int64(c.changed)
+		old.settle(now)
 		changed, p := old.withLimits(to, now), &to.plans[0]
 		if got := changed.first.remaining(p, now); got != c.left {
 			t.Errorf("%v to %v after %v: %d left, want %d", c.from, c.to, c.changed, got, c.left)
@@ -205,7 +206,8 @@ func TestChangeKeepsTheFraction(t *testing.T) {
 		}
 		old := newCounter(from, 0, nil)
 		old.charge(0, 3)
-		changed := old.withLimits(limits, int64(1500*time.Millisecond)) // 1.5 are left of the 3
+		old.settle(int64(1500 * time.Millisecond)) // 1.5 are left of the 3
+		changed := old.withLimits(limits, old.now)
 		want := to.Period * 3 / 2 / time.Duration(to.Count)
 		if got := time.Duration(changed.first.free(&limits.plans[0], changed.now)); got != want {
 			t.Errorf("%+v: free after %v, want %v", to, got, want)

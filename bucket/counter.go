@@ -5,7 +5,7 @@ type counter struct {
 	// limits is the set that the states belong to, by index.
 	limits *Limits
 	more   *more
-	// now is the counter's time (Unix ns): its last use. Every state is settled to it.
+	// now is the counter's time (Unix ns): its last change, as replicas know it. Every state is settled to it.
 	now int64
 	// admissions counts changes of state.last, cuts counts refunds in steps of oneCut; a receipt compares both with its own.
 	// Both wrap. The bits of cuts below oneCut are flags.
@@ -38,11 +38,11 @@ type more struct {
 	rest []state
 	// shadows are states of former limits; see change.go.
 	shadows []shadow
-	// ledger has what is granted; see there. grants are the first few or, where store is not nil, yet to be listed, and plans have what all
+	// ledger has what is granted; see there. grants are the first few or, where shard is not nil, yet to be listed, and plans have what all
 	// hold subtracted.
 	ledger *ledger
 	grants []grant
-	store  *store
+	shard  *shard
 	lo     uint64 // of their keys
 	plans  []plan
 }
@@ -85,7 +85,7 @@ func (m *more) release() {
 	clear(m.rest)
 	clear(m.shadows)
 	clear(m.plans)
-	m.rest, m.shadows, m.ledger, m.store, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, nil, m.grants[:0], m.plans[:0]
+	m.rest, m.shadows, m.ledger, m.shard, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, nil, m.grants[:0], m.plans[:0]
 }
 
 // copyTo returns a copy of c that uses m for data behind pointers, except for rings of logs and the ledger: settling the copy does
@@ -96,7 +96,7 @@ func (c *counter) copyTo(m *more) counter {
 		m.release()
 		m.rest = append(m.rest, c.more.rest...)
 		m.shadows = append(m.shadows, c.more.shadows...)
-		m.ledger, m.store, m.lo = c.more.ledger, c.more.store, c.more.lo
+		m.ledger, m.shard, m.lo = c.more.ledger, c.more.shard, c.more.lo
 		m.grants = append(m.grants, c.more.grants...)
 		m.plans = append(m.plans, c.more.plans...)
 		d.more = m

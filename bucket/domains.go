@@ -2,6 +2,8 @@ package bucket
 
 import (
 	"hash/maphash"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 )
@@ -145,18 +147,49 @@ func (t *Table) unrefer(number uint32) {
 
 // domainLocked returns the account of a domain. The accounts' lock must be held.
 func (t *Table) domainLocked(name string) *domain {
-	if d := t.accounts.byName[name]; d != nil {
+	if d := t.knownLocked(name); d != nil {
 		return d
-	}
-	if name == "" || len(t.accounts.byName)-len(t.accounts.named) >= MaxDomains {
-		return t.shared(name)
 	}
 	return t.addDomainLocked(name)
 }
 
-// shared returns the shared account of a domain.
+// knownLocked returns the account of a domain, nil if it will get one of its own.
+func (t *Table) knownLocked(name string) *domain {
+	d := t.accounts.byName[name]
+	if d == nil && (name == "" || t.crowdedLocked() || strings.HasPrefix(name, OtherDomains)) {
+		d = t.shared(name)
+	}
+	return d
+}
+
+// crowdedLocked reports whether further domains share accounts.
+func (t *Table) crowdedLocked() bool {
+	return len(t.accounts.byName)-len(t.accounts.named) >= MaxDomains
+}
+
+// shared returns the shared account of a domain, or that which has the name.
 func (t *Table) shared(name string) *domain {
+	if number, ok := strings.CutPrefix(name, OtherDomains); ok {
+		if i, err := strconv.ParseUint(number, 10, 8); err == nil {
+			return &t.others[i]
+		}
+	}
 	return &t.others[maphash.String(t.seed, name)%otherDomains]
+}
+
+// Account returns the name that limits should have as their domain if their counters are of the
+// domain: another one than its own if it shares an account, so that the account's domains share
+// sets of limits as well.
+func (t *Table) Account(name string) string {
+	if !t.sharing.Load() {
+		return name
+	}
+	t.accounts.Lock()
+	defer t.accounts.Unlock()
+	if d := t.knownLocked(name); d != nil {
+		return d.name
+	}
+	return name
 }
 
 func (t *Table) addDomainLocked(name string) *domain {
@@ -189,6 +222,7 @@ func (t *Table) listDomainsLocked() {
 		list = append(list, d)
 	}
 	t.domains.Store(&list)
+	t.sharing.Store(t.crowdedLocked())
 }
 
 // SetDomains sets the domains that are always accounted for individually and the caps of their counters, replacing earlier
@@ -216,6 +250,7 @@ func (t *Table) SetDomains(maxKeys map[string]int64) {
 		}
 	}
 	t.capped.Store(capped)
+	t.sharing.Store(t.crowdedLocked())
 }
 
 // DomainStats is the use of a table by one domain.
@@ -345,8 +380,9 @@ func (t *Table) fullFor(l *Limits) bool {
 	return most > 0 && d.entries.Load() >= most
 }
 
-// SetsFull reports whether the domain should send no more sets of limits with its checks: it has as many as the table has free.
-// So one domain gets at most half of them.
+// SetsFull reports whether an account should get no more sets of limits from checks: it has its
+// fair share of them, and as many as the table has free, so at most half. Domains without an
+// account of their own evict each other's instead: one of them cannot use up what others need.
 func (t *Table) SetsFull(name string) bool {
 	free := t.maxSets - t.sets.Load()
 	if free > t.maxSets/2 {
@@ -355,8 +391,5 @@ func (t *Table) SetsFull(name string) bool {
 	t.accounts.Lock()
 	defer t.accounts.Unlock()
 	d := t.accounts.byName[name]
-	if d == nil {
-		d = t.shared(name)
-	}
-	return free <= 0 || d.sets.Load() >= free
+	return d != nil && d.sets.Load() >= max(free, t.maxSets/int64(len(*t.domains.Load())), 1)
 }

@@ -256,8 +256,8 @@ func TestSetsOfLimitsCount(t *testing.T) {
 	if s := table.Stats(); s.Sets != most || s.SetBytes != want || s.SetBytes < most*MaxLimits*150 || s.EvictedLive != 0 {
 		t.Errorf("%+v, want %d sets of %d bytes", s, most, want)
 	}
-	if table.SetsFull("other") != true || table.SetsFull("shop") != true {
-		t.Error("there is room for more sets than there is room for")
+	if table.SetsFull("other") || table.SetsFull("shop") {
+		t.Error("a domain with few sets is told to bring no more")
 	}
 	for i := range uint64(1000) {
 		table.Do(now, &Request{Key: Key{Hi: 9, Lo: i}, Limits: set("zzz", 1000+i), Cost: 1})
@@ -330,6 +330,14 @@ func TestAccountsAreThoseOfCounters(t *testing.T) {
 	}
 }
 
+// title is the name of d in Table.Domains.
+func (d *domain) title() string {
+	if d.shared {
+		return OtherDomains
+	}
+	return d.name
+}
+
 func (t *Table) judgeAccounts(test *testing.T, step int) {
 	test.Helper()
 	entries, bytes := make(map[string]int64), make(map[string]int64)
@@ -337,7 +345,7 @@ func (t *Table) judgeAccounts(test *testing.T, step int) {
 	var all int64
 	for i := range t.shards {
 		for _, c := range t.countersOf(i) {
-			d := t.accountOf(c.limits).domain.name
+			d := t.accountOf(c.limits).domain.title()
 			entries[d]++
 			bytes[d] += c.bytes()
 			all += c.bytes()
@@ -348,7 +356,7 @@ func (t *Table) judgeAccounts(test *testing.T, step int) {
 		}
 	}
 	for l, n := range refs {
-		bytes[t.accountOf(l).domain.name] += l.bytes()
+		bytes[t.accountOf(l).domain.title()] += l.bytes()
 		all += l.bytes()
 		if got := t.accountOf(l).refs.Load(); got != n {
 			test.Fatalf("step %d: %d references to a set, %d are accounted for", step, n, got)
@@ -423,6 +431,83 @@ func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 			if !table.Has(k) {
 				t.Fatalf("seed %d: of %d spent keys one was evicted", seed, spent)
 			}
+		}
+	}
+}
+
+// TestManyDomainsShareSets: domains that share an account share its sets of limits too, so that
+// many domains with equal limits do not use up the sets.
+func TestManyDomainsShareSets(t *testing.T) {
+	table, err := NewTable(Config{Shards: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets, now := map[string]*Limits{}, int64(time.Hour)
+	for i := range uint64(20_000) {
+		name := table.Account(fmt.Sprint("d", i))
+		if sets[name] == nil {
+			sets[name] = limitsIn(t, name, hourly(1))
+		}
+		table.Do(now, &Request{Key: Key{Hi: i, Lo: i}, Limits: sets[name], Cost: 1})
+	}
+	s := table.Stats()
+	if s.Entries != 20_000 || s.Sets > MaxDomains+otherDomains || s.Sets < MaxDomains+otherDomains/2 {
+		t.Errorf("%d counters of as many domains have %d sets", s.Entries, s.Sets)
+	}
+	if got := table.Account("d7"); got != "d7" {
+		t.Errorf("the account of a domain that has its own is %q", got)
+	}
+	table.SetDomains(map[string]int64{"d19999": 0})
+	if got := table.Account("d19999"); got != "d19999" {
+		t.Errorf("the account of a domain that has got its own is %q", got)
+	}
+	if n := len(table.Domains()); n != MaxDomains+2 {
+		t.Errorf("%d accounts are listed, want %d", n, MaxDomains+2)
+	}
+}
+
+// TestSetsOfOthersShutNobodyOut: where other domains have used up the sets of limits, a domain can
+// bring a fair share of them, and keeps what it has spent under these.
+func TestSetsOfOthersShutNobodyOut(t *testing.T) {
+	const most = 16 * (MaxDomains + otherDomains)
+	table, err := NewTable(Config{Shards: 7, MaxSets: most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.SetDomains(map[string]int64{"shop": 0})
+	now, sent := int64(time.Hour), uint64(0)
+	flood := func() {
+		for range 3 * most {
+			sent++
+			name := table.Account(fmt.Sprint("d", sent))
+			if table.SetsFull(name) {
+				continue
+			}
+			l := limitsIn(t, name, hourly(int64(sent)))
+			table.Do(now, &Request{Key: Key{Hi: sent, Lo: sent}, Limits: l, Cost: int64(sent)})
+			if s := table.Stats(); s.Sets > most+most/slack {
+				t.Fatalf("%+v", s)
+			}
+		}
+	}
+	flood()
+	if s := table.Stats(); s.Sets < most {
+		t.Fatalf("%d sets, want %d", s.Sets, most)
+	}
+	const fair = 8 // half of what each account would have
+	var kept []*Limits
+	for i := range uint64(fair) {
+		if table.SetsFull("shop") || table.SetsFull(table.Account("late")) {
+			t.Fatalf("after %d sets a domain is told to bring no more", i)
+		}
+		l := limitsIn(t, "shop", hourly(int64(2+i)))
+		kept = append(kept, l)
+		table.Do(now, &Request{Key: Key{Lo: i}, Limits: l, Cost: int64(2 + i)})
+	}
+	flood()
+	for i, l := range kept {
+		if table.Do(now, &Request{Key: Key{Lo: uint64(i)}, Limits: l, Cost: 1}).Allowed {
+			t.Errorf("the flood has evicted what the domain has spent under set %d", i)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
 )
 
 // TestRing pushes, drops and removes at random and compares with a slice.

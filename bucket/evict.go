@@ -146,7 +146,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int, kee
 
 type victim struct {
 	slot  uint32
-	now   int64 // of its last use
+	now   int64 // of its last change
 	worth worth
 	found bool
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // FuzzGrant plays any sequence of leases, returns, checks, changes of limits, handoffs and merges, with any limits and times. Nothing

@@ -1,10 +1,10 @@
-module github.com/sluice-project/sluice/bucket
+module github.com/sluicecluster/sluice/bucket
 
 go 1.26.0
 
 require (
-	github.com/sluice-project/sluice/internal/leaf v0.0.0
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0
 	pgregory.net/rapid v1.3.0
 )
 
-replace github.com/sluice-project/sluice/internal/leaf => ../internal/leaf
+replace github.com/sluicecluster/sluice/internal/leaf => ../internal/leaf

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // LeaseRequest requests units ahead of their use.
@@ -163,11 +163,14 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 	var made counter
 	var did effects
 	c := sh.getLocked(now, l.Key)
+	var o outcome
 	if c == nil {
 		made.begin(l.Limits, now, &sh.mu.spare)
 		c = &made
+	} else if !c.limits.Equal(l.Limits) && l.deniedBy(c, now, &made) {
+		c = &made // as a denied check, this leaves c as it is
 	} else {
-		c, did = sh.underLocked(c, l.Limits, now)
+		c, o = sh.underLocked(c, l.Limits, now)
 	}
 	at := c.settle(now)
 	units, life, wait := c.lease(at, now, l)
@@ -180,7 +183,9 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 	}
 	switch {
 	case c != &made:
-		o := sh.keepLocked(c, did)
+		if units > 0 {
+			o = o.and(sh.keepLocked(c, did))
+		}
 		sh.followLocked(clock, l.Key, o, l.Unreplicated)
 		grown = o.grown > 0
 	case did != 0:
@@ -212,23 +217,30 @@ func (sh *shard) grantLocked(clock int64, l *LeaseRequest, g *Grant) (grown bool
 	return grown
 }
 
+// deniedBy reports whether nothing can be granted of c, which is forgotten under its own limits first, and sets seen to c under
+// those of l.
+func (l *LeaseRequest) deniedBy(c *counter, now int64, seen *counter) bool {
+	if *seen = c.under(l.Limits, now, new(more)); !c.endsBefore(seen) {
+		return false
+	}
+	units, _, _ := seen.lease(seen.settle(now), now, l)
+	return units == 0
+}
+
 // returnLocked ends grant id of key, whose counter is c.
 func (sh *shard) returnLocked(c *counter, at int64, key Key, id uint64, unspent int64) (back int64) {
 	slot, ok := sh.mu.store.find(key.grantKey(id))
 	if !ok || !sh.mu.store.at(slot).isOpen() {
 		return 0
 	}
-	units := sh.mu.store.at(slot).spent
+	units, limits := sh.mu.store.at(slot).spent, sh.limitsOf(slot)
 	back = min(max(0, unspent), units)
 	if guard.On(guard.SettleOnce) {
 		sh.endLocked(at, slot, settled, units-back)
 	} else {
 		sh.closeLocked(sh.mu.store.at(slot))
 	}
-	c.settle(at)
-	if units > back {
-		c.charge(c.now, units-back)
-	}
+	c.settleUnits(c.settle(at), units-back, ForLease, limits)
 	sh.followLocked(sh.clockLocked(at), key, sh.keepLocked(c, changed), false)
 	return back
 }

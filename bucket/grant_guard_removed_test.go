@@ -5,7 +5,7 @@ package bucket_test
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // TestGrantGuardsRemoved shows for each rule what is admitted without it.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // grantGuard is two leases under a limit of 10 that admit more by one moment if a rule is removed.

@@ -73,7 +73,7 @@ func (t *Table) Keys(shard int, keys []KeyAt) []KeyAt {
 	return keys[:from+sh.groupLocked(keys[from:])]
 }
 
-// KeysOf is Keys for the limits that of chooses, without counters that were last used before since (Unix ns). of must not use the table.
+// KeysOf is Keys for the limits that of chooses, without counters that were last changed before since (Unix ns). of must not use the table.
 func (t *Table) KeysOf(shard int, since int64, of func(*Limits) bool, keys []KeyAt) []KeyAt {
 	sh := t.lock(shard)
 	defer sh.mu.Unlock()

@@ -87,17 +87,18 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 		var o outcome
 		switch {
 		case there && c.has(flagGrant):
-			if !merge || settled <= 0 || c.ending() != open || c.now > at {
-				o = sh.importGrantLocked(at, key, &c, merge)
+			if settled > 0 {
+				sh.lapseImportedLocked(at, key, &c)
 			}
+			o = sh.importGrantLocked(at, key, &c, merge)
 		case merge && there:
 			settled = 1 + sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
 			o = sh.joinLocked(at, key, &c, settled > 1)
 		case !merge && there:
-			o = sh.placeLocked(at, key, &c)
+			o = sh.placeLocked(key, &c)
 		case !merge:
-			if old := sh.getLocked(at, key); old != nil {
-				o = sh.clearLocked(old)
+			if slot, ok := sh.mu.store.find(key); ok {
+				o = sh.clearLocked(sh.lookLocked(slot))
 			}
 		}
 		sh.mu.spare.release()
@@ -113,9 +114,15 @@ func (sh *shard) differsLocked(key Key, c *counter) bool {
 	return ok && c.has(flagGrant) != (sh.mu.store.at(slot).flags()&flagGrant != 0)
 }
 
-// settleBothLocked settles the open grants of key that have ended in x, and charges x the grants that are open there and have ended
-// here, or whose deadline has passed, so that a merge with x counts each once. x is the counter of key in an image, and r is at
-// what follows it there: at most n counters, of which the first ones are x's grants. It returns their number.
+// settleBothLocked makes each grant that x and the counter of key both have, or that has ended in
+// one of them, count once in a merge of the two:
+//
+//   - What has ended on one side ends, and is charged, on the other.
+//   - What is open, and whose deadline has passed wherever it is open, is charged as of its
+//     deadline where it is.
+//
+// x is the counter of key in an image, and r is at what follows it there: at most n counters, of
+// which the first ones are x's grants. It returns their number.
 func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) (seen int) {
 	for ; seen < n && len(r.rest) > 0; seen++ {
 		k := r.key()
@@ -126,31 +133,64 @@ func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x
 		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi {
 			return seen
 		}
-		c := sh.getLocked(at, key)
-		slot, ok := sh.mu.store.find(k)
-		if g.ending() == open && g.now <= at && (!ok || sh.mu.store.at(slot).isOpen()) {
-			if g.admissions&releases == 0 {
-				x.settle(max(x.now, g.now-1))
-				x.settleUnits(x.now, g.first.spent, g.use())
-			}
-			continue
-		}
-		if !ok || sh.mu.store.at(slot).isOpen() == (g.ending() == open) {
-			continue
-		}
-		if ours := sh.mu.store.at(slot); !ours.isOpen() {
-			x.settleUnits(x.settle(at), ours.spent, ours.use())
-		} else if c != nil {
-			sh.changeLocked(at, slot, g.ending(), g.first.spent, g.now)
-			c.settleUnits(c.settle(at), g.first.spent, g.use())
-			sh.followLocked(now, key, sh.keepLocked(c, changed), false)
-		}
+		sh.settleOneLocked(now, at, key, x, k, &g)
 	}
 	return seen
 }
 
-// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open the larger and longer counts, and
-// one that has ended counts before an open one.
+// settleOneLocked is settleBothLocked for g, the grant of x that has the key k.
+func (sh *shard) settleOneLocked(now, at int64, key Key, x *counter, k Key, g *counter) {
+	c := sh.getLocked(at, key)
+	slot, ok := sh.mu.store.find(k)
+	var ours record
+	if ok {
+		ours = *sh.mu.store.at(slot)
+	}
+	switch {
+	case g.ending() == open && !ok:
+		if g.now <= at {
+			x.chargeLapsed(g)
+		}
+	case g.ending() == open && !ours.isOpen():
+		x.settleUnits(x.settle(min(at, g.now-1)), ours.spent, ours.use(), sh.limitsOf(slot))
+	case !ours.isOpen() || c == nil:
+	case g.ending() != open:
+		sh.changeLocked(at, slot, g.ending(), g.first.spent, g.now)
+		c.settleUnits(c.settle(min(at, ours.now-1)), g.first.spent, g.use(), g.limits)
+		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
+	case max(g.now, ours.now) <= at: // else both stay open, and the longer counts
+		x.chargeLapsed(g)
+		sh.expireLocked(c, at, slot)
+		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
+	}
+}
+
+// chargeLapsed charges c the units of its open grant g, whose deadline has passed.
+func (c *counter) chargeLapsed(g *counter) {
+	if g.admissions&releases == 0 {
+		c.settleUnits(c.settle(g.now-1), g.first.spent, g.use(), g.limits)
+	}
+}
+
+// lapseImportedLocked makes g, a grant of an image with the given key, what it is after its
+// deadline if settleBothLocked has charged it. Nothing is kept of a lease.
+func (sh *shard) lapseImportedLocked(at int64, key Key, g *counter) {
+	if _, ok := sh.mu.store.find(key); ok || g.ending() != open || g.now > at {
+		return
+	}
+	e := expired
+	if g.admissions&releases != 0 {
+		e, g.first.spent = released, 0
+	}
+	g.admissions |= attributes(0, e, false)
+	if g.use() != ForLease {
+		g.now = addSat(at, sh.table.settleWindow.Load())
+	}
+}
+
+// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open
+// the larger and longer counts, and one that has ended counts before an open one. Of what changed a
+// reservation, see changeKey, the later counts.
 func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o outcome) {
 	if g.use() == ForLease {
 		sh.table.noteGrant((key.Hi ^ uint64(g.first.aux)) * idUnmix)
@@ -160,7 +200,7 @@ func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o
 	}
 	if slot, ok := sh.mu.store.find(key); ok {
 		switch r := sh.mu.store.at(slot); {
-		case !r.isOpen(), g.ending() == open && r.spent >= g.first.spent && r.now >= g.now:
+		case !r.isOpen() && (r.ending() != released || g.ending() != released || g.now <= r.now), g.ending() == open && r.spent >= g.first.spent && r.now >= g.now:
 			return o
 		case g.ending() == open:
 			g.first.spent, g.now = max(g.first.spent, r.spent), max(g.now, r.now)
@@ -173,8 +213,10 @@ func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o
 	return o
 }
 
-// placeLocked makes key's counter a copy of x, with the grants that key has.
-func (sh *shard) placeLocked(at int64, key Key, x *counter) (o outcome) {
+// placeLocked makes key's counter a copy of x, with the grants that key has. Those whose deadline
+// has passed must not end here: x may lack their charges, and would replace a counter that has
+// them.
+func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	slot, ok := sh.mu.store.find(key)
 	if !ok {
 		return sh.insertLocked(key, x)
@@ -184,7 +226,7 @@ func (sh *shard) placeLocked(at int64, key Key, x *counter) (o outcome) {
 		r.meta |= meta(flagAgain)
 		return o
 	}
-	c := sh.getLocked(at, key)
+	c := sh.lookLocked(slot)
 	x.keepLedger(c)
 	c = sh.replaceLocked(c, x)
 	c.cuts |= flagAgain

@@ -12,9 +12,10 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	sh := t.lockKey(key)
 	defer sh.mu.Unlock()
 	at := sh.atLocked(now)
+	old := sh.getLocked(at, key) // grants whose deadline has passed end now, and count no more
 	if limits.stateless {
-		if c := sh.getLocked(at, key); c != nil {
-			sh.followLocked(now, key, sh.clearLocked(c), true)
+		if old != nil {
+			sh.followLocked(now, key, sh.clearLocked(old), true)
 		}
 		return
 	}
@@ -31,7 +32,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 			s.admit(p, at)
 		}
 	}
-	sh.followLocked(now, key, sh.placeLocked(at, key, &c), true)
+	sh.followLocked(now, key, sh.placeLocked(key, &c), true)
 }
 
 // Has reports whether key has a counter.

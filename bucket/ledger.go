@@ -5,7 +5,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // A grant is units of a key that may be spent until a deadline. It is a record of its own in the shard of its counter, so
@@ -411,7 +411,7 @@ func (sh *shard) putGrantLocked(at int64, key Key, g *counter) (o outcome) {
 			listed = r.now <= g.now
 		}
 		g.slot, g.set, g.cuts = slot, r.set(), g.cuts&^(1<<flagBits-1)|flagGrant
-		g.limits = sh.table.account(g.set).limits
+		g.limits = sh.limitsOf(slot)
 		s.save(g)
 		o = outcome{0, g, 0}
 	}
@@ -477,7 +477,7 @@ func (sh *shard) expireLocked(c *counter, at int64, slot uint32) {
 	}
 	c.settleStates(max(c.now, r.now-1))
 	if r.spent > 0 && guard.On(guard.Lapse) {
-		c.charge(c.now, r.spent)
+		c.settleUnits(c.now, r.spent, r.use(), sh.limitsOf(slot))
 	}
 	sh.endLocked(at, slot, expired, r.spent)
 }
@@ -492,21 +492,92 @@ func (sh *shard) lapseGrantLocked(at int64, r *record) {
 	}
 }
 
-// settleUnits charges units of a grant that are spent now.
-func (c *counter) settleUnits(now, units int64, u Use) {
-	if units > 0 && u != ForSlot {
-		c.charge(now, units)
+// settleUnits charges units of a grant under the limits l that are spent now. If c has others by now, they become full at most.
+func (c *counter) settleUnits(now, units int64, u Use, l *Limits) {
+	c.settleWithin(now, units, bound{}, u, l)
+}
+
+// bound is what a settlement may charge: the units that were held, and others as long as they make
+// a bucket deny for at most longest (ns), or for as long as a full one takes to drain if that is
+// longer. So no caller can block a bucket for years. longest 0 is no bound.
+type bound struct{ held, longest int64 }
+
+// settleWithin is settleUnits within b for each limit.
+func (c *counter) settleWithin(now, units int64, b bound, u Use, l *Limits) {
+	if units <= 0 || u == ForSlot {
+		return
 	}
+	for i := range c.limits.plans {
+		p, s := &c.limits.plans[i], c.at(i)
+		if n := min(units, b.most(s, p, now)); n > 0 {
+			c.chargeLate(s, p, now, n, l)
+		}
+		s.admit(p, now)
+	}
+	c.admissions++
+	c.chargeShadows(now, units)
+}
+
+// most returns how many units settleWithin charges to a limit of c at most.
+func (c *counter) most(now int64, b bound) (units int64) {
+	for i := range c.limits.plans {
+		units = max(units, b.most(c.at(i), &c.limits.plans[i], now))
+	}
+	return units
+}
+
+// most returns how many units b allows for s. Limits other than buckets forget by themselves what
+// exceeds them.
+func (b bound) most(s *state, p *plan, now int64) int64 {
+	drained := int64(0)
+	switch {
+	case b.longest == 0:
+		return math.MaxInt64
+	case p.kind == kindFlow:
+		drained, _ = mulDiv(b.longest, p.count, p.period)
+	case p.kind == kindStep:
+		next, end := s.aux, addSat(now, b.longest)
+		if next == never {
+			next = p.windowEnd(now)
+		}
+		if next <= end {
+			drained = mulSat(addSat(1, p.steps(next, end)), p.count)
+		}
+	default:
+		return math.MaxInt64
+	}
+	return max(b.held, subSat(addSat(p.capacity, max(p.capacity, drained)), s.spent)/p.cost)
+}
+
+// chargeLate charges s, of c's limit p, units of a grant under the limits l.
+func (c *counter) chargeLate(s *state, p *plan, now, units int64, l *Limits) {
+	if cost := mulSat(units, p.cost); c.limits.Equal(l) {
+		s.charge(p, now, cost)
+	} else {
+		s.chargeUpTo(p, now, cost)
+	}
+}
+
+// limitsOf returns the limits of the record in slot.
+func (sh *shard) limitsOf(slot uint32) *Limits {
+	return sh.table.account(sh.mu.store.at(slot).set()).limits
 }
 
 // endLocked ends the open grant in slot, of which units were charged: a reservation becomes its outcome, a lease is removed.
 func (sh *shard) endLocked(at int64, slot uint32, e ending, charged int64) {
+	sh.endForLocked(sh.table.settleWindow.Load(), at, slot, e, charged)
+}
+
+// endForLocked is endLocked with an outcome that is kept for so long.
+func (sh *shard) endForLocked(kept, at int64, slot uint32, e ending, charged int64) {
 	r := sh.mu.store.at(slot)
-	if r.use() != ForLease {
-		sh.changeLocked(at, slot, e, charged, addSat(at, sh.table.settleWindow.Load()))
-		return
+	owner, id := r.owner(), r.id()
+	if r.use() == ForLease {
+		sh.forgetGrantLocked(at, slot)
+	} else {
+		sh.changeLocked(at, slot, e, charged, addSat(at, kept))
 	}
-	sh.forgetGrantLocked(at, slot)
+	sh.forgetChangesLocked(at, owner, id)
 }
 
 // forgetGrantLocked removes the grant in slot.
@@ -524,6 +595,7 @@ func (sh *shard) forgetGrantLocked(at int64, slot uint32) {
 type grant struct {
 	end, units int64
 	releases   bool
+	limits     *Limits
 }
 
 // changeLocked sets the ending, the units and the deadline of the grant in slot.
@@ -542,11 +614,11 @@ func (sh *shard) changeLocked(at int64, slot uint32, e ending, units, end int64)
 // firstGrants returns the open grants of c with the earliest deadlines, at most fewGrants, in their order. It lists them when they are needed.
 func (c *counter) firstGrants() []grant {
 	m := c.more
-	if m.store == nil {
+	if m.shard == nil {
 		return m.grants
 	}
-	s := m.store
-	m.store, m.grants = nil, m.grants[:0]
+	sh, s := m.shard, &m.shard.mu.store
+	m.shard, m.grants = nil, m.grants[:0]
 	// The heap's entries that may be the next: those after the ones that were looked at.
 	var places [2*fewGrants + 1]int
 	d, n, looked := m.ledger.deadlines(), min(1, int(m.ledger.n)), 0
@@ -571,7 +643,7 @@ func (c *counter) firstGrants() []grant {
 			}
 			continue
 		case isOpen && s.at(slot).now == d[i].at:
-			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent, s.at(slot).releases()})
+			m.grants = append(m.grants, grant{s.at(slot).now, s.at(slot).spent, s.at(slot).releases(), sh.limitsOf(slot)})
 		}
 		looked++
 		n--

@@ -100,8 +100,8 @@ type Limit struct {
 	CountDenied bool
 	// SubWindows is the number of sub-windows of SlidingWindow, 2 to 3600. 0 means 60.
 	SubWindows int32
-	// LogEntries caps the entries of SlidingLog, 1 to 65536. 0 means 1024. Above it the two oldest entries are merged with the
-	// later time, which never admits more.
+	// LogEntries caps the entries of SlidingLog, 1 to 65536. 0 means 1024. Above it neighbours are merged with the later time, which
+	// never admits more; see LogError.
 	LogEntries int32
 }
 
@@ -121,6 +121,8 @@ type Limits struct {
 	shared atomic.Pointer[share]
 	// window caches the result of endless.
 	window atomic.Pointer[Limits]
+	// meter caches the result of Meter.
+	meter atomic.Pointer[Limits]
 	// marks caches the result of once.
 	marks atomic.Pointer[Limits]
 	// domain is the domain of the counters of these limits, "" if unknown.

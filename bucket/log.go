@@ -4,11 +4,12 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // The sliding window log: every charge is an entry, and the entries in (now − period, now] count. It is exact, and the most
-// expensive algorithm. Entries of the same time are merged. Above the cap the two oldest are merged with the later time, which
-// can only make the log stricter.
+// expensive algorithm. Entries of the same time are merged. A log of n entries that is too short for its limit merges neighbours
+// with the later time, which can only make it stricter: an entry counts for at most period / (n / 2 − 1) longer.
 //
 // spent is the sum of the entries, saturated at the end of int64; then it is summed again when entries expire.
 
@@ -66,24 +67,77 @@ func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, n
 func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
 	at, v := p.dateOf(now), s.span()
-	for int(v.n) > p.maxEntries { // the cap was lowered
-		v = s.mergeOldest(v)
+	if int(v.n) >= p.maxEntries && s.log.at(v, v.n-1).at < at {
+		if v = s.thin(p, v, p.maxEntries); int(v.n) == p.maxEntries && v.n > 1 && p.fitsIn(p.maxEntries) {
+			v = s.mergeOldest(v)
+		}
 	}
 	if v.n > 0 {
 		newest := *s.log.at(v, v.n-1)
-		if newest.at >= at || p.maxEntries == 1 {
-			newest.at = max(newest.at, at) // see entryFor
+		if newest.at >= at || int(v.n) == p.maxEntries {
+			newest.at = max(newest.at, at) // see entryFor; or it is in the same slot
 			newest.cost = addSat(newest.cost, cost)
 			s.log.set(v, v.n-1, newest)
 			s.setSpan(v)
 			return
 		}
 	}
-	if int(v.n) == p.maxEntries {
-		v = s.mergeOldest(v)
-	}
 	s.setSpan(v)
 	s.push(entry{at, cost})
+}
+
+// fewSlots is the number of slots up to which making room for one entry is cheap enough to be done with every charge.
+const fewSlots = 64
+
+// slot returns the length (ns) of the slots in which thin merges until at most most entries are left.
+func (p *plan) slot(most int) int64 {
+	return ceilDiv(p.span, int64(max(1, max(most/2, min(most, fewSlots))-1)))
+}
+
+// LogError returns how much longer than Period a SlidingLog counts some units, because Count units may need more than LogEntries
+// entries. It is 0 if they never do.
+func (l *Limit) LogError() time.Duration {
+	if p := l.compile(nil); p.kind == kindLog && !p.fitsIn(p.maxEntries) {
+		return time.Duration(p.slot(p.maxEntries))
+	}
+	return 0
+}
+
+// thin merges entries among those v of the log of p, with the later time, so that at most most are left. If the newest most can
+// fill the limit, these are the oldest ones, which makes no difference. Otherwise they are neighbours in one slot of the period. The
+// slots are fixed, so the error is spread and does not grow when this happens again, and in long logs they are so few
+// that half of the entries get free. A log of most entries, one for each slot, has one for now.
+func (s *state) thin(p *plan, v span, most int) span {
+	if !p.fitsIn(most) {
+		v = s.mergeSlots(p, v, most)
+	}
+	for int(v.n) > most {
+		v = s.mergeOldest(v)
+	}
+	return v
+}
+
+// fitsIn reports whether n entries, each of one check, fill the limit.
+func (p *plan) fitsIn(n int) bool { return p.capacity/p.cost <= int64(n) }
+
+func (s *state) mergeSlots(p *plan, v span, most int) span {
+	slot := p.slot(most)
+	if p.kind == kindBins && most+1 >= p.maxEntries {
+		slot = p.grain // there are more only because clocks differ
+	}
+	to := span{v.head, 0}
+	for i := range v.n {
+		x := *s.log.at(v, i)
+		if to.n > 0 {
+			if last := s.log.at(to, to.n-1); floorDiv(last.at, slot) == floorDiv(x.at, slot) {
+				x.cost = addSat(x.cost, last.cost)
+				to.n--
+			}
+		}
+		s.log.set(to, to.n, x)
+		to.n++
+	}
+	return to
 }
 
 // mergeOldest merges the two oldest entries, with the later time.
@@ -92,23 +146,20 @@ func (s *state) mergeOldest(v span) span {
 	return s.log.withoutOldest(v)
 }
 
-// squeeze shortens the log of s, if it has one, to most entries by merging the oldest, with the latest of their times. The
-// ring, which may be shared, is unchanged; s gets a new one.
-func (s *state) squeeze(most int) {
+// squeeze shortens the log of s, if it has one, to most entries by merging neighbours. The ring, which may be shared, is
+// unchanged; s gets a new one.
+func (s *state) squeeze(p *plan, most int) {
 	v := s.span()
 	if most == 0 || s.log == nil || int(v.n) <= most {
 		return
 	}
-	old, to := s.log, span{0, uint32(most)}
-	s.log = newEntries(most)
-	first := v.n - to.n // of those that remain
-	for i := range to.n {
-		s.log.set(to, i, *old.at(v, first+i))
+	s.log = s.log.clone()
+	v = s.thin(p, v, most)
+	length := minRing
+	for length < int(v.n) {
+		length *= 2
 	}
-	for i := range first {
-		s.log.setCost(to, 0, addSat(s.log.at(to, 0).cost, old.at(v, i).cost))
-	}
-	s.setSpan(to)
+	s.setSpan(s.log.resize(v, length))
 }
 
 // refundLog refunds from the newest entries.

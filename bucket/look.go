@@ -30,7 +30,7 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	return seen.stand(now), true
 }
 
-// Recent calls f for the most recently used counters of the shard, at most most, with their limits and the state of each at
+// Recent calls f for the most recently changed counters of the shard, at most most, with their limits and the state of each at
 // now.
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
@@ -175,6 +175,30 @@ func (l *Limits) endless() *Limits {
 // endlessCount exceeds any reported sum.
 const endlessCount = 1<<62 - 1
 
+// Meter returns limits that count as l does, but never deny and are never full, so that all that was spent stays spent when
+// another meter replaces them.
+func (l *Limits) Meter() *Limits {
+	if m := l.meter.Load(); m != nil {
+		return m
+	}
+	list := slices.Clone(l.list)
+	for i := range list {
+		switch one := &list[i]; {
+		case one.Unlimited || one.Count == 0 || one.Algorithm == Concurrency:
+		case one.Algorithm <= LeakyQueue:
+			one.Burst, one.Soft = endlessCount, 0
+		default:
+			one.Count, one.Soft = endlessCount, 0
+		}
+	}
+	m, err := NewLimitsAt(l.domain, l.home, list...)
+	if err != nil {
+		panic("bucket: limits that were valid are not as a meter: " + err.Error())
+	}
+	l.meter.Store(m)
+	return m
+}
+
 // Granted units still count after their lease has ended, so times depend on the leases too.
 
 // retry returns the time (ns) from now until limit i has room for units > 0, or Never.
@@ -223,7 +247,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 // untilFree is until for no units at all. With more than fewGrants grants it may be longer.
 func (c *counter) untilFree(i int, now int64) int64 {
 	if c.held(&c.limits.plans[i]) > 0 && (c.granted() > fewGrants || len(c.firstGrants()) < c.granted()) {
-		return c.untilLapsed(i, now, 0, []grant{{end: c.more.ledger.last, units: c.more.ledger.units()}})
+		return c.untilLapsed(i, now, 0, []grant{{end: c.more.ledger.last, units: c.more.ledger.units(), limits: c.limits}})
 	}
 	return c.until(i, now, 0)
 }
@@ -245,7 +269,7 @@ func (c *counter) untilLapsed(i int, now, target int64, list []grant) int64 {
 		rest -= min(rest, g.units)
 		t.settle(p, at, last)
 		if at = last; !g.releases {
-			t.charge(p, at, mulSat(g.units, p.cost))
+			c.chargeLate(&t, p, at, g.units, g.limits)
 		}
 	}
 	if mulSat(rest, p.cost) > target {

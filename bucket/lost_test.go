@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 	"pgregory.net/rapid"
 )
 
@@ -156,5 +156,56 @@ func TestLostGrantsNothing(t *testing.T) {
 	}
 	if g, _, _ := table.Grant(day+int64(time.Hour), l); g.Units != 5 {
 		t.Errorf("of the next window: %+v", g)
+	}
+}
+
+// TestLostSlots: slots that were lost may be held until the longest deadline that the rule allows,
+// so none is given anew before, and no check says that there are some.
+func TestLostSlots(t *testing.T) {
+	slots, both := bucket.Limit{Algorithm: bucket.Concurrency, Count: 10}, per(bucket.FixedWindow, 100, 2*time.Hour)
+	for name, c := range map[string]struct {
+		limits *bucket.Limits
+		known  bool // the table knows how long they may be held
+		ends   time.Duration
+	}{
+		"slots":               {mustLimits(t, slots), true, time.Hour},
+		"with a window":       {mustLimits(t, slots, per(bucket.FixedWindow, 100, time.Minute)), true, time.Hour},
+		"with a longer one":   {mustLimits(t, slots, both), true, 2 * time.Hour},
+		"of an unknown rule":  {mustLimits(t, slots), false, bucket.DefaultSettleWindow},
+		"not slots":           {mustLimits(t, per(bucket.FixedWindow, 100, time.Minute)), true, time.Minute},
+		"of unlimited checks": {mustLimits(t, bucket.Limit{Unlimited: true}), true, 0},
+	} {
+		table := largeTable(t)
+		if c.known {
+			table.SetHeld(map[uint64]time.Duration{c.limits.Sum(): time.Hour})
+		}
+		table.SetLost(0, day, math.MaxInt64)
+		id := uint64(0)
+		ask := func(after time.Duration, verb bucket.Verb, deny bool) bucket.Decision {
+			r := &bucket.Request{Limits: c.limits, Cost: 1, Verb: verb, DenyLost: deny}
+			if verb == bucket.Reserve {
+				id++
+				r.Reservation = &bucket.Reservation{ID: id, Least: 1, MaxOpen: 99, For: time.Second}
+			}
+			return table.Do(day+int64(after), r)
+		}
+		for _, after := range []time.Duration{1, c.ends - 1} {
+			for _, verb := range []bucket.Verb{bucket.Reserve, bucket.Check, bucket.Read} {
+				if d := ask(after, verb, true); c.ends > 0 && (d.Allowed || !d.Lost || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > min(c.ends-after, bucket.MaxLostRetry) || d.ResetAfter < c.ends-after) {
+					t.Errorf("%s, verb %v %v after the loss: %+v", name, verb, after, d)
+				}
+			}
+		}
+		if end := table.LostUntil(c.limits, day); end != day+int64(c.ends) {
+			t.Errorf("%s: the loss counts for %v, want %v", name, time.Duration(end-day), c.ends)
+		}
+		for _, verb := range []bucket.Verb{bucket.Reserve, bucket.Check, bucket.Read} {
+			if d := ask(c.ends, verb, true); !d.Allowed {
+				t.Errorf("%s, verb %v once nothing can be held: %+v", name, verb, d)
+			}
+			if d := ask(1, verb, false); !d.Allowed {
+				t.Errorf("%s, verb %v of a rule that begins anew: %+v", name, verb, d)
+			}
+		}
 	}
 }

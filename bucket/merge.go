@@ -12,7 +12,7 @@ import (
 //   - Windows that begin with the first hit, or that nodes with different clocks have opened, may end at different times; the
 //     later end counts.
 //   - A counter that is ahead of the clock makes the other stand still until then; see move.
-//   - A log above its cap has its oldest entries merged.
+//   - A log above its cap has neighbours merged.
 //
 // Two cases are not covered. A grant is charged to windows when it is settled: if a merge has moved these, the charge may fall into
 // an earlier window than in one of the counters, and then stops counting up to one period sooner. And a grant of a counter that is
@@ -40,22 +40,27 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter, grants bool) (o outc
 		c.birth = sh.bornLocked() // so that no receipt takes out of it what x has not had
 		c.cuts &^= flagHeld
 	}
-	n, apart := int64(0), c.apart(x)
+	sh.mu.store.save(c)
+	var was counter
+	apart := c.apart(x)
 	if apart {
-		n = sh.exit(c)
+		was = c.copyTo(new(more))
 	}
-	if c.merge(x, now) {
-		o.did = changed
+	if !c.merge(x, now) {
+		return o // its time stays
 	}
 	if apart {
-		sh.enter(c, n)
+		sh.enter(c, sh.exit(&was))
 	}
-	return sh.keepLocked(c, o.did)
+	return sh.keepLocked(c, changed)
 }
 
-// merge makes c at least as strict as x and reports whether it has changed. Both are settled to now, or to their own times if
-// ahead. x must not be used any more.
+// merge makes c at least as strict as x and reports whether it has changed. Both get to now, or to their own times if ahead. x
+// must not be used any more.
 func (c *counter) merge(x *counter, now int64) (changed bool) {
+	if c.apart(x) {
+		return c.mergeApart(x, now)
+	}
 	c.settle(now)
 	x.settle(now)
 	changed = c.now < x.now
@@ -63,9 +68,6 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 		c.move(x.now)
 	} else if x.now < c.now {
 		x.move(c.now)
-	}
-	if c.apart(x) {
-		return c.mergeApart(x) || changed
 	}
 	for i := range c.limits.plans {
 		changed = c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) || changed
@@ -78,53 +80,58 @@ func (c *counter) apart(x *counter) bool {
 	return !c.limits.Equal(x.limits) || len(c.shadows()) > 0 || len(x.shadows()) > 0
 }
 
-// mergeApart is merge for counters with different limits or shadows, at the same time.
-func (c *counter) mergeApart(x *counter) (changed bool) {
-	theirs := x.candidates()
-	theirsNow := theirs[:len(x.limits.plans)]
+// mergeApart is merge for counters with different limits or shadows. What one of them lacks starts at its last use.
+func (c *counter) mergeApart(x *counter, now int64) (changed bool) {
+	if x.free(now) {
+		return false
+	}
+	if c.free(now) {
+		c.settle(now)
+	}
+	at := max(now, c.now, x.now)
 	// As they were. Merging does not write to the rings of logs, so they may be shared.
-	oursNow := c.candidates()[:len(c.limits.plans)]
+	ours, theirs, oursAt, theirsAt := c.candidates(), x.candidates(), c.now, x.now
+	if changed = c.settle(now) < at; changed {
+		for i := range ours {
+			ours[i].state.log = ours[i].state.log.clone()
+		}
+		c.move(at)
+	}
 	for i := range c.limits.plans {
 		if p := &c.limits.plans[i]; !p.stateless() {
-			changed = c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) || changed
+			o := theirs.stateOf(p, i, theirsAt)
+			o.advance(p, theirsAt, now, at)
+			changed = c.at(i).merge(p, &o, at) || changed
 		}
 	}
 	list := c.shadows()
 	for i := range list {
 		y := &list[i]
-		changed = y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) || changed
+		o := theirs.stateOf(y.plan(), y.place, theirsAt)
+		o.advance(y.plan(), theirsAt, now, at)
+		changed = y.state.merge(y.plan(), &o, at) || changed
 	}
 	for i := range theirs {
 		if y := theirs[i].shadow; !theirs[i].taken && !y.plan().stateless() {
-			s := started(y.plan(), y.place, oursNow, c.now)
-			y.state.merge(y.plan(), &s, c.now)
+			y.state.advance(y.plan(), theirsAt, now, at)
+			s := ours.started(y.plan(), y.place, oursAt)
+			s.advance(y.plan(), oursAt, now, at)
+			y.state.merge(y.plan(), &s, at)
 			c.addShadow(y)
 			changed = true
 		}
 	}
-	c.boundShadows(c.now)
+	c.boundShadows(at)
 	return changed
 }
 
-// mergeTheirs merges into s, the state of p at index i, the state of theirs that it would take over, or otherwise the one that
-// it would start with. now is the time of all states; theirsNow are those in force.
-func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now int64) bool {
-	from := match(theirs, p, i)
-	if from == nil {
-		o := started(p, i, theirsNow, now)
-		return s.merge(p, &o, now)
+// advance settles s from last to now, and moves it to at if that is later; see move.
+func (s *state) advance(p *plan, last, now, at int64) {
+	s.settle(p, last, max(last, now))
+	if from := max(last, now); from < at {
+		s.log = s.log.clone()
+		s.move(p, from, at)
 	}
-	from.taken = true
-	return s.merge(p, &from.state, now)
-}
-
-// started returns the state that a new limit p at index i starts with after the limits inForce.
-func started(p *plan, i int, inForce []candidate, now int64) state {
-	s := newState(p)
-	if from := forebear(inForce, i, now); from != nil {
-		s.inherit(p, from, now)
-	}
-	return s
 }
 
 // merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. s may take over o's
@@ -163,25 +170,22 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 	}
 	if s.span().n == 0 {
 		s.spent, s.aux, s.log = o.spent, o.aux, o.log
-		s.squeeze(p.maxEntries)
+		s.squeeze(p, p.maxEntries)
 		return true
 	}
 	list := s.larger(o, now)
-	for len(list) > p.maxEntries {
-		oldest := len(list) - 1
-		list[oldest-1].cost = addSat(list[oldest-1].cost, list[oldest].cost)
-		list = list[:oldest]
-	}
 	slices.Reverse(list)
-	if s.holds(list) {
-		return false
-	}
-	s.log = newEntries(len(list))
+	t := state{log: newEntries(len(list))}
 	v := span{0, uint32(len(list))}
 	for i, x := range list {
-		s.log.set(v, uint32(i), x)
+		t.log.set(v, uint32(i), x)
 	}
-	s.setSpan(v)
+	t.setSpan(v)
+	t.squeeze(p, p.maxEntries)
+	if s.holds(&t) {
+		return false
+	}
+	s.aux, s.log = t.aux, t.log
 	s.sum()
 	return true
 }
@@ -217,14 +221,14 @@ func (s *state) larger(o *state, now int64) []entry {
 	return list
 }
 
-// holds reports whether the entries of s are those of list, oldest first.
-func (s *state) holds(list []entry) bool {
-	v := s.span()
-	if int(v.n) != len(list) {
+// holds reports whether the logs of s and o have the same entries.
+func (s *state) holds(o *state) bool {
+	v, w := s.span(), o.span()
+	if v.n != w.n {
 		return false
 	}
 	for i := range v.n {
-		if *s.log.at(v, i) != list[i] {
+		if *s.log.at(v, i) != *o.log.at(w, i) {
 			return false
 		}
 	}

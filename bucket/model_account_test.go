@@ -5,7 +5,7 @@ import (
 	"math/big"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // failer is the part of testing.TB and of *rapid.T that checks need.
@@ -56,6 +56,13 @@ func (a *account) charge(at, cost int64, checked bool) {
 		if checked && m.limit.BlockFor == 0 {
 			m.last = &at
 		}
+	}
+}
+
+// chargeOthers is charge for what other limits have admitted.
+func (a *account) chargeOthers(at, cost int64) {
+	for _, m := range a.models {
+		m.addOthers(at, m.units(cost))
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"math/big"
 	"slices"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 	"pgregory.net/rapid"
 )
 
@@ -67,10 +67,14 @@ func (h *granting) admissible(a *account, cost int64, what string) {
 	}
 }
 
-// charge records cost in all accounts.
-func (h *granting) charge(cost int64) {
+// charge records cost, which a check under the limits of by has spent, or a lease, in all accounts.
+func (h *granting) charge(by *account, cost int64) {
 	for _, a := range h.accounts {
-		a.charge(h.now, cost, false)
+		if a == by || len(h.accounts) == 1 {
+			a.charge(h.now, cost, false)
+		} else {
+			a.chargeOthers(h.now, cost)
+		}
 		a.bursts(h.t)
 	}
 }
@@ -110,7 +114,7 @@ func (h *granting) checkFor(a *account, cost int64) bool {
 		return false
 	}
 	h.admissible(a, r.Cost, "a check")
-	h.charge(r.Cost)
+	h.charge(a, r.Cost)
 	h.receipts = append(h.receipts, heldCharge{rc, h.now, r.Cost})
 	return true
 }
@@ -178,7 +182,7 @@ func (h *granting) spend() {
 	}
 	b.spent += n
 	h.spent += n
-	h.charge(n)
+	h.charge(nil, n)
 }
 
 // giveBackLease returns a lease, maybe once more or too late.
@@ -220,7 +224,7 @@ func (h *granting) introduce() {
 	}
 	for _, a := range h.accounts {
 		h.table.Do(h.now, &bucket.Request{Limits: a.limits, Cost: 1, Verb: bucket.Charge})
-		h.charge(1)
+		h.charge(a, 1)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 	"pgregory.net/rapid"
 )
 
@@ -102,6 +102,30 @@ func (h *reserving) failOver() {
 	h.replica.Seal(0)
 	h.replica.DropShard(0)
 	hand(h.t, h.owner, h.replica, h.now, h.now, false)
+}
+
+// restart makes a table that has read the owner's records in pieces, as of a snapshot, the owner.
+func (h *reserving) restart() {
+	restored := smallTable(h.t)
+	if rapid.Bool().Draw(h.t, "sealed") {
+		restored.Seal(0)
+	}
+	handPieces(h.t, h.owner, restored, h.now, false)
+	h.replica = restored
+	h.failOver()
+}
+
+// handPieces is hand for images of a few keys each.
+func handPieces(t *rapid.T, from, to *bucket.Table, now int64, merge bool) {
+	for keys := from.Keys(0, nil); len(keys) > 0; {
+		n := rapid.IntRange(1, min(8, len(keys))).Draw(t, "keys at once")
+		var im bucket.Image
+		from.Export(now, 0, keys[:n], &im)
+		if err := to.Import(now, 0, &im, im.Data, im.Counters, merge); err != nil {
+			t.Fatalf("importing a piece: %v", err)
+		}
+		keys = keys[n:]
+	}
 }
 
 func (h *reserving) reserve() {
@@ -205,7 +229,7 @@ func reserveExactly(t *rapid.T, limits *bucket.Limits) {
 	h.owner.Record(0, bucket.RecordAll, 0)
 	h.replica.Seal(0)
 	for range 40 {
-		switch rapid.SampledFrom([]string{"reserve", "reserve", "check", "check", "spend", "extend", "settle", "settle", "wait", "wait", "sweep", "fail over"}).Draw(t, "what") {
+		switch rapid.SampledFrom([]string{"reserve", "reserve", "check", "check", "spend", "extend", "settle", "settle", "wait", "wait", "sweep", "fail over", "restart"}).Draw(t, "what") {
 		case "reserve":
 			h.reserve()
 		case "check":
@@ -229,6 +253,8 @@ func reserveExactly(t *rapid.T, limits *bucket.Limits) {
 			h.copy()
 		case "fail over":
 			h.failOver()
+		case "restart":
+			h.restart()
 		case "wait":
 			to := h.now + genStep(t, h.now, limits.At(0), bucket.Decision{})
 			if len(h.list) > 0 && rapid.Bool().Draw(t, "to a deadline") {

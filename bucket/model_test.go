@@ -5,7 +5,7 @@ import (
 	"math/big"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // The models below are deliberately dumb: they keep every charge that a counter
@@ -16,6 +16,8 @@ import (
 type charge struct {
 	at    int64
 	units *big.Int
+	// others: other limits have admitted it, so it fills a bucket at most.
+	others bool
 }
 
 // model is the exact account of one limit.
@@ -107,7 +109,13 @@ func (m *model) level(at int64) *big.Rat {
 		if level.Sign() == 0 && c.units.Sign() > 0 {
 			born = c.at // a bucket that is wholly free is no bucket
 		}
+		before := new(big.Rat).Set(level)
 		level.Add(level, new(big.Rat).SetInt(c.units))
+		if full := new(big.Rat).SetInt(m.ceiling()); c.others && level.Cmp(full) > 0 {
+			if level = full; before.Cmp(full) > 0 {
+				level = before
+			}
+		}
 		if level.Sign() < 0 {
 			level.SetInt64(0)
 		}
@@ -183,7 +191,13 @@ func (m *model) bins(width int64) map[int64]*big.Int {
 	bins := map[int64]*big.Int{}
 	for _, c := range m.charges {
 		b := floorDiv(c.at, width)
-		bins[b] = new(big.Int).Add(bin(bins, b), c.units)
+		before := bin(bins, b)
+		bins[b] = new(big.Int).Add(before, c.units)
+		if full := m.ceiling(); c.others && m.limit.Algorithm == bucket.SlidingCounter && bins[b].Cmp(full) > 0 {
+			if bins[b] = full; before.Cmp(full) > 0 {
+				bins[b] = before
+			}
+		}
 		if bins[b].Sign() < 0 {
 			bins[b].SetInt64(0)
 		}
@@ -281,7 +295,15 @@ func (m *model) delay(at int64) time.Duration {
 // add records a charge of units at time at.
 func (m *model) add(at int64, units *big.Int) {
 	if !m.limit.Unlimited {
-		m.charges = append(m.charges, charge{at, units})
+		m.charges = append(m.charges, charge{at: at, units: units})
+	}
+}
+
+// addOthers records a charge of units that other limits have admitted.
+func (m *model) addOthers(at int64, units *big.Int) {
+	m.add(at, units)
+	if n := len(m.charges); n > 0 {
+		m.charges[n-1].others = true
 	}
 }
 

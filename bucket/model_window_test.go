@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 	"pgregory.net/rapid"
 )
 
@@ -38,14 +38,18 @@ func TestAtMostNInAnyWindow(t *testing.T) {
 }
 
 // TestCappedLog holds a log of few entries between the exact log, which never
-// merges, and one that merges its two oldest entries as soon as the cap is passed.
+// merges, and one in which everything counts longer by the error that is documented.
 func TestCappedLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := genLimit(bucket.SlidingLog, true).Draw(t, "limit")
-		l.LogEntries = rapid.Int32Range(1, 6).Draw(t, "log entries")
+		l.LogEntries = rapid.OneOf(rapid.Int32Range(1, 6), rapid.Int32Range(1, 200)).Draw(t, "log entries")
 		limits, table := mustLimits(t, l), smallTable(t)
 		now := genStart.Draw(t, "start")
-		exact, capped := &model{limit: l}, &model{limit: l}
+		exact, late := &model{limit: l}, &model{limit: l}
+		if l.LogEntries > 1 {
+			slots := max(int64(l.LogEntries)/2, min(64, int64(l.LogEntries))) - 1
+			late.limit.Period += (l.Period + time.Duration(slots) - 1) / time.Duration(slots)
+		}
 		var last bucket.Decision
 		for range 60 {
 			now += genStep(t, now, l, last)
@@ -55,27 +59,15 @@ func TestCappedLog(t *testing.T) {
 			if last.Allowed && !exact.admits(now, units) {
 				t.Fatalf("at %d: cost %d admitted, the exact log denies", now, r.Cost)
 			}
-			if !last.Allowed && capped.admits(now, units) {
-				t.Fatalf("at %d: cost %d denied, even the merged log admits", now, r.Cost)
+			if !last.Allowed && l.LogEntries > 1 && late.admits(now, units) {
+				t.Fatalf("at %d: cost %d denied, even the late log admits", now, r.Cost)
 			}
 			if last.Allowed {
 				exact.add(now, units)
-				capped.add(now, units)
-				capped.merge(now)
+				late.add(now, units)
 			}
 		}
 	})
-}
-
-// merge forgets expired entries and makes one of the two oldest until the cap holds.
-func (m *model) merge(now int64) {
-	for len(m.charges) > 0 && now-m.charges[0].at >= int64(m.limit.Period) {
-		m.charges = m.charges[1:]
-	}
-	for len(m.charges) > int(m.limit.LogEntries) {
-		m.charges[1].units = new(big.Int).Add(m.charges[0].units, m.charges[1].units)
-		m.charges = m.charges[1:]
-	}
 }
 
 // TestRefundedLog: which entries a refund takes from a log is open, but it lies
@@ -209,4 +201,48 @@ func TestRefundTable(t *testing.T) {
 		1:10 refund 3 refunded
 		1:10 read allowed left=10
 	`, late)
+}
+
+// TestCappedLogSpreadsItsError: a client that keeps exactly to a limit above log_entries waits at most for the documented error,
+// also after its log was merged with a copy or became shorter.
+func TestCappedLogSpreadsItsError(t *testing.T) {
+	for _, c := range []struct {
+		count, entries int64
+		period, most   time.Duration
+	}{
+		{3000, 1024, time.Hour, time.Hour/511 + 1},
+		{70_000, 1024, 24 * time.Hour, 24*time.Hour/511 + 1},
+		{6, 3, 12 * time.Second, 6 * time.Second},
+		{100, 60, time.Minute, time.Minute/59 + 1},
+	} {
+		l := per(bucket.SlidingLog, c.count, c.period)
+		l.LogEntries = int32(c.entries)
+		table, copied, limits, step := smallTable(t), smallTable(t), mustLimits(t, l), int64(c.period)/c.count
+		hand := func(now int64) {
+			hand(t, table, copied, now, now, true)
+			hand(t, copied, table, now, now, true)
+		}
+		var window []int64
+		waited := time.Duration(0)
+		for i := range 3 * c.count {
+			now := day + i*step
+			if i%(c.count/2) == 0 {
+				hand(now)
+			}
+			r := &bucket.Request{Limits: limits, Cost: 1}
+			d := table.Do(now, r)
+			if waited = max(waited, d.RetryAfter); !d.Allowed {
+				continue
+			}
+			if window = append(window, now); int64(len(window)) > c.count && now-window[int64(len(window))-1-c.count] < int64(c.period) {
+				t.Fatalf("%d of %d: more than %d in %v", i, 3*c.count, c.count, c.period)
+			}
+		}
+		if waited > c.most {
+			t.Errorf("%d in %v, %d entries: waited %v, want at most %v", c.count, c.period, c.entries, waited, c.most)
+		}
+		if share := float64(len(window)) / float64(3*c.count); share < 0.6 || c.entries > 3 && share < 0.95 {
+			t.Errorf("%d in %v, %d entries: %.3f admitted", c.count, c.period, c.entries, share)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import "math"
 //     following. So no window is shorter than half of one, and none is lost or doubled.
 //   - The two windows of a sliding counter keep their phase until both are empty.
 //   - New sub-windows begin by the clock here; transferred ones count until they have the normal age.
+//   - Logs that are too short merge entries in slots of the clock here.
 
 // Correct sets the clock that windows and steps are aligned to: the callers' now plus ahead (ns). Existing counts keep their
 // remaining time: only what begins afterwards is aligned to it. It locks each shard while updating all of its counters, so use

@@ -19,15 +19,6 @@ func (sh *shard) repeatedLocked(now int64, r *Request) (repeated, grown bool) {
 	return d.Remaining == 0, o.grown > 0
 }
 
-// doneLocked reports whether r.Once is remembered.
-func (sh *shard) doneLocked(now int64, r *Request, l *Limits) bool {
-	mark := Request{Key: r.Key, Limits: l.once()}
-	mark.Key.Hi ^= r.Once
-	var d Decision
-	sh.decideLocked(sh.atLocked(now), &mark, status, 0, nil, &d)
-	return d.Remaining < onceLimit.Count
-}
-
 // once returns onceLimit in the domain of l.
 func (l *Limits) once() *Limits {
 	if o := l.marks.Load(); o != nil {

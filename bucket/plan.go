@@ -35,16 +35,16 @@ type shape struct {
 	bins      int32
 	period    int64
 	zone      string
-	// count is set only for states that drain by it.
-	count int64
+	// count is set only for states that drain by it, capacity for those that deny longer the more is spent above it.
+	count, capacity int64
 	// blocks is the plan's: it says what state.last is.
 	blocks bool
 }
 
-// likes reports whether s and t differ at most in how fast their states drain and in what their last means, so that a state of one
-// can start as a copy of the other's; see stateFor.
+// likes reports whether s and t differ at most in how fast their states drain, in how full they can be, and in what their last
+// means, so that a state of one can start as a copy of the other's; see inherit.
 func (s shape) likes(t shape) bool {
-	s.count, t.count, s.blocks, t.blocks = 0, 0, false, false
+	s.count, s.capacity, s.blocks = t.count, t.capacity, t.blocks
 	return s == t
 }
 
@@ -127,7 +127,9 @@ func (l *Limit) compile(cal *calendar) plan {
 	case kindBins:
 		p.shape.bins = int32(p.maxEntries)
 	case kindFlow, kindStep:
-		p.shape.count = p.count
+		p.shape.count, p.shape.capacity = p.count, p.capacity
+	case kindWeighted:
+		p.shape.capacity = p.capacity
 	}
 	return p
 }

@@ -82,24 +82,6 @@ func (c *counter) undo(rc *Receipt, now int64) {
 	c.cuts += oneCut
 }
 
-// undoAt undoes a charge of units at made that no Receipt remembers, as far as it certainly still counts. c is settled to now.
-func (c *counter) undoAt(made, now, units int64) {
-	plans := c.limits.plans
-	for i := range plans {
-		p, s, m := &plans[i], c.at(i), mark{}
-		switch p.kind {
-		case kindLog, kindBins:
-			m.aux = p.dateOf(made)
-		case kindFixed, kindStep:
-			if m.aux = made; made < s.aux && s.aux <= p.windowEnd(made) {
-				m.aux = s.aux // nothing has ended since
-			}
-		}
-		s.undo(p, m, made, now, mulSat(units, p.cost))
-	}
-	c.cuts += oneCut
-}
-
 // undo undoes what is left of a charge of cost at time at, as m remembers it. It leaves no more room than if the charge had
 // never been made.
 func (s *state) undo(p *plan, m mark, at, now, cost int64) {

@@ -92,6 +92,16 @@ type Decision struct {
 	Delay time.Duration
 }
 
+// Left is Remaining as callers are told it: 0 if d denies r although its cost is left, or the limit blocks. Then time must pass, and
+// spending less does not help.
+func (d *Decision) Left(r *Request) int64 {
+	l := r.Limits.At(int(d.Index))
+	if d.Allowed || d.RetryAfter == Never || l.BlockFor == 0 && d.Remaining < mulSat(max(1, r.Cost), max(1, l.Cost)) {
+		return d.Remaining
+	}
+	return 0
+}
+
 // normal returns r's verb and cost, with a cost above 0 for Check, Charge and Refund.
 func (r *Request) normal() (Verb, int64) {
 	verb, cost := r.Verb, r.Cost
@@ -252,11 +262,12 @@ func (c *counter) charge(now, cost int64) {
 	c.chargeShadows(now, cost)
 }
 
-// refund refunds cost > 0 to every limit and shadow.
+// refund refunds cost > 0 to every limit, and to shadows that have certainly counted it.
 func (c *counter) refund(cost int64) {
 	for i := range c.states() {
-		p := c.plan(i)
-		c.at(i).refund(p, mulSat(cost, p.cost))
+		if p := c.plan(i); i < len(c.limits.plans) || !p.fills() {
+			c.at(i).refund(p, mulSat(cost, p.cost))
+		}
 	}
 }
 

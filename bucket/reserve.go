@@ -3,7 +3,7 @@ package bucket
 import (
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // Reservation is units that are set aside for a caller until a deadline. Until they are settled they count in every limit of the
@@ -16,14 +16,17 @@ import (
 //   - Extend adds Cost units, or takes -Cost away, and moves the deadline to For from now if that is later. Of several of either
 //     with one Request.Once, one is made.
 //   - Settle ends it and charges Cost units, whatever the limits say. It is repeatable: later ones change nothing, and are answered
-//     with what the first one has charged, for the settle window. At the deadline a reservation ends by itself: its units count as spent
+//     with what the first one has charged, for the settle window. What of it was not reserved, and would
+//     make a bucket deny for longer than For and than a full one takes to drain, is not charged, unless For is 0. A lease is
+//     charged its units at most. At the deadline a reservation ends by itself: its units count as spent
 //     or, with Release, are free again. A Settle after that charges what was not charged then.
 //   - Cancel is for a Reserve of several keys that has failed for one of them. Request.Once names the attempt in both: Cancel ends what
 //     that attempt has got, or may still get, and others with the same ID may reserve anew. What another attempt has got too
 //     stays, since its caller may have it.
 //
-// Under limits with a Concurrency it is a slot: Reserve charges the other limits at once, and Settle and the deadline charge nothing.
-// Cancel, with the For of Reserve, undoes that charge.
+// Under limits with a Concurrency it is a slot: Reserve and Extend charge the other limits at once,
+// and Settle and the deadline charge nothing. Cancel, with the For of Reserve, undoes that charge,
+// and so does Extend with a Cost below 0 and the time since then, at least, as For.
 //
 // Only Reserve needs the request's Limits. The Decision of the others is about the limits that the counter has.
 type Reservation struct {
@@ -141,8 +144,8 @@ func (sh *shard) reservationLocked(now int64, r *Request, d *Decision) (grown bo
 func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown bool) {
 	at, key := sh.atLocked(now), r.Key.grantKey(r.Reservation.ID)
 	slot, _ := sh.mu.store.find(key)
-	limits, once := sh.table.account(sh.mu.store.at(slot).set()).limits, r.Once != 0 && r.Cost != 0
-	if once && sh.doneLocked(now, r, limits) {
+	limits, once := sh.limitsOf(slot), r.Once != 0 && r.Cost != 0
+	if once && sh.doneLocked(at, r) {
 		d.Allowed = true
 		return false
 	}
@@ -154,9 +157,7 @@ func (sh *shard) changeOnceLocked(now int64, r *Request, d *Decision) (grown boo
 		sh.extendLocked(c, at, slot, r, d)
 	}
 	if once && d.Allowed {
-		mark := *r
-		mark.Limits = limits
-		_, grown = sh.repeatedLocked(now, &mark)
+		grown = sh.rememberLocked(now, r, limits)
 	}
 	return grown
 }
@@ -176,22 +177,17 @@ func (sh *shard) cancelLocked(now int64, slot uint32, found bool, r *Request, d 
 	switch {
 	case !found && r.Limits != nil: // so that what is still on its way gets nothing
 		key := r.Key.grantKey(r.Reservation.ID)
-		g := counter{
-			limits: r.Limits, now: addSat(at, sh.table.settleWindow.Load()), first: state{aux: int64(r.Key.Hi), last: never},
-			admissions: attributes(ForReservation, released, false),
-		}
+		g := counter{limits: r.Limits, now: addSat(at, int64(cancelFor)), first: state{aux: int64(r.Key.Hi), last: never}}
 		g.setWho(attempt, 0)
-		o := sh.putGrantLocked(at, key, &g)
-		o.did |= changed
-		sh.followLocked(now, key, o, r.Unreplicated)
+		sh.putOutcomeLocked(now, key, &g, r.Unreplicated)
 		return true
 	case found && sh.mu.store.at(slot).isOpen() && sh.mu.store.at(slot).attempt() == attempt:
 		g := sh.mu.store.at(slot)
 		units, made, use := g.spent, subSat(g.now, int64(r.Reservation.For)), g.use()
 		r.Reservation.Reserved.Returned = units
-		sh.endLocked(at, slot, released, 0)
+		sh.endForLocked(int64(cancelFor), at, slot, released, 0)
 		if c := sh.getLocked(at, r.Key); use == ForSlot && c != nil && !c.limits.stateless {
-			c.undoAt(made, c.settle(at), units)
+			c.undoAt(made, c.settle(at), units, false)
 			sh.followLocked(now, r.Key, sh.keepLocked(c, changed), r.Unreplicated)
 		}
 		sh.mu.seq++
@@ -237,7 +233,7 @@ func (sh *shard) spendLocked(c *counter, at int64, slot uint32, r *Request, d *D
 		return
 	}
 	sh.changeLocked(at, slot, open, g.spent-units, g.now)
-	c.settleUnits(c.settle(at), units, g.use())
+	c.settleUnits(c.settle(at), units, g.use(), sh.limitsOf(slot))
 	sh.followLocked(sh.clockLocked(at), r.Key, sh.keepLocked(c, changed), r.Unreplicated)
 }
 
@@ -259,16 +255,50 @@ func (sh *shard) extendLocked(c *counter, at int64, slot uint32, r *Request, d *
 		}
 	}
 	d.Allowed = true
-	if end := max(g.now, addSat(at, int64(min(x.For, MostReservation)))); end != g.now || units != g.spent {
-		sh.changeLocked(at, slot, open, units, end)
-		sh.mu.seq++
+	more, end := units-g.spent, max(g.now, addSat(at, int64(min(x.For, MostReservation))))
+	if end == g.now && more == 0 {
+		return
 	}
+	sh.changeLocked(at, slot, open, units, end)
+	if sh.mu.seq++; g.use() != ForSlot || c.limits.stateless || more == 0 {
+		return
+	}
+	if now := c.settle(at); more > 0 {
+		c.charge(now, more)
+	} else if x.For > 0 {
+		c.undoAt(subSat(at, int64(x.For)), now, -more, true)
+	}
+	sh.followLocked(sh.clockLocked(at), r.Key, sh.keepLocked(c, changed), r.Unreplicated)
+}
+
+// undoAt undoes a charge of units at made, or since then if since is set, that no Receipt
+// remembers, as far as it certainly still counts. c is settled to now.
+func (c *counter) undoAt(made, now, units int64, since bool) {
+	plans := c.limits.plans
+	for i := range plans {
+		p, s, m, cost := &plans[i], c.at(i), mark{}, mulSat(units, plans[i].cost)
+		switch p.kind {
+		case kindLog, kindBins:
+			if m.aux = p.dateOf(made); since {
+				if m.aux > subSat(now, p.span) { // what is newer is at least that charge
+					s.refundLog(cost)
+				}
+				continue
+			}
+		case kindFixed, kindStep:
+			if m.aux = made; made < s.aux && s.aux <= p.windowEnd(made) {
+				m.aux = s.aux // nothing has ended since
+			}
+		}
+		s.undo(p, m, made, now, cost)
+	}
+	c.cuts += oneCut
 }
 
 // settleLocked settles the reservation in slot.
 func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *Decision) (grown bool) {
 	g, x := sh.mu.store.at(slot), r.Reservation
-	units, ended, use := g.spent, g.ending(), g.use()
+	units, ended, use, limits := g.spent, g.ending(), g.use(), sh.limitsOf(slot)
 	actual := max(0, r.Cost)
 	charge := actual
 	d.Allowed = true
@@ -283,15 +313,26 @@ func (sh *shard) settleLocked(c *counter, at int64, slot uint32, r *Request, d *
 	case released:
 		x.Reserved.Late = true
 	}
-	sh.ensureOwnerLocked(r.Key, sh.table.account(g.set()).limits, at)
+	sh.ensureOwnerLocked(r.Key, limits, at)
+	b := bound{held: units, longest: int64(x.For)}
+	if ended == expired {
+		b.held = 0
+	}
+	if c = sh.getLocked(at, r.Key); use == ForLease {
+		charge, actual = min(charge, units), min(actual, units)
+	} else if use != ForSlot && c.limits.Equal(limits) { // others become full at most
+		over := charge - min(charge, c.most(c.settle(at), b))
+		charge, actual = charge-over, actual-over
+	}
 	if x.Fresh && use == ForSlot && ended == open {
 		sh.forgetGrantLocked(at, slot)
+		sh.forgetChangesLocked(at, r.Key, x.ID)
 	} else {
 		sh.endLocked(at, slot, settled, actual)
 	}
 	c = sh.getLocked(at, r.Key)
 	c.settle(at)
-	c.settleUnits(c.now, charge, use)
+	c.settleWithin(c.now, charge, b, use, limits)
 	o := sh.keepLocked(c, changed)
 	sh.standLocked(c, at, d)
 	sh.followLocked(sh.clockLocked(at), r.Key, o, r.Unreplicated)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // reservationStep is one call about a reservation at a time, and what is left for checks after it.
@@ -365,5 +365,79 @@ func TestHeldCaller(t *testing.T) {
 				t.Errorf("%+v; want caller %d", h, want[h.ID])
 			}
 		}
+	}
+}
+
+// TestSettlementDeniesForAWhile: what a settlement charges beyond the limits makes a bucket deny
+// for the time of the request, or for that of a full bucket, and no longer.
+func TestSettlementDeniesForAWhile(t *testing.T) {
+	steps := per(bucket.TokenBucket, 10, time.Minute)
+	steps.Refill = bucket.RefillInterval
+	twice := per(bucket.TokenBucket, 10, time.Minute)
+	twice.Cost = 2
+	for _, c := range []struct {
+		name            string
+		limits          []bucket.Limit
+		longest         time.Duration
+		actual, charged int64
+		denied          time.Duration
+	}{
+		{"tokens for 10 minutes", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
+		{"a full bucket", []bucket.Limit{per(bucket.TokenBucket, 10, time.Hour)}, time.Minute, 1 << 62, 20, time.Hour + 6*time.Minute},
+		{"within the bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 70, 70, 6*time.Minute + 6*time.Second},
+		{"cost of 2", []bucket.Limit{twice}, 10 * time.Minute, 1 << 62, 55, 10*time.Minute + 12*time.Second},
+		{"refill in steps", []bucket.Limit{steps}, 10 * time.Minute, 1 << 62, 110, 11 * time.Minute},
+		{"a leaky bucket", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
+		{"a window", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, time.Minute},
+		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, 2 * time.Minute},
+		{"beside a window", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute), per(bucket.FixedWindow, 50, time.Hour)}, time.Minute, 40, 40, time.Minute + 6*time.Second},
+		{"no bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 0, 1000, 1000, 99*time.Minute + 6*time.Second},
+	} {
+		limits, err := bucket.NewLimits(c.limits...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := smallTable(t)
+		now, key := int64(1000*time.Hour), bucket.Key{Hi: 1}
+		do := func(verb bucket.Verb, cost int64, x bucket.Reservation) (bucket.Decision, bucket.Reserved) {
+			x.ID = 7
+			q := bucket.Request{Key: key, Limits: limits, Verb: verb, Cost: cost}
+			if verb >= bucket.Reserve {
+				q.Reservation = &x
+			}
+			d := table.Do(now, &q)
+			return d, x.Reserved
+		}
+		if _, x := do(bucket.Reserve, 4, bucket.Reservation{Least: 4, MaxOpen: 9, For: 10 * time.Second}); x.Units != 4 {
+			t.Fatalf("%s: %+v", c.name, x)
+		}
+		if _, x := do(bucket.Settle, c.actual, bucket.Reservation{For: c.longest}); x.Units != c.charged {
+			t.Errorf("%s: %d were charged, want %d", c.name, x.Units, c.charged)
+		}
+		if _, x := do(bucket.Settle, 1, bucket.Reservation{For: c.longest}); x.Units != c.charged || !x.Repeated {
+			t.Errorf("%s: settled again: %+v", c.name, x)
+		}
+		if d, _ := do(bucket.Check, 1, bucket.Reservation{}); d.Allowed || d.RetryAfter > c.denied || d.RetryAfter < c.denied-13*time.Second {
+			t.Errorf("%s: %+v, want a denial for %v", c.name, d, c.denied)
+		}
+	}
+}
+
+// TestLeaseIsChargedItsUnits: a leaseholder can have spent what was leased, and no more.
+func TestLeaseIsChargedItsUnits(t *testing.T) {
+	limits, err := bucket.NewLimits(per(bucket.TokenBucket, 100, time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, now, key := smallTable(t), int64(1000*time.Hour), bucket.Key{Hi: 1}
+	x := &bucket.Reservation{ID: 7, Least: 1, MaxOpen: 9, For: time.Second, Lease: true}
+	table.Do(now, &bucket.Request{Key: key, Limits: limits, Verb: bucket.Reserve, Cost: 20, Reservation: x})
+	if x.Reserved.Units != 12 {
+		t.Fatalf("%+v", x.Reserved)
+	}
+	end := &bucket.Reservation{ID: 7, For: time.Second, Lease: true}
+	d := table.Do(now, &bucket.Request{Key: key, Verb: bucket.Settle, Cost: 1 << 62, Reservation: end})
+	if end.Reserved.Units != 12 || d.Remaining != 88 {
+		t.Errorf("%+v, %+v", end.Reserved, d)
 	}
 }

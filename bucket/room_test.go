@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
 	"pgregory.net/rapid"
 )
 

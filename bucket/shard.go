@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -60,7 +61,7 @@ func (sh *shard) getLocked(at int64, key Key) *counter {
 	sh.mu.store.load(sh.table, slot, c, &sh.mu.workSide)
 	if c.ledger() != nil {
 		sh.lapseLocked(c, at)
-		c.more.store, c.more.lo = &sh.mu.store, key.Lo
+		c.more.shard, c.more.lo = sh, key.Lo
 		c.hold()
 	}
 	return c
@@ -235,39 +236,66 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		// So that earlier receipts do not find their counter.
 		c.birth = sh.bornLocked()
 	}
-	c, o.did = sh.underLocked(c, r.Limits, now)
+	if c.limits != r.Limits && verb == Check && sh.deniedLocked(c, now, r, cost, d) {
+		return o
+	}
+	c, o = sh.underLocked(c, r.Limits, now)
 	c.cuts |= flagAgain
 	at := c.settle(now)
 	if rc != nil {
 		rc.before(c, at)
 	}
-	o.did |= c.apply(r, verb, at, cost, d)
-	if rc != nil && o.has(charged) {
+	did := c.apply(r, verb, at, cost, d)
+	if rc != nil && did&charged != 0 {
 		c.cuts |= flagHeld
 		rc.after(r, c, cost, sh.mu.ahead)
 	}
-	o = sh.keepLocked(c, o.did)
+	if did != 0 {
+		o = o.and(sh.keepLocked(c, did))
+	} else {
+		sh.mu.store.at(c.slot).meta |= meta(flagAgain) // its time stays
+	}
 	d.seenFrom(now, at)
 	return o
 }
 
-// underLocked puts the counter c under the limits l, and returns it. Under equal limits it stays in its domain's account:
-// using another domain's counter does not take it over.
-func (sh *shard) underLocked(c *counter, l *Limits, now int64) (*counter, effects) {
-	if c.limits == l {
-		return c, 0
+// deniedLocked answers a check under other limits than those of c if it is denied and leaves no trace; see change.go.
+func (sh *shard) deniedLocked(c *counter, now int64, r *Request, cost int64, d *Decision) bool {
+	counts := func(p plan) bool { return p.countDenied || p.blocks }
+	if c.limits.Equal(r.Limits) || r.Drain || slices.ContainsFunc(r.Limits.plans, counts) {
+		return false
 	}
-	equal := c.limits.Equal(l)
-	if equal && c.limits.domain != l.domain && c.limits.domain != "" {
-		return c, 0
+	seen := c.under(r.Limits, now, &sh.mu.spare)
+	defer sh.mu.spare.release()
+	if !c.endsBefore(&seen) {
+		return false
 	}
-	if !equal {
-		return sh.replaceLocked(c, c.withLimits(l, now)), changed
+	at := seen.settle(now)
+	if seen.admits(r, at, cost, d) {
+		*d = Decision{}
+		return false
 	}
-	n := sh.exit(c)
-	c.limits = l // parsed again; next time the pointers are equal
-	sh.enter(c, n)
-	return c, 0
+	sh.mu.store.at(c.slot).meta |= meta(flagAgain)
+	seen.denied(r, at, cost, d)
+	d.seenFrom(now, at)
+	return true
+}
+
+// underLocked puts the counter c under the limits l, keeps it, and returns it. Under equal limits it stays in its domain's
+// account: using another domain's counter does not take it over.
+func (sh *shard) underLocked(c *counter, l *Limits, now int64) (*counter, outcome) {
+	switch {
+	case c.limits == l:
+	case !c.limits.Equal(l):
+		c = sh.replaceLocked(c, c.withLimits(l, now))
+		return c, sh.keepLocked(c, changed)
+	case c.limits.domain == l.domain || c.limits.domain == "":
+		n := sh.exit(c)
+		c.limits = l // parsed again; next time the pointers are equal
+		sh.enter(c, n)
+		sh.mu.store.save(c)
+	}
+	return c, outcome{}
 }
 
 // undoLocked undoes the charge in rc if its counter still exists. In a sealed shard it does not: the charge is in the state

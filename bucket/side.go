@@ -106,7 +106,7 @@ func (x *side) load(t *Table, p unsafe.Pointer, c *counter) {
 	}
 	m := &x.more
 	c.more = m
-	m.rest, m.shadows, m.ledger, m.store, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, nil, m.grants[:0], m.plans[:0]
+	m.rest, m.shadows, m.ledger, m.shard, m.grants, m.plans = m.rest[:0], m.shadows[:0], nil, nil, m.grants[:0], m.plans[:0]
 	if len(ledgers) > 0 {
 		m.ledger = ledgers[0].ledger()
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/sluice-project/sluice/bucket/internal/offheap"
+	"github.com/sluicecluster/sluice/bucket/internal/offheap"
 )
 
 // slabs hands out blocks of memory for what does not fit into records. Blocks have no pointers and are of a few sizes. Those of one

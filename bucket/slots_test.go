@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 	"pgregory.net/rapid"
 )
 
@@ -198,5 +198,54 @@ func TestSlotForgotten(t *testing.T) {
 		if each.Do(day, again); !again.Reservation.Reserved.Unknown {
 			t.Errorf("settled again: %+v", again.Reservation.Reserved)
 		}
+	}
+}
+
+// TestExtendedSlot: units that Extend adds to a slot are charged to the other limits, as those of
+// Reserve are, unless these have too few; what it takes away is given back, but not to a window
+// that has begun since.
+func TestExtendedSlot(t *testing.T) {
+	type step struct {
+		at          string
+		units       int64
+		had         time.Duration // of units below 0
+		allowed     bool
+		held, spent int64 // then
+	}
+	for name, c := range map[string]struct {
+		limit bucket.Limit
+		steps []step
+	}{
+		"window": {per(bucket.FixedWindow, 1000, time.Hour), []step{{"0:01", 49, 0, true, 100, 100}, {"0:01", -9, time.Millisecond, true, 91, 91}, {"0:02", -9, 2 * time.Second, true, 82, 82}}},
+		"denied": {per(bucket.FixedWindow, 99, time.Hour), []step{{"0:01", 49, 0, false, 51, 51}, {"0:01", 48, 0, true, 99, 99}}},
+		"the next window": {per(bucket.FixedWindow, 1000, 10*time.Second), []step{
+			{"0:10", 5, 0, true, 56, 5}, {"0:11", -3, 2 * time.Second, true, 53, 5}, {"0:11", -3, time.Second, true, 50, 2},
+		}},
+		"bucket":          {per(bucket.TokenBucket, 1000, 1000000*time.Second), []step{{"0:00.5", 49, 0, true, 100, 100}, {"0:00.5", -9, time.Millisecond, true, 91, 91}}},
+		"log":             {per(bucket.SlidingLog, 1000, time.Minute), []step{{"0:01", 49, 0, true, 100, 100}, {"0:01", -9, time.Millisecond, true, 91, 91}}},
+		"sliding counter": {per(bucket.SlidingCounter, 1000, time.Minute), []step{{"0:01", 49, 0, true, 100, 100}, {"0:01", -9, time.Millisecond, true, 91, 91}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: 100}, c.limit)
+			do := func(at string, v bucket.Verb, cost int64, d time.Duration) bool {
+				return table.Do(clock(t, at), &bucket.Request{Limits: limits, Cost: cost, Verb: v, Reservation: &bucket.Reservation{
+					ID: 1, Least: 1, MaxOpen: 9, For: d,
+				}}).Allowed
+			}
+			do("0:00", bucket.Reserve, 51, time.Minute)
+			for i, s := range c.steps {
+				if got := do(s.at, bucket.Extend, s.units, s.had); got != s.allowed {
+					t.Errorf("step %d: allowed %v", i, got)
+				}
+				copied := smallTable(t)
+				hand(t, table, copied, clock(t, s.at), clock(t, s.at), false)
+				for _, each := range []*bucket.Table{table, copied} {
+					list, _ := each.Look(clock(t, s.at), bucket.Key{}, limits)
+					if held := 100 - list[0].Remaining; held != s.held || list[1].Spent != s.spent {
+						t.Errorf("step %d: %d held, %d spent; want %d and %d", i, held, list[1].Spent, s.held, s.spent)
+					}
+				}
+			}
+		})
 	}
 }

@@ -124,6 +124,44 @@ func (s *state) charge(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
 }
 
+// fills reports whether what is spent above a capacity denies for longer. Windows and entries of logs end by themselves, and a
+// meter has no end.
+func (p *plan) fills() bool {
+	return (p.kind == kindFlow || p.kind == kindStep || p.kind == kindWeighted) && p.capacity < endlessCount
+}
+
+// cut drops what is spent above the capacity of p, if it fills.
+func (s *state) cut(p *plan) {
+	if !p.fills() {
+		return
+	}
+	if s.spent > p.capacity {
+		s.fill(p)
+	}
+	if p.kind == kindWeighted {
+		s.aux = min(s.aux, p.capacity)
+	}
+}
+
+// fill sets what is spent to the capacity of p, which fills.
+func (s *state) fill(p *plan) {
+	if s.spent = p.capacity; p.kind == kindFlow {
+		s.aux = 0
+	}
+}
+
+// chargeUpTo charges cost > 0 units that other limits have admitted: a limit that fills becomes full at most.
+func (s *state) chargeUpTo(p *plan, now, cost int64) {
+	switch {
+	case !p.fills():
+		s.charge(p, now, cost)
+	case s.spent <= p.capacity: // else it is in debt by its own charges
+		if s.charge(p, now, cost); s.spent > p.capacity {
+			s.fill(p)
+		}
+	}
+}
+
 // refund refunds cost > 0 units, newest first, never above full.
 func (s *state) refund(p *plan, cost int64) {
 	switch p.kind {
@@ -243,7 +281,7 @@ func (s *state) readLog(r *reader, p *plan, now int64) {
 		s.spent = addSat(s.spent, cost)
 	}
 	s.setSpan(span{0, uint32(n)})
-	s.squeeze(p.maxEntries)
+	s.squeeze(p, p.maxEntries)
 }
 
 // step reads the time between two entries of a log of p, at most most.

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"unsafe"
 
-	"github.com/sluice-project/sluice/bucket/internal/offheap"
+	"github.com/sluicecluster/sluice/bucket/internal/offheap"
 )
 
 // record is a counter as the table keeps it: 48 bytes with its key and without a pointer, so that a table of millions costs the

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket/internal/offheap"
+	"github.com/sluicecluster/sluice/bucket/internal/offheap"
 )
 
 // TestStoreAgainstMap adds and removes keys at random, in runs that let the store grow and shrink, and compares it with a map. Keys

@@ -24,11 +24,12 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket/internal/offheap"
+	"github.com/sluicecluster/sluice/bucket/internal/offheap"
 )
 
 // Config configures a Table.
@@ -92,6 +93,7 @@ type Table struct {
 	whenFull   WhenFull
 	// settleWindow is in ns; see SetSettleWindow.
 	settleWindow atomic.Int64
+	held         atomic.Pointer[map[uint64]time.Duration] // see SetHeld
 	// entries and bytes are sums over the shards; bytes includes setBytes, those of the sets of limits.
 	entries, bytes, sets, setBytes atomic.Int64
 	// accounts is locked under a shard's lock, never the other way round.
@@ -112,6 +114,7 @@ type Table struct {
 	slabs   *slabs
 	seed    maphash.Seed
 	capped  atomic.Bool
+	sharing atomic.Bool // further domains share accounts
 	// changed has a bit for every shard whose journal has entries. Written under the shard's lock, read without.
 	changed []atomic.Uint64
 	// See Activated.
@@ -142,7 +145,7 @@ func NewTable(c Config) (*Table, error) {
 		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {
-		t.others[i].name, t.others[i].shared = OtherDomains, true
+		t.others[i].name, t.others[i].shared = OtherDomains+strconv.Itoa(i), true
 	}
 	t.SetSettleWindow(DefaultSettleWindow)
 	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)

@@ -1,7 +1,10 @@
 package bucket
 
-// A node's table has one shard per partition. A shard is open while the node owns the partition, otherwise sealed. A sealed
-// shard has a replica: only Import writes it and only Export reads it; nothing is decided there.
+import "math"
+
+// A node's table has one shard per partition. A shard is open while the node owns the partition,
+// otherwise sealed. A sealed shard has a replica: only Import and Lapse write it and only Export
+// reads it; nothing is decided there.
 
 // Verdict says whether Try decided.
 type Verdict uint8
@@ -37,6 +40,38 @@ func (t *Table) Open(shard int, seq uint64) {
 	defer sh.mu.Unlock()
 	sh.mu.sealed, sh.mu.seq = false, seq
 	sh.makeLedgersLocked()
+}
+
+// Lapse ends the grants of a sealed shard whose deadline has passed at now (Unix ns), by deadline,
+// as deciding does in an open one. A merge needs it on both sides, since there is no owner whose
+// charges for them arrive: a counter that is imported has then all of them, however many messages
+// its grants take.
+func (t *Table) Lapse(now int64, shard int) {
+	sh := t.lock(shard)
+	defer sh.mu.Unlock()
+	if !sh.mu.sealed || sh.mu.store.grants == 0 {
+		return
+	}
+	sh.mu.sealed = false // so that ledgers are kept
+	sh.makeLedgersLocked()
+	at := sh.atLocked(inRange(now))
+	var keys []Key
+	for slot := range sh.mu.store.n {
+		if r := sh.mu.store.at(slot); r.ledger() != nil {
+			keys = append(keys, r.key)
+		}
+	}
+	for _, k := range keys {
+		for before := math.MaxInt; ; { // until none is left that maxLapses has put off
+			c := sh.getLocked(at, k)
+			if c == nil || c.granted() == before {
+				break
+			}
+			before = c.granted()
+		}
+	}
+	sh.dropLedgersLocked()
+	sh.mu.sealed = true
 }
 
 // Try is Do, and DoHeld if rc is not nil, unless the shard is sealed or its journal is behind; then d is zero and rc is empty.

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // BenchmarkDenied is a check that is answered from memory.

@@ -10,7 +10,31 @@
 //
 // When no node answers in time, a FailurePolicy decides, Decision.Degraded says why, and the client logs when that begins
 // and ends. An error means that the check is wrong or not permitted, that its context was cancelled, or that the Client is
-// closed; of a charge, a refund or a reset also that no node answered.
+// closed; of a charge, a refund or a reset also that no node answered. Without an answer nothing is allowed: the results beside an
+// error are zero, and the Context of a Slot has ended.
+//
+// Calls that answer a question say in a field whether it is allowed. Calls that take units to hold return an error if they hold none:
+//
+//	call                      denied                 unmatched     no node answers
+//	Key.Allow, Check, Read    not allowed            allowed       FailurePolicy
+//	Key.Wait                  ErrDenied              allowed       FailurePolicy
+//	Key.Charge, Refund        allowed                allowed       ErrUnavailable
+//	Client.CheckAll           not allowed            allowed       FailurePolicy
+//	Client.CheckEach          not allowed            allowed       FailurePolicy
+//	Client.Reserve            *DeniedError           allowed       ErrUnavailable
+//	Client.Hold               *DeniedError           ErrRejected   ErrUnavailable
+//	Client.Acquire            *DeniedError           allowed       ErrUnavailable
+//	Client.InFlight           not allowed            allowed       FailurePolicy
+//	Reservation.Spend         not allowed            allowed       ErrUnavailable
+//	Reservation.Extend        not allowed            allowed       ErrUnavailable
+//	Reservation.Settle        allowed                Unlimited     ErrUnavailable
+//	httplimit.Middleware      429                    allowed       FailurePolicy
+//	httplimit.NewTransport    ErrDenied              allowed       FailurePolicy
+//	grpclimit.UnaryServer     ResourceExhausted      allowed       FailurePolicy
+//	netlimit.NewListener      closed                 allowed       FailurePolicy
+//
+// FailurePolicy is what is decided instead: by default allowed, unless the rule has on_failure: closed. Unmatched means that no rule
+// matches, or one without limits; the Client logs the former once, and a rule file may deny it. A local.Limiter always answers.
 //
 // Package limit has the types, without gRPC, package local a limiter in one process from the same rules, and sluicetest one
 // for tests. The packages httplimit, grpclimit and netlimit apply limits to servers and clients, and prom and otel export
@@ -32,9 +56,9 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
-	"github.com/sluice-project/sluice/client/internal/config"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/lease"
+	"github.com/sluicecluster/sluice/client/internal/config"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/lease"
 )
 
 // Client asks one cluster. Make it with New and close it with Close. It is safe for concurrent use, and owns its goroutines.
@@ -305,9 +329,10 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 	if s == nil {
 		return c.retry(ctx, q, x, nil, errUnsent, d)
 	}
+	x.wait = c.hurry(ctx)
 	err := s.submit(x, known)
 	if err == nil {
-		err = c.await(ctx, x)
+		err = c.await(ctx, x, s.node, x.wait, repeatable(q))
 	}
 	if err != nil {
 		return c.retry(ctx, q, x, s.node, err, d)
@@ -322,33 +347,70 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 	return nil
 }
 
-// await waits for the decision until shortly before ctx ends. Unless the error is errGaveUp, the stream does not use x any
-// more.
-func (c *Client) await(ctx context.Context, x *call) error {
+// hurry returns how long a call waits because of the deadline of ctx, 0 if that is not before the time of any call.
+func (c *Client) hurry(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	left := time.Until(deadline)
+	if left >= time.Duration(c.patience.Load()) {
+		return 0
+	}
+	return max(1, left-early(left))
+}
+
+// await waits for the decision of n, for wait if that is not 0 or until ctx ends. A check that may be made again, repeat, waits for half
+// of its time if n answers nothing meanwhile and there is another node. Unless the error is errGaveUp or errSilent, the stream does
+// not use x any more.
+func (c *Client) await(ctx context.Context, x *call, n *node, wait time.Duration, repeat bool) error {
 	ended := ctx.Done()
 	if ended == nil {
 		<-x.done
 		return x.outcome()
 	}
-	var late <-chan time.Time
-	if deadline, ok := ctx.Deadline(); ok {
-		if left := time.Until(deadline); left < time.Duration(c.patience.Load()) {
-			t := time.NewTimer(left - early(left))
-			defer t.Stop()
-			late = t.C
-		}
-	}
-	select {
+	select { // an answer that is there goes before a time that is up
 	case <-x.done:
 		return x.outcome()
-	case <-ended:
-	case <-late:
+	default:
 	}
-	return errGaveUp
+	var late, half <-chan time.Time
+	sent := time.Now()
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		late = t.C
+		if repeat {
+			h := time.NewTimer(wait / 2)
+			defer h.Stop()
+			half = h.C
+		}
+	}
+	for {
+		select {
+		case <-x.done:
+			return x.outcome()
+		case <-half:
+			if n.silentSince(sent) {
+				n.avoid()
+				if s, _ := c.pick(x.key, n); s != nil && s.node != n {
+					return errSilent
+				}
+			}
+			half = nil
+			continue
+		case <-ended:
+		case <-late:
+			if n.silentSince(sent) {
+				n.avoid()
+			}
+		}
+		return errGaveUp
+	}
 }
 
 // early is how long before a deadline, that is left away, a failure policy answers, so that the caller can use its answer.
-func early(left time.Duration) time.Duration { return min(10*time.Millisecond, max(left, 0)/2) }
+func early(left time.Duration) time.Duration { return min(10*time.Millisecond, max(left, 0)/10) }
 
 // take sets d to the decision of n on x, and remembers what it says of the owner, of the rule and of later checks.
 func (c *Client) take(x *call, q *Check, n *node, known bool, d *Decision) {
@@ -359,6 +421,11 @@ func (c *Client) take(x *call, q *Check, n *node, known bool, d *Decision) {
 	if q.Verb == limit.VerbCheck {
 		c.denials.note(x.key, q.Amount, d, x.answer.deniedFor, x.asked)
 	}
+	c.noteSource(q, d)
+}
+
+// noteSource sets d.Degraded, and logs that no rule matches q.
+func (c *Client) noteSource(q *Check, d *Decision) {
 	switch d.Source {
 	case limit.SourceShare, limit.SourceClosed, limit.SourceOpen:
 		d.Degraded = ErrNoOwner
@@ -470,6 +537,7 @@ func (c *Client) CheckEach(ctx context.Context, checks ...Check) ([]Decision, er
 			continue
 		}
 		if sent[i], known[i] = c.pick(x.key, nil); sent[i] != nil {
+			x.wait = c.hurry(ctx)
 			errs[i] = sent[i].submit(x, known[i])
 		}
 	}
@@ -479,7 +547,7 @@ func (c *Client) CheckEach(ctx context.Context, checks ...Check) ([]Decision, er
 			n = sent[i].node
 		}
 		if errs[i] == nil && n != nil {
-			if errs[i] = c.await(ctx, x); errs[i] == nil {
+			if errs[i] = c.await(ctx, x, n, c.hurry(ctx), repeatable(q)); errs[i] == nil {
 				c.take(x, q, n, known[i], &decisions[i])
 			}
 		}

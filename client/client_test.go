@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/leaktest"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/limit"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // connect returns a client of a node that lets every descriptor spend 3 units a minute, and tenants 5.
@@ -200,12 +200,45 @@ func ExampleClient_Reserve() {
 		Keys:  []sluice.Key{c.Key("llm", "user", "ann"), c.Key("llm", "team", "red")},
 		Units: 800, TTL: time.Minute,
 	})
-	if err != nil || !r.Allowed {
-		return // no node has answered, or r.RetryIn() says when to come back
+	if err != nil {
+		return // no node has answered, or it is a *sluice.DeniedError, which says when to come back
 	}
 	used := int64(520) // of the answer
 	// A request may have ended by now: it is settled nevertheless.
 	s, err := r.Settle(context.WithoutCancel(ctx), used)
 	fmt.Println(s.Charged, s.Returned, err)
 	// Output: 520 280 <nil>
+}
+
+// The slot is held until Release, or until no node renews it: then its context ends.
+func ExampleClient_Acquire() {
+	c, stop := connect()
+	defer stop()
+	work := func(ctx context.Context) error { return ctx.Err() }
+	send := func(ctx context.Context) error {
+		slot, err := c.Acquire(ctx, sluice.AcquireRequest{Key: c.Key("jobs", "queue", "mail")})
+		if err != nil {
+			return err // a *sluice.DeniedError, or no node has answered
+		}
+		defer slot.Release()
+		return work(slot.Context())
+	}
+	fmt.Println(send(context.Background()))
+	// Output: <nil>
+}
+
+// Without a slot there is an error, and the context has ended with it as its cause: what does not look at the error does not run.
+func ExampleDeniedError() {
+	c, stop := connect()
+	defer stop()
+	key := c.Key("jobs", "queue", "mail")
+	slot, err := c.Acquire(context.Background(), sluice.AcquireRequest{Key: key, Units: 3, MaxWait: -1}) // 3 are not free
+	defer slot.Release()
+	if denied, ok := errors.AsType[*sluice.DeniedError](err); ok {
+		fmt.Println(denied.RetryIn())
+	}
+	fmt.Println(slot.Context().Err(), context.Cause(slot.Context()) == err)
+	// Output:
+	// 1s true
+	// context canceled true
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 )
 
@@ -57,6 +57,7 @@ func NodeForExamples() (addr string, stop func()) {
 		d.Remaining = new(max(0, most-spent[key]))
 		return d
 	}}
+	cluster.slots.owner = "n1"
 	n := &fakeNode{name: "n1", addr: l.Addr().String(), cluster: cluster, server: grpc.NewServer()}
 	cluster.nodes = []*fakeNode{n}
 	sluicev1.RegisterRateLimitServiceServer(n.server, n)

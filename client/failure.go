@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 const (
@@ -287,9 +287,14 @@ func (s *shapes) warn(q *Check, d *Decision, log func() *slog.Logger) {
 		return
 	}
 	s.known.Add(k, shape{warned: true})
+	log().Warn("sluice: no rule matches, so nothing limits these checks", "domain", q.Domain, "keys", keysOf(q), "allowed", d.Allowed)
+}
+
+// keysOf returns the keys of q's descriptor: values may be secret.
+func keysOf(q *Check) string {
 	keys := make([]string, len(q.Descriptor))
 	for i := range keys {
 		keys[i] = q.Descriptor[i].Key
 	}
-	log().Warn("sluice: no rule matches, so nothing limits these checks", "domain", q.Domain, "keys", strings.Join(keys, " "), "allowed", d.Allowed)
+	return strings.Join(keys, " ")
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client/limit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // fakeNode is a node that answers as a test says, over a real connection.

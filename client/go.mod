@@ -1,11 +1,11 @@
-module github.com/sluice-project/sluice/client
+module github.com/sluicecluster/sluice/client
 
 go 1.26.0
 
 require (
 	github.com/hashicorp/golang-lru/v2 v2.0.7
-	github.com/sluice-project/sluice/internal/leaf v0.0.0
-	github.com/sluice-project/sluice/proto v0.0.0
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0
+	github.com/sluicecluster/sluice/proto v0.0.0
 	golang.org/x/time v0.16.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260414002931-afd174a4e478
 	google.golang.org/grpc v1.82.2
@@ -19,6 +19,6 @@ require (
 )
 
 replace (
-	github.com/sluice-project/sluice/internal/leaf => ../internal/leaf
-	github.com/sluice-project/sluice/proto => ../proto
+	github.com/sluicecluster/sluice/internal/leaf => ../internal/leaf
+	github.com/sluicecluster/sluice/proto => ../proto
 )

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/lease"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/lease"
 )
 
 const (

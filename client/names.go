@@ -1,6 +1,6 @@
 package sluice
 
-import "github.com/sluice-project/sluice/client/limit"
+import "github.com/sluicecluster/sluice/client/limit"
 
 // The names of package limit that programs use most.
 type (
@@ -22,6 +22,8 @@ type (
 	FailurePolicy = limit.FailurePolicy
 	// Error is why no node can decide a check.
 	Error = limit.Error
+	// DeniedError is the error of Reserve, Hold and Acquire when the limits deny.
+	DeniedError = limit.DeniedError
 	// Observer gets an Event for every decision.
 	Observer = limit.Observer
 	// Event is one decision or error.
@@ -40,6 +42,7 @@ var (
 	ErrUnknownDomain       = limit.ErrUnknownDomain
 	ErrForbidden           = limit.ErrForbidden
 	ErrUnauthenticated     = limit.ErrUnauthenticated
+	ErrRejected            = limit.ErrRejected
 )
 
 // FailOpen admits when no node answers.

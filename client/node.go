@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // The backoff of a node that cannot be reached, doubling.
@@ -31,6 +31,7 @@ type node struct {
 	conn       *grpc.ClientConn
 	current    atomic.Pointer[stream]
 	rtt        atomic.Int64 // the round trip of the last empty request, in nanoseconds
+	avoided    atomic.Int64 // until when other nodes are asked first, in Unix ns; see avoid
 
 	mu struct {
 		sync.Mutex
@@ -49,6 +50,29 @@ func (c *Client) newNode(name, addr string) (*node, error) {
 		return nil, err
 	}
 	return &node{client: c, name: name, addr: addr, conn: conn}, nil
+}
+
+// avoidFor is how long other nodes are asked first, once n has left a call with a short deadline without an answer.
+const avoidFor = 100 * time.Millisecond
+
+// avoid has other nodes asked first for a while. They know what to do without n.
+func (n *node) avoid() { n.avoided.Store(time.Now().Add(avoidFor).UnixNano()) }
+
+// shunned reports whether other nodes are to be asked first.
+func (n *node) shunned() bool {
+	until := n.avoided.Load()
+	return until != 0 && time.Now().UnixNano() < until
+}
+
+// silentSince reports whether n has answered nothing since a time.
+func (n *node) silentSince(at time.Time) bool {
+	s := n.current.Load()
+	if s == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.heard.Before(at)
 }
 
 // connect opens a stream to n in the background, unless there is one or n is in its backoff. It never blocks.

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/client/internal/config"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/internal/config"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Option sets an option of a Client. Package sluicegrpc has those with gRPC's types.

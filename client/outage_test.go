@@ -16,9 +16,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/client/internal/config"
-	"github.com/sluice-project/sluice/client/limit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/internal/config"
+	"github.com/sluicecluster/sluice/client/limit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // mute returns an address at which connections are accepted and never answered: as by a firewall or a stopped

@@ -9,15 +9,16 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/client/limit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // ReserveRequest asks for units of several counters, or of none.
 type ReserveRequest struct {
 	// Keys are the counters, 1 to 16. Their FailurePolicy and name from Once do not count.
 	Keys []Key
-	// Units is how many to reserve of each, 0 for the estimate of the first key's rule.
+	// Units is how many to reserve of each, 0 for the estimate of the first key's rule, given or learned. 0 is an error under a rule
+	// with neither estimate nor max_units.
 	Units int64
 	// Least is how few will do where not all are left, 1 to Units; 0 for Units.
 	Least int64
@@ -29,13 +30,14 @@ type ReserveRequest struct {
 }
 
 // Reservation is units that are set aside until they are settled or until a deadline, when the rule charges them or gives them
-// back. It does not change, and is safe for concurrent use.
+// back. It does not change, and is safe for concurrent use. The methods of a nil and of a zero Reservation return an *Error.
 type Reservation struct {
-	// Batch has the decisions, one per key. Allowed: the units are reserved. Otherwise the methods return an *Error.
+	// Batch has the decisions, one per key, all allowed.
 	Batch
-	// ID names it at any node, for Client.Settle in another process. Empty if nothing is reserved.
+	// ID names it at any node, for Client.Settle in another process. It is empty if nothing limits the keys, as the Source of the decisions
+	// says or a rule in shadow mode: then Spend and Extend allow, and Settle changes nothing.
 	ID string
-	// Units were reserved of each key.
+	// Units were reserved of each key. They are those of the request if nothing limits the keys.
 	Units int64
 	// ExpiresAfter was the time until the deadline.
 	ExpiresAfter time.Duration
@@ -73,10 +75,12 @@ type Settlement struct {
 	Late bool
 	// Repeated: it was settled before, and this call has changed nothing.
 	Repeated bool
+	// Unlimited: nothing limits the keys, so nothing was reserved and nothing is charged.
+	Unlimited bool
 }
 
-// Reserve sets units aside in the counters of all keys, or in none. No FailurePolicy decides it: the error is ErrUnavailable when
-// no node has answered in time.
+// Reserve sets units aside in the counters of all keys, or in none: then the error is a *DeniedError. No FailurePolicy decides it: the
+// error is ErrUnavailable when no node has answered in time.
 func (c *Client) Reserve(ctx context.Context, r ReserveRequest) (*Reservation, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -99,13 +103,22 @@ func newKey() string {
 	return fmt.Sprintf("%08x-%04x-7%03x-%04x-%012x", ms>>16, ms&0xffff, int(b[0])<<4|int(b[1])>>4, 1<<15|int(b[2])<<6|int(b[3])>>2, b[4:])
 }
 
-// Hold admits nothing of key for retryAfter, 1 ms to 24 hours, in the whole cluster: for example when a provider has answered 429. Units that
-// are leased may still be spent, for a second at most. Settle of the Reservation with 0 ends it earlier. Errors are as with Reserve.
+// Hold admits nothing of key for retryAfter, 1 ms to 24 hours but max_ttl of the key's rule at
+// most, in the whole cluster: for example when a provider has answered 429. ExpiresAfter of the
+// Reservation says for how long. Units that are leased may still be spent, for a second at most.
+// Settle of the Reservation with 0 ends it earlier. Errors are as with Reserve, and ErrRejected if
+// nothing limits the key, which therefore goes on.
 func (c *Client) Hold(ctx context.Context, key Key, retryAfter time.Duration) (*Reservation, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	return c.reserve(ctx, []Key{key}, &sluicev1.ReserveRequest{TtlNs: int64(retryAfter), Hold: true})
+	r, err := c.reserve(ctx, []Key{key}, &sluicev1.ReserveRequest{TtlNs: int64(retryAfter), Hold: true})
+	if err == nil && r.ID == "" {
+		q := key.Spend(1)
+		return nil, &Error{Code: limit.CodeRejected, Field: "descriptor", Message: fmt.Sprintf(
+			"no limit of domain %q applies to the keys %q, so they cannot be held; see the rules", q.Domain, keysOf(&q))}
+	}
+	return r, err
 }
 
 func (c *Client) reserve(ctx context.Context, keys []Key, req *sluicev1.ReserveRequest) (*Reservation, error) {
@@ -123,10 +136,21 @@ func (c *Client) reserve(ctx context.Context, keys []Key, req *sluicev1.ReserveR
 		decisions, err := readDecisions(res.GetDecisions())
 		out.Batch, out.ID = limit.NewBatch(decisions), res.GetReservation()
 		out.Units, out.ExpiresAfter = res.GetUnits(), time.Duration(res.GetExpiresAfterNs())
+		out.Allowed = out.Allowed && res.GetAllowed()
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	for i := range min(len(keys), len(out.Decisions)) {
+		q := keys[i].Spend(1)
+		c.noteSource(&q, &out.Decisions[i])
+	}
+	switch {
+	case !out.Allowed:
+		return nil, &DeniedError{Batch: out.Batch}
+	case out.ID == "":
+		out.Units = req.GetUnits()
 	}
 	return out, nil
 }
@@ -179,12 +203,15 @@ func readDecisions(list []*sluicev1.Decision) ([]Decision, error) {
 	return decisions, nil
 }
 
-// errNothing is the error of the methods of a Reservation that was denied.
-var errNothing = limit.Invalid("reservation", "nothing is reserved; see Allowed")
+// errNothing is the error of a Reservation that Reserve has not returned.
+var errNothing = limit.Invalid("reservation", "nothing is held; see the error of Reserve, Hold or Acquire")
 
 // Spend spends n of the reserved units before they are settled, as a stream goes on. If they are not left, it spends none. After a
 // lost answer it is not repeated: the error is ErrUnavailable, and the units may have been spent.
 func (r *Reservation) Spend(ctx context.Context, n int64) (s Spent, err error) {
+	if r.unlimited() {
+		return Spent{Allowed: true, Left: r.Units}, nil
+	}
 	err = r.call(ctx, false, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
 		res, err := node.Spend(ctx, &sluicev1.SpendRequest{Reservation: r.ID, Units: n})
 		s = Spent{res.GetAllowed(), res.GetLeft()}
@@ -196,6 +223,9 @@ func (r *Reservation) Spend(ctx context.Context, n int64) (s Spent, err error) {
 // Extend adds more units, 0 or more, and moves the deadline to ttl from now if that is later; a ttl of 0 leaves it. After a lost
 // answer it is repeated only without more units.
 func (r *Reservation) Extend(ctx context.Context, more int64, ttl time.Duration) (x Extended, err error) {
+	if r.unlimited() {
+		return Extended{Allowed: true, Units: r.Units + more, ExpiresAfter: ttl}, nil
+	}
 	err = r.call(ctx, more == 0, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
 		res, err := node.Extend(ctx, &sluicev1.ExtendRequest{Reservation: r.ID, More: more, TtlNs: int64(ttl)})
 		x = Extended{res.GetAllowed(), res.GetUnits(), time.Duration(res.GetExpiresAfterNs()), time.Duration(res.GetRetryAfterNs())}
@@ -206,14 +236,20 @@ func (r *Reservation) Extend(ctx context.Context, more int64, ttl time.Duration)
 
 // Settle ends the reservation, as Client.Settle. When the context of the request may have ended, pass context.WithoutCancel of it.
 func (r *Reservation) Settle(ctx context.Context, actual int64) (Settlement, error) {
-	if r.ID == "" {
+	switch {
+	case r.unlimited():
+		return Settlement{Unlimited: true}, nil
+	case r == nil || r.client == nil:
 		return Settlement{}, errNothing
 	}
 	return r.client.Settle(ctx, r.ID, actual)
 }
 
+// unlimited reports whether nothing limits the keys of r.
+func (r *Reservation) unlimited() bool { return r != nil && r.client != nil && r.ID == "" }
+
 func (r *Reservation) call(ctx context.Context, repeat bool, f unaryCall) error {
-	if r.ID == "" {
+	if r == nil || r.client == nil {
 		return errNothing
 	}
 	return r.client.unary(ctx, counterKey{}, repeat, f)
@@ -228,7 +264,7 @@ func (c *Client) Settle(ctx context.Context, id string, actual int64) (s Settlem
 	}
 	err = c.unary(ctx, counterKey{}, true, func(ctx context.Context, node sluicev1.RateLimitServiceClient) error {
 		res, err := node.Settle(ctx, &sluicev1.SettleRequest{Reservation: id, Actual: actual})
-		s = Settlement{res.GetCharged(), res.GetReturned(), res.GetLate(), res.GetRepeated()}
+		s = Settlement{Charged: res.GetCharged(), Returned: res.GetReturned(), Late: res.GetLate(), Repeated: res.GetRepeated()}
 		return err
 	})
 	return s, err

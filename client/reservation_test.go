@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client/limit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // ledger has the reservations of fake nodes. The zero ledger is empty.
@@ -65,7 +65,12 @@ func (n *fakeNode) Reserve(_ context.Context, req *sluicev1.ReserveRequest) (*sl
 		if req.GetUnits() > most {
 			return &sluicev1.ReserveResponse{Decisions: []*sluicev1.Decision{d}, RetryAfterNs: d.RetryAfterNs}
 		}
-		if req.Checks[0].GetDomain() == "guests" {
+		switch req.Checks[0].GetDomain() {
+		case "full":
+			return &sluicev1.ReserveResponse{Decisions: []*sluicev1.Decision{full()}}
+		case "other":
+			return &sluicev1.ReserveResponse{Allowed: true, Decisions: []*sluicev1.Decision{unmatched()}}
+		case "guests":
 			d.Error = &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN, Field: "checks[0].domain"}
 			return &sluicev1.ReserveResponse{Decisions: []*sluicev1.Decision{d}}
 		}
@@ -169,16 +174,22 @@ func TestReservation(t *testing.T) {
 	if _, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, IdempotencyKey: "mine"}); err != nil || f.ledger.last.IdempotencyKey != "mine" || f.ledger.last.Units != nil {
 		t.Errorf("%v %v", err, f.ledger.last)
 	}
-	denied, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, Units: most + 1})
-	if wait, known := denied.RetryIn(); err != nil || denied.Allowed || wait != time.Second || !known || denied.ID != "" {
-		t.Errorf("%+v %v", denied, err)
+	r, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, Units: most + 1})
+	denied, ok := errors.AsType[*DeniedError](err)
+	if !ok || r != nil || !errors.Is(err, ErrDenied) || errors.Is(err, ErrNever) || err.Error() != "sluice: the rate limit denies this: rule shop/user; retry in 1s" {
+		t.Fatalf("%+v %v", r, err)
 	}
-	_, spend := denied.Spend(ctx, 1)
-	_, extend := denied.Extend(ctx, 1, 0)
-	_, settle := denied.Settle(ctx, 1)
-	for _, err := range []error{spend, extend, settle} {
-		if err == nil || err.Error() != "sluice: reservation: nothing is reserved; see Allowed" {
-			t.Error(err)
+	if wait, known := denied.RetryIn(); wait != time.Second || !known || denied.Allowed || len(denied.Decisions) != 1 {
+		t.Errorf("%+v", denied)
+	}
+	for name, r := range map[string]*Reservation{"nil": nil, "zero": {}} {
+		_, spend := r.Spend(ctx, 1)
+		_, extend := r.Extend(ctx, 1, 0)
+		_, settle := r.Settle(ctx, 1)
+		for _, err := range []error{spend, extend, settle} {
+			if err == nil || err.Error() != "sluice: reservation: nothing is held; see the error of Reserve, Hold or Acquire" {
+				t.Error(name, err)
+			}
 		}
 	}
 	for name, want := range map[string]struct {
@@ -195,7 +206,7 @@ func TestReservation(t *testing.T) {
 	}
 	c.Close()
 	_, reserve := c.Reserve(ctx, ReserveRequest{})
-	_, settle = c.Settle(ctx, "x", 1)
+	_, settle := c.Settle(ctx, "x", 1)
 	if reserve != ErrClosed || settle != ErrClosed {
 		t.Error(reserve, settle)
 	}

@@ -8,18 +8,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // Outcomes of a call on a stream, used inside the package.
 var (
 	// errUnsent: the check was certainly not decided.
 	errUnsent = errors.New("not sent")
-	// errAmbiguous, errGaveUp (the time is up): the check was sent without an answer; it may have been charged.
+	// errAmbiguous and errGaveUp (the time is up): the check was sent without an answer; it may have been charged.
 	errAmbiguous = errors.New("the check was sent, and the connection ended before the answer")
 	errGaveUp    = errors.New("the check was sent, and not answered in time")
+	// errSilent: as errGaveUp, and there is time to ask another node.
+	errSilent = errors.New("the check was sent, and the node has answered nothing for half of the time")
 	// errBusy: a full queue; nothing was charged.
 	errBusy = errors.New("the node is overloaded")
 )
@@ -42,9 +44,9 @@ type request struct {
 
 // retry goes on after an attempt to send x to n that ended with err, and applies the failure policy when the time is up.
 func (c *Client) retry(ctx context.Context, q *Check, x *call, n *node, err error, d *Decision) error {
-	r := &request{calls: []*call{x}, repeat: q.Verb == limit.VerbCheck || q.Verb == limit.VerbRead || q.Verb == limit.VerbReset}
+	r := &request{calls: []*call{x}, repeat: repeatable(q)}
 	if q.IdempotencyKey != "" {
-		r.fields, r.repeat = idempotent(q.IdempotencyKey), true
+		r.fields = idempotent(q.IdempotencyKey)
 	}
 	switch err = c.exchange(ctx, r, n, err); {
 	case err == nil:
@@ -64,11 +66,16 @@ func (c *Client) retry(ctx context.Context, q *Check, x *call, n *node, err erro
 	return fmt.Errorf("%w; it was not done", cause)
 }
 
+// repeatable reports whether q may be sent again after a lost answer.
+func repeatable(q *Check) bool {
+	return q.Verb == limit.VerbCheck || q.Verb == limit.VerbRead || q.Verb == limit.VerbReset || q.IdempotencyKey != ""
+}
+
 // exchange sends r to one node after another until one has answered; n is the node of an attempt before that ended with err.
 // The error is errUnsent when the time is up, and only the failure policy can answer.
 func (c *Client) exchange(ctx context.Context, r *request, n *node, err error) error {
 	began := time.Now()
-	if x := r.calls[0]; err != errGaveUp && !x.asked.IsZero() {
+	if x := r.calls[0]; err != errGaveUp && err != errSilent && !x.asked.IsZero() {
 		began = x.asked
 	}
 	until := began.Add(time.Duration(c.patience.Load()))
@@ -106,7 +113,7 @@ func (c *Client) exchange(ctx context.Context, r *request, n *node, err error) e
 		n, r.node, r.known = s.node, s.node, known
 		// The old stream may still answer the old calls.
 		for i, x := range r.calls {
-			r.calls[i] = &call{body: x.body, key: x.key, done: make(chan struct{}, 1)}
+			r.calls[i] = &call{body: x.body, key: x.key, wait: c.hurry(ctx), done: make(chan struct{}, 1)}
 		}
 		if err = c.attempt(ctx, s, r); err == nil {
 			return nil

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 const (
@@ -34,7 +34,7 @@ func (c *Client) pick(key counterKey, avoid *node) (s *stream, known bool) {
 	f := c.fleet.Load()
 	if len(f.nodes) > 1 {
 		if h, ok := c.owners.Get(key); ok {
-			if n := f.byName[h.name]; n != nil && n != avoid {
+			if n := f.byName[h.name]; n != nil && n != avoid && !n.shunned() {
 				if s := n.current.Load(); s != nil {
 					return s, true
 				}
@@ -48,7 +48,7 @@ func (c *Client) pick(key counterKey, avoid *node) (s *stream, known bool) {
 	return c.inTurn(c.seeds, avoid), false
 }
 
-// inTurn returns a stream to the next of nodes, to avoid only if there is no other.
+// inTurn returns a stream to the next of nodes, to a shunned one only if there is no other, and to avoid last.
 func (c *Client) inTurn(nodes []*node, avoid *node) (last *stream) {
 	if len(nodes) == 0 {
 		return nil
@@ -60,9 +60,9 @@ func (c *Client) inTurn(nodes []*node, avoid *node) (last *stream) {
 		switch {
 		case s == nil:
 			n.connect()
-		case n != avoid:
+		case n != avoid && !n.shunned():
 			return s
-		default:
+		case n != avoid || last == nil:
 			last = s
 		}
 	}

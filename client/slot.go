@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // AcquireRequest asks for a slot of a limit with algorithm: concurrency.
@@ -32,9 +32,10 @@ type AcquireRequest struct {
 	Weight int64
 }
 
-// Slot is units that are in use until Release. The client renews it, until no node has done so in time. It is safe for concurrent use.
+// Slot is units that are in use until Release. The client renews it, until no node has done so in time. It is safe for concurrent use. A Slot that
+// came with an error, a nil *Slot and a zero Slot hold nothing: the Context has ended, and Release does nothing.
 type Slot struct {
-	// Decision is how the limits of Key are, or of the first of With that denies the request. Allowed: the slot is held, or nothing limits it. Otherwise nothing is.
+	// Decision is how the limits of Key are. Its Source is SourceUnmatched if nothing limits Key, so that no slot was needed; then ID is empty.
 	Decision
 	// Fence rises with each slot of a key, as long as the clocks of nodes differ by less than it takes to pass a slot on: what is
 	// changed under the slot can reject lower ones. 0 if no slot is held.
@@ -105,12 +106,35 @@ type slotAnswer struct {
 	slot          *Slot
 	moved, waited bool
 	owner         string
+	onFailure     onFailure
 	err           error
 }
 
-// Acquire waits for a slot, and holds it. No FailurePolicy decides it: the error is ErrUnavailable when no node that owns the key has answered in
-// time, or that of ctx. Nodes must be reachable one by one, as with routing.
+// nothingHeld is the context of a Slot that Acquire has not returned.
+var nothingHeld = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errNothing)
+	return ctx
+}()
+
+// Acquire waits for a slot, and holds it unless it returns an error: a *DeniedError when the limits deny or MaxWait is over, ErrUnavailable when no
+// node that owns the key has answered in time, or that of ctx. No FailurePolicy decides it. The error is also the cause of the end of the Slot's
+// Context, so that work which ignores the error does not run. Nodes must be reachable one by one, as with routing.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
+	x, err := c.acquire(ctx, r)
+	if err == nil && x.Allowed {
+		return x, nil
+	}
+	var d Decision
+	if err == nil {
+		d = x.Decision
+		err = &DeniedError{Batch: limit.NewBatch([]Decision{d})}
+	}
+	return &Slot{Decision: d, client: c, ctx: ctx, cause: err}, err
+}
+
+// acquire returns a Slot that is not allowed where Acquire returns a *DeniedError.
+func (c *Client) acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
@@ -149,6 +173,9 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 		case ok:
 			return nil, final
 		case err == nil && !a.moved:
+			q := r.Key.Spend(1)
+			c.noteSource(&q, &a.slot.Decision)
+			c.rules.learn(&q, &a.slot.Decision, a.onFailure)
 			return a.slot, nil
 		case errors.Is(err, ErrClosed):
 			return nil, err
@@ -173,7 +200,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (*Slot, error) {
 	return nil, c.unavailable(nil)
 }
 
-// InFlight implements limit.Slots.
+// InFlight implements limit.Slots. As with a check, the FailurePolicy decides when no node has answered in time.
 func (c *Client) InFlight(ctx context.Context, q Check, most time.Duration) (d Decision, held context.Context, release func(), err error) {
 	var descriptor []string
 	for _, e := range q.Descriptor {
@@ -183,13 +210,17 @@ func (c *Client) InFlight(ctx context.Context, q Check, most time.Duration) (d D
 		most = -1
 	}
 	x, err := c.Acquire(ctx, AcquireRequest{Key: c.Key(q.Domain, descriptor...), Units: q.Amount, MaxWait: most})
-	if err != nil || !x.Allowed {
-		if x != nil {
-			d = x.Decision
+	switch {
+	case errors.Is(err, ErrDenied):
+		err = nil
+	case errors.Is(err, ErrUnavailable) && ctx.Err() == nil:
+		d, err = c.standIn(ctx, &q, counterKey{}, true, err), nil
+		if d.Allowed {
+			return d, ctx, func() {}, nil
 		}
-		return d, nil, nil, err
+		x.Decision = d
 	}
-	return x.Decision, x.Context(), x.Release, nil
+	return x.Decision, x.Context(), x.Release, err
 }
 
 // routeTo makes owner that of key, and reports whether there is a stream to it.
@@ -359,7 +390,7 @@ func (s *session) takeSlotLocked(b []byte) error {
 		return nil // it was released
 	}
 	delete(s.asked, m.number)
-	a := slotAnswer{moved: m.moved, waited: m.waited, owner: m.owner, err: errorOf(m.failure)}
+	a := slotAnswer{moved: m.moved, waited: m.waited, owner: m.owner, onFailure: m.decision.onFailure, err: errorOf(m.failure)}
 	if a.err == nil && !a.moved {
 		a.slot = s.holdLocked(q, &m)
 		if a.slot == nil {
@@ -409,7 +440,9 @@ func (x *Slot) overUnlock(cause error) (alone bool) {
 		return false
 	}
 	x.cause = cause
-	x.end.Stop()
+	if x.end != nil {
+		x.end.Stop()
+	}
 	s, cancel := x.session, x.cancel
 	if alone = s == nil || s.ended; alone {
 		x.client.slots.Unlock()
@@ -425,10 +458,10 @@ func (x *Slot) overUnlock(cause error) (alone bool) {
 }
 
 // Context is that of Acquire, and ends when the slot does: at Release, and with the cause ErrSlotLost when no node has renewed it in time, before
-// it is given to others.
+// it is given to others. If nothing is held it has ended, and its cause is the error of Acquire.
 func (x *Slot) Context() context.Context {
-	if x.ID == "" {
-		return x.ctx
+	if x == nil || x.client == nil {
+		return nothingHeld
 	}
 	x.client.slots.Lock()
 	defer x.client.slots.Unlock()
@@ -442,11 +475,11 @@ func (x *Slot) Context() context.Context {
 
 // Release ends the slot. It may be called again.
 func (x *Slot) Release() {
-	if x.ID == "" {
+	if x == nil || x.client == nil {
 		return
 	}
 	x.client.slots.Lock()
-	if x.overUnlock(context.Canceled) {
+	if x.overUnlock(context.Canceled) && x.ID != "" {
 		x.client.spawn(func() { _, _ = x.client.Settle(x.client.ctx, x.ID, 0) }) // if it fails, its deadline ends it
 	}
 }

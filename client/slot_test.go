@@ -11,8 +11,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/client/limit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // slotBook is what fake nodes know of sessions: which of them owns all keys, and whether they answer heartbeats. A request for 2 units is never
@@ -61,10 +61,17 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 					continue
 				case r.GetUnits() == 3:
 					a.Decision = &sluicev1.Decision{Verdict: sluicev1.Verdict_VERDICT_DENIED, RetryAfterNs: new(int64(time.Second))}
+				case r.GetCheck().GetDomain() == "full":
+					a.Decision = full()
+				case r.GetCheck().GetDomain() == "other":
+					a.Decision = unmatched()
 				case r.GetUnits() == 4:
 					a.Error = &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_INVALID, Field: "units"}
 				default:
 					a.Decision = &sluicev1.Decision{Allowed: true, Verdict: sluicev1.Verdict_VERDICT_ALLOWED}
+					if r.GetCheck().GetDomain() == "strict" {
+						a.Decision.Rule, a.Decision.OnFailure = "strict/k", sluicev1.OnFailure_ON_FAILURE_CLOSED
+					}
 					a.Reservation, a.Fence, a.ExpiresAfterNs = "slot", 7, int64(2*time.Second)
 					if r.GetUnits() == 5 && b.late > 0 {
 						b.late--
@@ -121,13 +128,13 @@ func TestAcquire(t *testing.T) {
 		t.Errorf("too late: %+v %v", x, err)
 	}
 	// A denial, an error, and waits that end.
-	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 3, MaxWait: -1}); err != nil || x.Allowed || x.RetryAfter != time.Second {
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 3, MaxWait: -1}); !errors.Is(err, ErrDenied) || x.Allowed || x.RetryAfter != time.Second {
 		t.Errorf("%+v %v", x, err)
 	}
 	if _, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 4}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 2, MaxWait: 200 * time.Millisecond}); err != nil || x.Allowed {
+	if x, err := c.Acquire(t.Context(), AcquireRequest{Key: key, Units: 2, MaxWait: 200 * time.Millisecond}); !errors.Is(err, ErrDenied) || x.Allowed {
 		t.Errorf("%+v %v", x, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,7 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 const (
@@ -34,7 +35,8 @@ type call struct {
 	body    []byte // a sluice.v1.Check
 	key     counterKey
 	answer  answer
-	asked   time.Time // when its frame was sent, if it was
+	asked   time.Time     // when its frame was sent, if it was
+	wait    time.Duration // how long its caller waits, 0 for the time of any call
 	lease   *sluicev1.Lease
 	failure *sluicev1.Error
 	err     error
@@ -61,7 +63,7 @@ func (c *call) complete(err error) {
 
 // release returns c to the pool. It must be answered.
 func (c *call) release() {
-	c.answer, c.asked, c.lease, c.failure, c.err = answer{}, time.Time{}, nil, nil, nil
+	c.answer, c.asked, c.wait, c.lease, c.failure, c.err = answer{}, time.Time{}, 0, nil, nil, nil
 	calls.Put(c)
 }
 
@@ -75,6 +77,10 @@ type frame struct {
 	late  bool // it does not count in its lane any more
 	whole bool // no check may be added
 	left  bool // its callers have given up; the answer is thrown away
+	// until is when the first of its callers gives up, zero if none has a deadline of its own. Those of one frame wait for
+	// about the same time: for hurry bits, as a number of milliseconds.
+	until time.Time
+	hurry int
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -98,11 +104,25 @@ func (f *frame) add(c *call) {
 	b := protowire.AppendTag(*f.out, requestChecks, protowire.BytesType)
 	*f.out = protowire.AppendBytes(b, c.body)
 	f.calls = append(f.calls, c)
+	if c.wait > 0 {
+		f.hurry = c.bits()
+		if until := time.Now().Add(c.wait); f.until.IsZero() || until.Before(f.until) {
+			f.until = until
+		}
+	}
+}
+
+// bits is the length of c's wait in milliseconds as a binary number, 0 if it has none of its own.
+func (c *call) bits() int {
+	if c.wait == 0 {
+		return 0
+	}
+	return 1 + bits.Len64(uint64(c.wait/time.Millisecond))
 }
 
 // has reports whether there is room for c.
 func (f *frame) has(c *call) bool {
-	return !f.whole && len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-24) // id and timeout_ns
+	return !f.whole && (len(f.calls) == 0 || f.hurry == c.bits()) && len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-24) // id and timeout_ns
 }
 
 // lane is a queue of frames on a stream, which does not wait for the responses of other lanes.
@@ -267,10 +287,16 @@ func (s *stream) launchLocked(f *frame) {
 	s.mu.lastID++
 	f.id, f.sent = s.mu.lastID, time.Now()
 	b := protowire.AppendTag(*f.out, requestID, protowire.VarintType)
-	// The node gives up before the client, and decides by the rule's on_failure. Without WithTimeout its --check-timeout does that. A
-	// frame has the checks of several callers, so their deadlines are not sent.
+	// The node gives up before the client, and decides by the rule's on_failure. Without WithTimeout and deadlines its --check-timeout
+	// does that.
 	most := s.node.client.opts.Timeout
-	*f.out = appendNumber(protowire.AppendVarint(b, f.id), requestTimeout, int64(most-most/8))
+	most -= most / 8
+	if !f.until.IsZero() {
+		if left := max(1, f.until.Sub(f.sent)); most == 0 || left < most {
+			most = left
+		}
+	}
+	*f.out = appendNumber(protowire.AppendVarint(b, f.id), requestTimeout, int64(most))
 	f.lane.inFlight++
 	s.mu.inFlight = append(s.mu.inFlight, f)
 }
@@ -370,6 +396,7 @@ func (s *stream) answered(id uint64) *frame {
 				f.lane.inFlight--
 			}
 			s.mu.heard = time.Now()
+			s.node.avoided.Store(0)
 			return f
 		}
 	}

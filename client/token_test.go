@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client/internal/config"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/internal/config"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // guarded is a node that takes no token.

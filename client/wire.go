@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/descvalue"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/descvalue"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // The messages of CheckStream and Session are written and read by hand, since reflection would cost more than all else that a check

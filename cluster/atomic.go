@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
 // undoLog records the charges of an atomic batch, to undo them if the batch fails. Each check has an ID, which its retries
@@ -23,6 +23,8 @@ type undoLog struct {
 	shares []*share.Receipt // charges to shares of this node
 	held   []lease.Held     // charges to what this node has leased of other regions
 	remote []remoteCharge
+	// hurried: the batch is bounded by its caller's deadline.
+	hurried bool
 }
 
 // localCharge is a charge in this node's table.
@@ -83,13 +85,14 @@ func tryTable(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d b
 // is given back with the others.
 //
 // A failure changes the answers that were admitted: they become denied, and may be retried when the failed check may be. Limit
-// and Remaining stay as they were with the charge.
+// and Remaining stay as they were with the charge: the limiter reads them again.
 func (n *Node) decideAtomic(ctx context.Context, b *check.Batch) {
 	u := undoLogs.Get().(*undoLog)
 	count := uint64(len(b.Requests))
 	u.base = n.ids.Add(count) - count + 1
-	ctx, cancel := n.bounded(ctx)
+	ctx, hurried, cancel := n.bounded(ctx)
 	defer cancel()
+	u.hurried = hurried
 	n.forward(ctx, b, u)
 	if failed, retry := failure(b); failed {
 		for i := range b.Requests {

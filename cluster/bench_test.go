@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // direct reaches other nodes by calling them, without a network.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/tracing"
 )
 
 // call sends the records of one group, and fills in their replies.
@@ -103,6 +103,7 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 	if p.to < len(r.nodes) {
 		to = &r.nodes[p.to]
 	}
+	p.asked = asked{}
 	switch reply.Status {
 	case check.Decided:
 		a := &f.batch.Answers[p.index]
@@ -111,6 +112,7 @@ func (f *forwarding) takeReply(r *routing, p *pending, reply *check.Reply) {
 			a.Age = check.DoNotCache
 		}
 		p.done = true
+		f.closeCircuits(r, p)
 		n.stats.forwarded.Add(1)
 		if req.Reservation != nil {
 			req.Reservation.Reserved = reply.Reserved()

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // A node whose clock is wrong would end windows at other times than the others. Only the alignment of windows is corrected: the

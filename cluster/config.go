@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/tracing"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 const (

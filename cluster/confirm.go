@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // notifier wakes all goroutines that wait for it. The zero notifier is ready.

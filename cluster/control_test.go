@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // cut lets messages pass only between nodes of the same group. Nothing ends it.

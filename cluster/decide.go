@@ -4,8 +4,8 @@ import (
 	"context"
 	"math"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // Decide implements check.Decider. It fills in b.Answers, which must have the length of b.Requests. Checks of one key are
@@ -15,6 +15,10 @@ import (
 // checks of sync rules whose charge was not confirmed. A Refund whose response was lost is not retried, because a second one
 // would admit more; it gets check.ErrNoOwner. With Once, both are made once and retried.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
+	if b.Detached {
+		n.decideDetached(ctx, b)
+		return
+	}
 	if b.AllOrNothing && len(b.Requests) > 1 {
 		n.decideAtomic(ctx, b)
 		return
@@ -65,6 +69,27 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		f.release()
 	default:
 		n.finish(ctx, f)
+	}
+}
+
+// decideDetached decides a detached batch within CheckTimeout, by a goroutine if its caller has a deadline.
+func (n *Node) decideDetached(ctx context.Context, b *check.Batch) {
+	own, free := *b, context.WithoutCancel(ctx)
+	own.Detached = false
+	if _, ok := ctx.Deadline(); !ok {
+		n.Decide(free, &own)
+		return
+	}
+	bounded, _, cancel := n.bounded(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	n.background.Go(func() {
+		n.Decide(free, &own)
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-bounded.Done():
 	}
 }
 
@@ -207,12 +232,16 @@ func (f *forwarding) decideLocal(ctx context.Context, r *routing) {
 		}
 		seq, cause := t.decide(req, f.undo, leases, &f.batch.Answers[p.index])
 		if cause != nil {
-			p.to, p.cause = nextAttempt, cause
+			p.to, p.cause, p.asked = nextAttempt, cause, asked{}
 			continue
 		}
-		p.done = true
-		if req.Sync && seq > 0 {
+		if p.done = true; !req.Sync {
+			continue
+		}
+		if seq > 0 {
 			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), term, seq})
+		} else {
+			f.closeCircuits(r, p) // as that of an answer by another owner, which may be a denial too
 		}
 	}
 	if t.lostQuorum() {
@@ -231,7 +260,9 @@ func (f *forwarding) confirmLocal(ctx context.Context, r *routing) {
 	for _, c := range f.changes {
 		if !f.node.awaitConfirmed(ctx, c) {
 			f.takeError(r, &f.pending[c.index], r.self, errUnconfirmed)
+			continue
 		}
+		f.closeCircuits(r, &f.pending[c.index])
 	}
 	f.changes = f.changes[:0]
 	owned := 0

@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // TestDeferredSurvive: what a node has admitted without owners is charged to them after a crash of that node, if it
@@ -50,7 +50,7 @@ func TestDeferredSurvive(t *testing.T) {
 				if deferred := n.Stats().Deferred; deferred != len(keys) {
 					t.Errorf("deferred charges of %d keys are read, want %d", deferred, len(keys))
 				}
-				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true) })
+				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true, true) })
 				f.within(30*time.Second, "c is counted", n.Join)
 				f.state("c", member.Serving)
 				f.within(30*time.Second, "c is settled", n.Settled)

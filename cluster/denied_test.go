@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestRemembered: what an owner has denied is answered from memory, for at most 100 ms, in the owner's name and

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // roaming is limits of keys that move.
@@ -167,16 +167,23 @@ func TestKeyMovesCount(t *testing.T) {
 					}
 					moves := uint64(0)
 					for _, n := range p.nodes {
-						moves += n.directory.moved.Load()
+						moves += n.Stats().KeysMoved
 					}
+					t.Logf("%d admitted, %d moves", admitted, moves)
 					if moves < 5 && lose == 0 || moves < 3 {
 						t.Errorf("%d moves", moves)
 					}
 					if admitted > 20_000 {
 						t.Errorf("%d admitted, want 20,000 at most", admitted)
 					}
-					if admitted < 19_500 {
-						t.Errorf("%d admitted, want nearly 20,000", admitted)
+					// What another region has leased when the key moves stays spent if the message that returns
+					// it is lost.
+					least := int64(19_980)
+					if lose > 0 {
+						least = 20_000 - int64(moves)*200
+					}
+					if admitted < least {
+						t.Errorf("%d admitted, want %d at least", admitted, least)
 					}
 				})
 			})

@@ -7,24 +7,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
 // keep gives the nodes of f data directories.
 func (f *fleet) keep(names ...string) {
 	f.t.Helper()
-	f.disks = make(map[string]*snapshot.Dir)
+	f.disks, f.dirs = make(map[string]*snapshot.Dir), f.t.TempDir()
 	for _, name := range names {
-		dir, err := snapshot.Open(filepath.Join(f.t.TempDir(), name))
+		dir, err := snapshot.Open(filepath.Join(f.dirs, name))
 		if err != nil {
 			f.t.Fatal(err)
 		}
 		f.t.Cleanup(func() { dir.Close() })
 		f.disks[name] = dir
+		w, err := dir.Create(snapshot.Header{Name: name, Begun: time.Now(), Partitions: 31}) // as cmd does first
+		if err == nil {
+			err = w.Commit()
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 
@@ -34,11 +41,15 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 	if f.disks == nil {
 		return nil
 	}
+	recorded := new(Recorded)
 	r, err := f.disks[name].Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
+	if rejection, ok := errors.AsType[*snapshot.Rejection](err); ok {
+		recorded.SnapshotLost = string(rejection.Reason)
+		_, err = f.disks[name].SetAside(time.Now())
+	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	recorded := new(Recorded)
 	if r != nil {
 		defer r.Close()
 		if recorded, err = Load(table, r, time.Now()); err != nil {
@@ -47,6 +58,9 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 	}
 	if recorded.Record, _, err = f.disks[name].Voters(name, [16]byte{}); err != nil {
 		f.t.Fatal(err)
+	}
+	if r == nil && recorded.SnapshotLost == "" && !recorded.Record.Set.Zero() {
+		recorded.SnapshotLost = "missing"
 	}
 	d, err := f.disks[name].Deferred().Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
 	if err != nil {

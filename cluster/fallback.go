@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // closedRetry is the RetryAfter of a check that was denied without an owner: about when there may be one again. The counter
@@ -26,9 +26,12 @@ type fallbackStats struct{ share, closed, open atomic.Uint64 }
 func (f *forwarding) fallback(r *routing, p *pending) {
 	n, req, a, cause := f.node, &f.batch.Requests[p.index], &f.batch.Answers[p.index], p.cause
 	p.done = true
+	if p.early != 0 {
+		n.stats.early.Add(1)
+	}
 	if req.Verb != bucket.Check && req.Verb != bucket.Read {
 		n.stats.unanswered.Add(1)
-		*a = check.Answer{Err: fmt.Errorf("%w: %w", check.ErrNoOwner, cause)}
+		*a = check.Answer{Err: fmt.Errorf("%w: %w", check.ErrNoOwner, cause), Early: p.early}
 		return
 	}
 	policy, count := req.OnFailure, &n.stats.failure
@@ -42,7 +45,7 @@ func (f *forwarding) fallback(r *routing, p *pending) {
 		policy = rules.FailClosed
 	}
 	n.stats.cause.Store(&cause)
-	*a = check.Answer{Owner: n.cfg.Name}
+	*a = check.Answer{Owner: n.cfg.Name, Early: p.early}
 	switch policy {
 	case rules.FailOpen:
 		count.open.Add(1)

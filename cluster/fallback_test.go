@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // policies asks n for one key under each policy, and wants what a process answers that must not give a share: after
@@ -94,7 +94,7 @@ func TestRestartedVoter(t *testing.T) {
 		f.cut("ab", "c")
 		c := f.start("c")
 		joined := make(chan error, 1)
-		go func() { joined <- errors.Join(c.MayFound(t.Context(), true), c.Join(t.Context())) }()
+		go func() { joined <- errors.Join(c.MayFound(t.Context(), true, true), c.Join(t.Context())) }()
 		for range 3 {
 			for _, a := range decide(t.Context(), c.Node, keys...) {
 				if a.Allowed || a.Source != check.Closed {

@@ -25,6 +25,7 @@ func TestFallbackSpell(t *testing.T) {
 		now += int64(d)
 		counts.share += more
 		counts.closed += 2 * more
+		counts.early += more
 		text.Reset()
 		s.logChanges(log, nodeState{now: now, fallback: counts})
 		if (text.Len() > 0) != (want != nil) {
@@ -45,9 +46,15 @@ func TestFallbackSpell(t *testing.T) {
 		for range 4 {
 			step(time.Second, 0)
 		}
+		if n := s.early(counts); n != 103 {
+			t.Errorf("%d early answers in the period, want 103", n)
+		}
 		step(4*time.Second, 1) // no end yet: here is one more
 		step(4*time.Second, 0)
-		step(time.Second, 0, "INFO", "by their owners again", "after=1m48s", "share=104", "closed=208", "open=0")
+		step(time.Second, 0, "INFO", "by their owners again", "after=1m48s", "share=104", "closed=208", "open=0", "before_deadline=104")
+		if n := s.early(counts); n != 0 {
+			t.Errorf("%d early answers after the period", n)
+		}
 		step(time.Hour, 0)
 	}
 }

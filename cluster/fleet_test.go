@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/snapshot"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // fleet is nodes that run, and the network between them, in the time of a bubble.
@@ -30,6 +30,7 @@ type fleet struct {
 	members map[string]member.Member // as gossip shows them
 	// disks are the nodes' data directories, nil if they have none.
 	disks    map[string]*snapshot.Dir
+	dirs     string // the directory with those of the nodes
 	onTheWay sync.WaitGroup
 	mu       struct {
 		sync.Mutex
@@ -148,7 +149,7 @@ func (f *fleet) join(name string, changes ...func(*Config)) *runningNode {
 // serve does what cmd does between the start of a node and its readiness.
 func (f *fleet) serve(n *runningNode) {
 	f.t.Helper()
-	f.within(time.Second, "it may found", func(ctx context.Context) error { return n.MayFound(ctx, true) })
+	f.within(time.Second, "it may found", func(ctx context.Context) error { return n.MayFound(ctx, true, true) })
 	f.within(30*time.Second, n.cfg.Name+" is counted", n.Join)
 	f.state(n.cfg.Name, member.Serving)
 }

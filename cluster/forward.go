@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // maxForwards is how often a check is forwarded within one attempt. The next attempt begins after a backoff.
@@ -44,10 +44,13 @@ type forwarding struct {
 	undo     *undoLog // of an atomic batch, else nil
 	once     bool     // a check that may have been charged is not retried
 	deadline time.Time
+	left     time.Duration // until deadline, at the begin
+	hurried  bool          // the deadline is that of the caller
 	attempt  int
 	pending  []pending
 
 	// Of a round.
+	routed   *routing // by which it was routed
 	sent     int64    // when it began
 	homes    []string // other regions that some of the checks go to
 	groups   []group
@@ -69,6 +72,8 @@ type pending struct {
 	home           bool   // the region that has the counter must decide
 	region         string // where that is, by the last reply, with home: auto
 	cause          error  // why it is still pending
+	asked          asked
+	early          check.Early
 	done           bool
 	remote         bool // this round sends it to another node
 	at             int  // its index in records then
@@ -88,8 +93,8 @@ func (f *forwarding) groupOf(p *pending) int {
 	return 2 * p.to
 }
 
-// forward answers b through the owners of its keys, this node included, until ctx ends or CheckTimeout has passed; on_failure
-// answers the rest. u is nil unless b is atomic.
+// forward answers b through the owners of its keys, this node included, until shortly before ctx ends or until CheckTimeout has
+// passed; on_failure answers the rest. u is nil unless b is atomic, which decideAtomic has bounded.
 func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	r, now := n.routing.Load(), int64(0)
 	recall := u == nil && (noneInvalidates(b) || len(b.Requests) == 1 && leaseOfClient(&b.Requests[0].Request))
@@ -114,24 +119,46 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 
 // finish answers the pending checks of f, and releases it.
 func (n *Node) finish(ctx context.Context, f *forwarding) {
-	ctx, cancel := n.bounded(ctx)
-	defer cancel()
+	if f.undo != nil {
+		f.hurried = f.undo.hurried
+	} else {
+		var cancel context.CancelFunc
+		ctx, f.hurried, cancel = n.bounded(ctx)
+		defer cancel()
+	}
 	f.run(ctx)
 	f.release()
 }
 
-// bounded returns ctx with a deadline within CheckTimeout.
-func (n *Node) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= n.cfg.CheckTimeout {
-		return ctx, func() {}
+// maxMargin and marginPart bound the margin, which is how long before the caller's deadline a check is answered, so that the
+// answer arrives in time: a part of the time that is left, and no more than maxMargin. The wait ends earlier by maxLate, or by a
+// part of the time, because timers fire as late as that.
+const (
+	maxMargin  = 10 * time.Millisecond
+	marginPart = 5
+	maxLate    = time.Millisecond
+	latePart   = 20
+)
+
+// bounded returns ctx with a deadline within CheckTimeout, and before that of the caller by a margin. hurried: the caller's is
+// the earlier one.
+func (n *Node) bounded(ctx context.Context) (_ context.Context, hurried bool, _ context.CancelFunc) {
+	timeout := n.cfg.CheckTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		if left -= min(maxMargin, left/marginPart) + min(maxLate, left/latePart); left < timeout {
+			timeout, hurried = left, true
+		}
 	}
-	return context.WithTimeout(ctx, n.cfg.CheckTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, hurried, cancel
 }
 
 // run sends rounds until nothing is pending, or ctx ends, which must have a deadline.
 func (f *forwarding) run(ctx context.Context) {
 	wait := firstBackoff
 	f.deadline, _ = ctx.Deadline()
+	f.left = time.Until(f.deadline)
 	for {
 		r := f.node.routing.Load()
 		f.route(r)
@@ -160,8 +187,9 @@ func (f *forwarding) run(ctx context.Context) {
 // route sets the next node of each pending check: its hint, else the owner by r. Without quorum, checks whose owner is not heard
 // get a fallback, or wait for the next attempt if an owner may be heard soon.
 func (f *forwarding) route(r *routing) {
-	f.sent = f.node.cfg.Clock()
+	f.routed, f.sent = r, f.node.cfg.Clock()
 	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
+	broken := f.hurried && quorum && f.attempt == 0 && f.node.circuits.Open()
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.to == nextAttempt {
@@ -184,8 +212,13 @@ func (f *forwarding) route(r *routing) {
 			}
 		}
 		if home != "" &&
-			(p.home || !quorum || p.to == noNode || p.to == r.self || !r.nodes[p.to].lives || r.unheard != nil && r.unheard[r.partition(key)]) {
+			(p.home || !quorum || p.to == noNode || p.to == r.self || !r.nodes[p.to].lives || r.silent(key) != nil) {
 			p.home, p.relay, p.to = true, true, len(r.nodes)+f.home(home)
+			continue
+		}
+		if broken && !f.mayAsk(r, p) {
+			p.cause, p.early = errNotAsked, check.NotAsked
+			f.fallback(r, p)
 			continue
 		}
 		if p.hint != "" && p.to != r.self {
@@ -242,6 +275,9 @@ func (f *forwarding) group(r *routing) {
 	total := 0
 	for i := range f.pending {
 		p := &f.pending[i]
+		if f.hurried && p.to != nextAttempt {
+			f.ask(r, p)
+		}
 		switch p.remote = p.to != nextAttempt && p.to != r.self; {
 		case p.to == r.self:
 			f.local = append(f.local, i)
@@ -323,12 +359,22 @@ func (f *forwarding) backOff(ctx context.Context, r *routing, d time.Duration) b
 
 // fail answers all pending checks without an owner.
 func (f *forwarding) fail(r *routing, cause error) {
+	broken := false
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.cause == nil {
 			p.cause = cause
 		}
+		if cause == context.DeadlineExceeded {
+			broken = f.breakCircuit(p) || broken
+			if f.hurried {
+				p.early = check.AtMargin
+			}
+		}
 		f.fallback(r, p)
+	}
+	if broken { // the routing may have changed since this batch was routed
+		f.node.retainCircuits(f.node.routing.Load())
 	}
 	f.compact()
 }

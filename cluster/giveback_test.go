@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestGiveBackAfterContext: the charges go back although nobody waits any more, as
@@ -38,8 +38,8 @@ func TestGiveBackAfterContext(t *testing.T) {
 		if answers := decideAll(ctx, a, denied, r); answers[0].Allowed || answers[1].Allowed {
 			t.Errorf("%+v", answers)
 		}
-		if took := time.Since(start); took != latency*3/2 {
-			t.Errorf("Decide took %v, want it to end with its context", took)
+		if took := time.Since(start); took != latency*3/2*3/4 {
+			t.Errorf("Decide took %v, want it to end before its context by the margin", took)
 		}
 		if n := spent(b, r); n != 1 {
 			t.Errorf("%d spent before the give-back got through, want 1", n)

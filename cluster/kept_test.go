@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
 // loseTransfers makes these transfer batches get lost, but nothing else.
@@ -57,7 +57,7 @@ func TestLeaverWritesNoReplicas(t *testing.T) {
 		if n := a.Stats().Partitions.Replicas; n == 0 {
 			t.Fatal("a has no replica that it could write")
 		}
-		if totals := f.save("a"); totals.Sections != 0 {
+		if totals := f.save("a"); totals.Complete != 0 {
 			t.Errorf("a wrote %+v", totals)
 		}
 	})

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // A key with home: auto moves to the region that wants most of it:
@@ -385,9 +385,7 @@ func (n *Node) arrived(now int64, k bucket.Key) {
 	n.directory.mu.Lock()
 	n.directory.mu.demand[k] = dominant{moved: now}
 	n.directory.mu.Unlock()
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	for home, b := range n.homes.mu.books {
+	for home, b := range n.homeBooks {
 		var rest []lease.Return
 		for _, back := range b.Drop(func(other bucket.Key) bool { return other != k }) {
 			if back.Key == k {

@@ -5,7 +5,7 @@ package cluster
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // TestKeyMoveGuards: the worlds find each rule of moves that is left out.

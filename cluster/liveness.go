@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // gossipDelay is how long gossip takes to tell all nodes that this node is leaving. Until then it hands nothing off: the next owner

@@ -5,7 +5,7 @@ import (
 	"math"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // lostLimits are the limits of the rules with on_lost_state: deny.
@@ -34,7 +34,7 @@ func (n *Node) lostUntil(since int64) int64 {
 	if !known {
 		end = since
 		for _, limits := range *list {
-			end = max(end, limits.SpentUntil(since+ahead)-ahead)
+			end = max(end, n.table.LostUntil(limits, since+ahead)-ahead)
 		}
 		l.ends[since] = end
 	}

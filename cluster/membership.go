@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
-// MayFound sets whether this node may take part in founding a voter set: all join targets were asked, the view shows those that
-// answered, and none has rejected this node.
-func (n *Node) MayFound(ctx context.Context, may bool) error {
-	return n.runner.do(ctx, func(now int64) { n.runner.quorum.MayFound(now, may) })
+// MayFound sets whether this node may take part in founding a voter set: all join targets were
+// asked, the view shows those that answered, and none has rejected this node. all: every target has
+// answered, or is this node. Without that, a node that is the only voter of a set from disk has no
+// quorum before it hears other nodes.
+func (n *Node) MayFound(ctx context.Context, may, all bool) error {
+	return n.runner.do(ctx, func(now int64) { n.runner.quorum.MayFound(now, may, all) })
 }
 
 // Bootstrap makes this node found a voter set of its own, by hand. It fails with member.ErrHasQuorum where the node has quorum. All
@@ -93,6 +96,12 @@ func (n *Node) HandOff(ctx context.Context) (gave, left int, err error) {
 		return 0, 0, gone
 	}
 	return int(after - before), left, err
+}
+
+// OtherVoters returns the names of the other voters.
+func (n *Node) OtherVoters() []string {
+	voters := slices.Clone(n.published.Load().Set.Members)
+	return slices.DeleteFunc(voters, func(name string) bool { return name == n.cfg.Name })
 }
 
 // LeaveSet takes this node out of the voter set, and waits until it is. It does not wait if there is no other voter.

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // settles is more than how long a node that has lost quorum waits for its peers before it answers at once.

@@ -16,8 +16,8 @@
 // leases, and send and count reports of eventual mode. A batch that needs several nodes has one goroutine per node until it is
 // answered. Charges are given back to other nodes, and leases requested, by short-lived goroutines; Run waits for them.
 //
-// Locks: charges.mu takes homes.mu under it, and both take shard locks; no other lock is held while another is taken. No lock is held
-// while a peer is called.
+// Locks: shard locks are taken under charges.mu; no other lock is held while another is taken. No
+// lock is held while a peer is called.
 package cluster
 
 import (
@@ -30,14 +30,15 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/breaker"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // Node answers checks of this process's APIs (Decide) and of other nodes (Serve).
@@ -61,6 +62,7 @@ type Node struct {
 	invalidation    invalidation  // keys to be sent to them
 	eventual        *eventualMode
 	lostLimits      lostLimits
+	circuits        breaker.Breaker // of owners that do not answer in time
 
 	// What the runner publishes: the routing, until when there is quorum, that replicas may have confirmed more, and counts.
 	routing     atomic.Pointer[routing]
@@ -89,7 +91,6 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.roles.many = n.cfg.Regions != nil && len(n.cfg.Regions.Others()) > 0
 	n.roles.inbox, n.roles.calls = make(chan message.Envelope, inboxSize), make(chan func(int64))
 	n.roles.wake = make(chan struct{}, 1)
-	n.homes.mu.books = map[string]*lease.Book{}
 	n.roles.movers, n.roles.begun = map[message.Role]*mover{}, map[string]string{}
 	n.directory.moves, n.directory.mu.demand = map[bucket.Key]*keyMove{}, map[bucket.Key]dominant{}
 	n.directory.mu.limits = map[string]*bucket.Limits{}
@@ -150,7 +151,6 @@ func newRunner(n *Node) (*runner, error) {
 	r.handoff = handoff.New(owning, now)
 	if recorded != nil {
 		recorded.restore(r.handoff)
-		r.handoff.ClusterID(recorded.ClusterID)
 	}
 	none, err := ring.Build(n.cfg.Ring, nil)
 	if err != nil {
@@ -232,6 +232,7 @@ func (n *Node) Others() map[message.Peer]string {
 func (n *Node) reroute(r *routing) {
 	r.noteOwned(n.routing.Load(), n.cfg.Clock())
 	close(n.routing.Swap(r).superseded)
+	n.retainCircuits(r)
 	n.freed(nil)
 }
 

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // BenchmarkNoteRound is what remembering the answers costs a forwarded check, of 65,536 keys in turn, in rounds of one and of a

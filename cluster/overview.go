@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/timing"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/timing"
 )
 
 // Overview is the state of this node in the cluster, for people.
@@ -45,7 +45,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			if heard := r.quorum.Heard(m.peer()); heard != math.MinInt64 {
 				s.Silent = time.Duration(max(0, now-heard))
 			}
-			if ahead, known := r.quorum.Ahead(now, m.name); known {
+			if ahead, known := r.quorum.Ahead(now, m.name, int64(o.Clock.MaxSkew)); known {
 				s.Ahead = new(time.Duration(ahead) + o.Clock.Ahead)
 			}
 			o.Members = append(o.Members, s)
@@ -74,7 +74,7 @@ func (r *runner) report(now int64) {
 			at.unheard = append(at.unheard, n.name)
 		}
 	}
-	s.Unreachable = len(at.unheard)
+	s.Unreachable, s.Early = len(at.unheard), r.stateLog.fallback.early(at.fallback)
 	r.node.published.Store(s)
 	if !s.HasQuorum {
 		at.reason = r.whyNot(now)
@@ -174,8 +174,11 @@ type State struct {
 	Dissolved uint64
 	// Unreachable is how many members gossip shows that are not heard over the peer port.
 	Unreachable int
-	Partitions  handoff.Stats
-	Clock       member.Clocks
+	// Early is how many checks were answered without their owners before their deadlines, since answers are not all by owners; 0
+	// once they are.
+	Early      uint64
+	Partitions handoff.Stats
+	Clock      member.Clocks
 }
 
 // Now returns the time in ns on this node's clock, which runs on while the process is stopped or the machine sleeps.
@@ -189,6 +192,7 @@ type counters struct {
 	forwards, retries, ambiguous            atomic.Uint64
 	failure, minority                       fallbackStats
 	cause                                   atomic.Pointer[error] // of the last of these
+	early                                   atomic.Uint64         // Answers with Early
 	unanswered, overloaded, deferredCharged atomic.Uint64
 	gaveBack, giveBacksLost                 atomic.Uint64
 	relayed                                 atomic.Uint64

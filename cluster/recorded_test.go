@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
 // refilling is 10 a minute, 1 every 6 s.
@@ -163,7 +163,7 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error { _, _, err := a.HandOff(ctx); return err })
 		f.within(5*time.Second, "a is not counted", a.LeaveSet)
 		f.within(time.Second, "a rests", a.Rest)
-		if totals := f.save("a"); totals.Sections != 0 {
+		if totals := f.save("a"); totals.Complete != 0 {
 			t.Errorf("a wrote %+v", totals)
 		}
 		f.kill("a")
@@ -172,7 +172,7 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		others := f.members
 		f.members = map[string]member.Member{}
 		a = f.start("a")
-		f.within(time.Second, "a may found", func(ctx context.Context) error { return a.MayFound(ctx, true) })
+		f.within(time.Second, "a may found", func(ctx context.Context) error { return a.MayFound(ctx, true, true) })
 		time.Sleep(30 * time.Second)
 		if s := a.Stats(); len(s.Set.Members) != 2 || s.HasQuorum {
 			t.Errorf("alone it knows %+v, right %v", s.Set, s.HasQuorum)

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/lease"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/lease"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Regions knows the clusters of other regions. Nil: there is one region.
@@ -49,13 +49,13 @@ const unknownRTT = 200 * time.Millisecond
 
 // homes is what this node has leased of other regions, as the owner in its own region, or while it reaches none.
 type homes struct {
-	mu struct {
-		sync.Mutex
-		books  map[string]*lease.Book
-		looked int64    // when the books were looked through last
-		routed *routing // then
-	}
-	tries atomic.Int64 // a node of the home is chosen by it
+	// books are *lease.Book by region. No lock is held while one is looked through, since requests
+	// need them.
+	books sync.Map
+	// Of maintainLeases: when the books were looked through last, and the routing then.
+	looked int64
+	routed *routing
+	tries  atomic.Int64 // a node of the home is chosen by it
 }
 
 // away returns the region that has the counter of q, "" if this one does.
@@ -85,14 +85,16 @@ func (n *Node) parts(voters int) share.Parts {
 
 // homeBook returns the book of what is leased of a region.
 func (n *Node) homeBook(home string) *lease.Book {
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	b := n.homes.mu.books[home]
-	if b == nil {
-		b = lease.NewRegionBook(cmp.Or(n.cfg.Regions.RTT(home), unknownRTT))
-		n.homes.mu.books[home] = b
+	b, ok := n.homes.books.Load(home)
+	if !ok {
+		b, _ = n.homes.books.LoadOrStore(home, lease.NewRegionBook(cmp.Or(n.cfg.Regions.RTT(home), unknownRTT)))
 	}
-	return b
+	return b.(*lease.Book)
+}
+
+// homeBooks yields the books of what is leased of other regions.
+func (n *Node) homeBooks(yield func(home string, b *lease.Book) bool) {
+	n.homes.books.Range(func(home, b any) bool { return yield(home.(string), b.(*lease.Book)) })
 }
 
 // fromHomeLease tries to answer so many checks that are as req, as lease.Book.TakeTimes does, whose counter the region home has, from what
@@ -205,7 +207,7 @@ func (n *Node) leaseToClient(now int64, home string, q *bucket.Request, d *bucke
 		return n.anyBook(func(b *lease.Book) bool {
 			units, back := b.Settle(now, q.Key, x.ID, q.Cost)
 			if units > 0 {
-				d.Allowed, x.Reserved = true, bucket.Reserved{Units: max(q.Cost, units-back), Returned: back}
+				d.Allowed, x.Reserved = true, bucket.Reserved{Units: units - back, Returned: back}
 			}
 			return units > 0
 		})
@@ -264,15 +266,14 @@ func regionName(hash uint64) string { return "region " + strconv.FormatUint(hash
 
 // maintainHomes returns what is not used of the leases of other regions, and after a handoff those of keys of other nodes.
 func (n *Node) maintainHomes(now int64) {
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	if now-n.homes.mu.looked < regionPeriod {
+	h := &n.homes
+	if now-h.looked < regionPeriod {
 		return
 	}
 	r := n.routing.Load()
-	moved := n.homes.mu.routed != r
-	n.homes.mu.looked, n.homes.mu.routed = now, r
-	for home, b := range n.homes.mu.books {
+	moved := h.routed != r
+	h.looked, h.routed = now, r
+	for home, b := range n.homeBooks {
 		if rtt := n.cfg.Regions.RTT(home); rtt > 0 {
 			b.SetRTT(rtt)
 		}
@@ -286,18 +287,14 @@ func (n *Node) maintainHomes(now int64) {
 
 // closeHomes returns all that is leased of other regions.
 func (n *Node) closeHomes() {
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	for home, b := range n.homes.mu.books {
+	for home, b := range n.homeBooks {
 		n.returnHome(home, b.Close())
 	}
 }
 
 // anyBook reports whether f does so for a book of what is leased of another region; it asks no further ones then.
 func (n *Node) anyBook(f func(*lease.Book) bool) bool {
-	n.homes.mu.Lock()
-	defer n.homes.mu.Unlock()
-	for _, b := range n.homes.mu.books {
+	for _, b := range n.homeBooks {
 		if f(b) {
 			return true
 		}

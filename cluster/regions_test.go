@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // world is regions of two nodes each, eu1 and eu2 and so on, between which a message takes far one way.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // A node that does not hear a key's owner sends the check to a third node, which relays it to the owner: so one failed link
@@ -18,7 +18,7 @@ const maxRelayWait = 500 * time.Millisecond
 
 // relay returns a heard node that must relay k because this node does not hear the owner, another one for each try; or noNode.
 func (r *routing) relay(k bucket.Key, try int) int {
-	if r.unheard == nil || !r.unheard[r.partition(k)] {
+	if r.silent(k) == nil {
 		return noNode
 	}
 	for i := range r.nodes {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // cutLinks lets nothing pass between the nodes of each pair.

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestSyncWithoutReplica: while no node confirms anything, however long, no check of a sync rule is answered by its owner. It

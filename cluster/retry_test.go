@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // first lets f decide about the first n calls; the rest is delivered.
@@ -228,7 +228,7 @@ func TestHint(t *testing.T) {
 	})
 }
 
-// TestDeadline: the earlier of the context's end and CheckTimeout ends the wait.
+// TestDeadline: CheckTimeout ends the wait, or the context's end less the margin if that is earlier.
 func TestDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -239,8 +239,10 @@ func TestDeadline(t *testing.T) {
 		{"no deadline", 0, unsent, 1500 * time.Millisecond},
 		{"no deadline, hung", 0, hung, 1500 * time.Millisecond},
 		{"a later one", time.Hour, hung, 1500 * time.Millisecond},
-		{"an earlier one", 50 * time.Millisecond, unsent, 50 * time.Millisecond},
-		{"an earlier one, hung", 50 * time.Millisecond, hung, 50 * time.Millisecond},
+		{"later by less than the margin", 1505 * time.Millisecond, hung, 1494 * time.Millisecond},
+		{"an earlier one", 60 * time.Millisecond, unsent, 49 * time.Millisecond},
+		{"an earlier one, hung", 60 * time.Millisecond, hung, 49 * time.Millisecond},
+		{"Envoy's", 20 * time.Millisecond, hung, 15 * time.Millisecond},
 		{"ended", -time.Second, unsent, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/ring"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // playing is a world whose nodes speak for their regions, and play roles.

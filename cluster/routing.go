@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // noNode is an index into routing.nodes that stands for none.
@@ -22,8 +22,9 @@ type routing struct {
 	// owners has each partition's owner, an index in nodes: the known one, else the assigned one, which will claim it; or noNode
 	// if no member serves.
 	owners []int32
-	// unheard partitions are owned by a process that this one does not hear. Nil if there are none.
-	unheard []bool
+	// unheard has the owners of the partitions that are owned by a process that this one does not hear, and nil for the others. It
+	// is nil if there are none.
+	unheard []*message.Peer
 	// voters is the size of the voter set with which this process last had quorum; of the view before it had any.
 	voters     int
 	superseded chan struct{}
@@ -74,6 +75,7 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 		owners[i] = int32(r.find(name))
 	}
 	var last message.Peer
+	var silent *message.Peer
 	place := int32(noNode)
 	for p := range r.owners {
 		if h := owner(p); h != last {
@@ -84,9 +86,12 @@ func (r *routing) setOwners(owner func(partition int) message.Peer) {
 		}
 		if place == noNode && last != (message.Peer{}) {
 			if r.unheard == nil {
-				r.unheard = make([]bool, len(r.owners))
+				r.unheard = make([]*message.Peer, len(r.owners))
 			}
-			r.unheard[p] = true
+			if silent == nil || *silent != last {
+				silent = &message.Peer{Name: last.Name, Boot: last.Boot}
+			}
+			r.unheard[p] = silent
 		}
 		r.owners[p] = place
 		if place == noNode {
@@ -114,6 +119,26 @@ func (r *routing) owns(k bucket.Key) bool { return r.owner(k) == r.self }
 
 // owner returns the index in nodes of the owner of k, or noNode.
 func (r *routing) owner(k bucket.Key) int { return int(r.owners[r.partition(k)]) }
+
+// silent returns the owner of k if this process does not hear it, else nil.
+func (r *routing) silent(k bucket.Key) *message.Peer {
+	if r.unheard == nil {
+		return nil
+	}
+	return r.unheard[r.partition(k)]
+}
+
+// ownerOf returns the process that owns a partition as far as this node knows, whether it is heard or not; the zero Peer if no
+// member serves.
+func (r *routing) ownerOf(partition int) message.Peer {
+	switch {
+	case r.unheard != nil && r.unheard[partition] != nil:
+		return *r.unheard[partition]
+	case r.owners[partition] == noNode:
+		return message.Peer{}
+	}
+	return r.nodes[r.owners[partition]].peer()
+}
 
 // nameOf returns the name of the node with an index, "" for noNode.
 func (r *routing) nameOf(place int) string {

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const (
@@ -73,6 +73,7 @@ type runner struct {
 	corrector     *corrector
 	storing       bool  // a write is in progress
 	storeAt       int64 // when the next may begin, after one that failed
+	storeErr      error // of the last one
 }
 
 // waiter is a caller that waits until ok is true after a turn of the runner, or ctx ends.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestSendDeferred: what was admitted as a share is charged to the owner once, as far as it
@@ -40,6 +40,7 @@ func TestSendDeferred(t *testing.T) {
 				for range 5 {
 					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 					decide(ctx, a, r)
+					<-ctx.Done() // so that windows end meanwhile
 					cancel()
 				}
 				w.decides(first(2, c.fate))

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/cluster/share"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/cluster/share"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
 const (
@@ -25,9 +25,11 @@ const (
 )
 
 // Snapshot writes the voter set and every partition of which this node has all counters, owned or as a replica, to the writer
-// that create returns, and commits it. Checks go on meanwhile: of each partition the mark is read first, and its counters may
-// be newer. Between partitions the runner takes a turn, so heartbeats and checks are not held up. A node that is no voter
-// writes no replicas: the others have dropped them.
+// that create returns, and commits it. Of the others it writes the last known epoch, so that after
+// a restart of all nodes a takeover notices that it lacks counters. Checks go on meanwhile: of each
+// partition the mark is read first, and its counters may be newer. Between partitions the runner
+// takes a turn, so heartbeats and checks are not held up. A node that is no voter writes no
+// replicas: the others have dropped them.
 func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (snapshot.Totals, error) {
 	w, set, err := n.createSnapshot(ctx, create)
 	if err != nil {
@@ -102,10 +104,14 @@ type copier struct {
 // partition writes what this node has of p. An initial sync that begins meanwhile would leave out counters, so nothing is
 // written before the state is seen to be the same.
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
+	var lastOwned message.Epoch
 	for range maxReads {
 		before, ok, err := c.state(ctx, p)
-		if err != nil || !ok || !before.Complete || !before.Owned && !c.replicas {
+		if err != nil {
 			return err
+		}
+		if lastOwned = before.LastOwned; !ok || !before.Complete || !before.Owned && !c.replicas {
+			break
 		}
 		now, at := c.clock(), time.Now()
 		c.read(now, p)
@@ -123,7 +129,11 @@ func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error
 			return c.write(w, s)
 		}
 	}
-	return nil // it is in handoff: other nodes have it
+	// Other nodes have it: this one does not, or it is in handoff.
+	if lastOwned == (message.Epoch{}) {
+		return nil
+	}
+	return w.Section(snapshot.Section{Partition: p, Mark: message.Mark{Epoch: lastOwned}, At: time.Now()})
 }
 
 // read exports all counters of p as of now.
@@ -163,9 +173,13 @@ type Recorded struct {
 	ClusterID string
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
-	states               []handoff.State
-	deferred             []share.Charge // of an earlier run with that many voters
-	voters               int
+	// SnapshotLost says why the snapshot of an earlier run cannot be used, empty if it can or there
+	// was none. The partitions may have been owned then. Load does not set it.
+	SnapshotLost string
+	states       []handoff.State
+	owned        []handoff.State // of partitions that are not imported: the last known epoch
+	deferred     []share.Charge  // of an earlier run with that many voters
+	voters       int
 }
 
 // Load imports the partitions of which r has all counters into table, as of now, the time of day: the time since they were
@@ -175,6 +189,7 @@ func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, er
 	rec := &Recorded{ClusterID: r.Header().Set.ID}
 	err := eachSection(r, func(s *snapshot.Section) error {
 		if !s.Complete {
+			rec.owned = append(rec.owned, handoff.State{Partition: s.Partition, LastOwned: s.Mark.Epoch})
 			return nil
 		}
 		counters, err := importSection(table, r, s, now)
@@ -256,8 +271,16 @@ func importSection(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section,
 	}
 }
 
-// restore restores the imported partitions in m.
+// restore restores in m the imported partitions, and what is known of the others.
 func (rec *Recorded) restore(m *handoff.Machine) {
+	m.ClusterID(rec.ClusterID)
+	if rec.SnapshotLost != "" {
+		m.ClusterID(rec.Record.Set.ID)
+		m.RestoreUnknown()
+	}
+	for _, s := range rec.owned {
+		m.RestoreOwned(s.Partition, s.LastOwned)
+	}
 	for _, s := range rec.states {
 		m.Restore(s.Partition, s.Mark, s.Start, s.Owned)
 		m.RestoreLost(s.Partition, s.LostOf, s.LostSince)
@@ -266,6 +289,9 @@ func (rec *Recorded) restore(m *handoff.Machine) {
 
 // storeRetry is the wait after a failed write of the voter set.
 const storeRetry = time.Second
+
+const cannotStore = "the voter set cannot be written: this node takes no part in majorities and " +
+	"in founding until it can; free space in --data-dir or repair its disk"
 
 // stored is a write of the voter set that has ended.
 type stored struct {
@@ -287,16 +313,17 @@ func (r *runner) store(now int64) {
 func (r *runner) takeStored(s stored) {
 	now := r.node.cfg.Clock()
 	r.storing = false
+	failed := r.storeErr != nil
+	r.storeErr = s.err
 	if s.err == nil {
-		if r.storeAt != 0 {
-			r.storeAt = 0
+		if r.storeAt = 0; failed {
 			r.node.cfg.Log.Info("the voter set is on disk again")
 		}
 		r.quorum.Stored(now, s.record)
 		return
 	}
-	if r.storeAt == 0 {
-		r.node.cfg.Log.Error("the voter set cannot be written: this node has no quorum until it can", "error", s.err)
+	if !failed {
+		r.node.cfg.Log.Error(cannotStore, "error", s.err)
 	}
 	r.node.stats.storesFailed.Add(1)
 	r.storeAt = now + int64(storeRetry)

@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
 // TestRest: from then on nothing is decided, and what was decided before is in the snapshot.

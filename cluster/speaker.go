@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // speaker speaks for a region. It has no goroutine and reads no clock.
@@ -70,7 +70,7 @@ func newSpeaker(now int64, region, boot string, others []string, prev *roleView,
 		s.noteBegun(s.self)
 	}
 	s.machine.Wish(now, message.Join)
-	s.machine.MayFound(now, true)
+	s.machine.MayFound(now, true, true)
 	if prev != nil && prev.pass != (message.Passing{}) {
 		// The speaker before may have asked for a version that passes the role on. Until there is another version, the region must not
 		// decide more: its counters are there as of that time.

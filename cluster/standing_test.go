@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestLiveTraffic: while a cluster grows from one node to three and shrinks again, every

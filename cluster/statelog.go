@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/cluster/handoff"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // unprotectedAfter is how long partitions may lack replicas before a warning. After a change of members some lack them briefly.
@@ -151,6 +151,7 @@ const fallbackEnds = int64(5 * time.Second)
 // fallbackCounts counts the fallbacks since the start by policy. cause is that of the last one.
 type fallbackCounts struct {
 	share, closed, open uint64
+	early               uint64 // of these, and of answers with an error
 	cause               error
 }
 
@@ -167,7 +168,7 @@ func (s *fallbackPeriod) logChanges(log *slog.Logger, m nodeState) {
 	c := &m.fallback
 	more := c.sum() != s.seen
 	s.seen = c.sum()
-	counts := slog.Group("", "share", c.share-s.before.share, "closed", c.closed-s.before.closed, "open", c.open-s.before.open)
+	counts := slog.Group("", "share", c.share-s.before.share, "closed", c.closed-s.before.closed, "open", c.open-s.before.open, "before_deadline", c.early-s.before.early)
 	switch {
 	case more && s.began == 0:
 		s.began, s.last = m.now, m.now
@@ -180,7 +181,16 @@ func (s *fallbackPeriod) logChanges(log *slog.Logger, m nodeState) {
 	}
 }
 
+// early returns how many checks of a period were answered before their deadlines, 0 outside one.
+func (s *fallbackPeriod) early(c fallbackCounts) uint64 {
+	if s.began == 0 {
+		return 0
+	}
+	return c.early - s.before.early
+}
+
 func (n *Node) fallbacks() (c fallbackCounts) {
+	c.early = n.stats.early.Load()
 	for _, a := range []*fallbackStats{&n.stats.failure, &n.stats.minority} {
 		c.share += a.share.Load()
 		c.closed += a.closed.Load()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Waits says in plain words what this node waits for before it can have quorum and claim partitions, one item each; none if it
@@ -32,12 +32,18 @@ func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (a
 	return all, err
 }
 
-func (r *runner) waitsFor(now int64, fails func(string) string) []string {
+func (r *runner) waitsFor(now int64, fails func(string) string) (waits []string) {
 	switch set := r.quorum.Set(); {
 	case !r.node.mayDecide(now) && set.Zero():
 		return r.waitsForSet(now, fails)
 	case !r.node.mayDecide(now):
-		return append([]string{r.whyNot(now)}, r.unheardVoters(now, set, fails)...)
+		waits = append([]string{r.whyNot(now)}, r.unheardVoters(now, set, fails)...)
+		if r.quorum.Unproven() {
+			for _, p := range r.quorum.Waiting(now).Silent {
+				waits = append(waits, r.unheard(now, p, fails))
+			}
+		}
+		return waits
 	case !r.quorum.Promises(now):
 		return []string{"waiting until the promises of an earlier run of this node have run out"}
 	}
@@ -50,6 +56,8 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 	say := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
 	missing := w.Expect - len(w.Have)
 	switch {
+	case r.storeErr != nil:
+		waits = append(waits, r.whyNot(now))
 	case len(w.Know) > 0:
 		for _, p := range w.Know {
 			say("%s knows a voter set that has no quorum: "+
@@ -71,6 +79,10 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 		say("waiting for %s to bootstrap with: --bootstrap-expect is %d, have %s", more, w.Expect, strings.Join(w.Have, ", "))
 	default:
 		say("founding a voter set: have %s", strings.Join(w.Have, ", "))
+	}
+	for _, name := range w.CannotStore {
+		say("%s takes no part: it cannot write to its --data-dir, free space there or repair its disk",
+			name)
 	}
 	for _, o := range w.Others {
 		if o.Expect > 0 && w.Expect > 0 {
@@ -114,8 +126,17 @@ func (r *runner) unheard(now int64, p message.Peer, fails func(string) string) s
 // whyNot says why this process has no quorum.
 func (r *runner) whyNot(now int64) string {
 	set := r.quorum.Set()
-	if set.Zero() {
+	switch {
+	case r.storeErr != nil:
+		return fmt.Sprintf("%s: %v", cannotStore, r.storeErr)
+	case set.Zero():
 		return "no voter set is known yet"
+	}
+	if r.quorum.Unproven() {
+		return "its data directory has a voter set of this node alone, which may be from before " +
+			"others joined: waiting for all --join targets, or for as many nodes as " +
+			"--bootstrap-expect; if the others are gone for good, `sluice members bootstrap`, " +
+			"or start without --join"
 	}
 	living := 0
 	for _, n := range r.live.nodes {

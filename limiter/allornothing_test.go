@@ -3,9 +3,10 @@ package limiter
 import (
 	"context"
 	"testing"
+	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 func TestAllOrNothing(t *testing.T) {
@@ -91,5 +92,56 @@ func TestAllOrNothingInvalidOnlyReads(t *testing.T) {
 	mustCheck(t, s, b)
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
+	}
+}
+
+// TestRemainingAfterTheUndo: the results of a denied batch say what is left once its charges are undone, as a read does.
+func TestRemainingAfterTheUndo(t *testing.T) {
+	x, spent := entry("user", "x"), all(entry("user", "spent"), cost(3))
+	for _, c := range []struct {
+		name string
+		asks []ask
+		want []int64
+	}{
+		{"one denied", []ask{x, spent}, []int64{3, 0}},
+		{"the denied one first", []ask{spent, all(x, cost(2))}, []int64{0, 3}},
+		{"one key twice", []ask{all(x, cost(2)), x, spent}, []int64{3, 3, 0}},
+		{"denied by its own twin", []ask{all(x, cost(2)), all(x, cost(2))}, []int64{3, 3}},
+		{"an observed one", []ask{entry("watched", "w"), spent}, []int64{1, 0}},
+		{"inline limits", []ask{all(x, limits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 7, Period: time.Hour, Cost: 2})), spent}, []int64{7, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newService(t, newNode(t))
+			mustCheck(t, s, batch(t, spent))
+			b := batch(t, c.asks...)
+			b.AllOrNothing = true
+			for i, r := range mustCheck(t, s, b) {
+				if r.Allowed || r.Remaining != c.want[i] || c.want[i] == r.Limit && r.ResetAfter != 0 {
+					t.Errorf("check %d: allowed %v, %d left, reset after %v; want %d left", i, r.Allowed, r.Remaining, r.ResetAfter, c.want[i])
+				}
+			}
+		})
+	}
+	b := newBudgets(t)
+	if _, results, err := b.reserve(ReserveRequest{Units: 90}, "", "user=ann"); err != nil || results[0].Remaining != 10 {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	if _, results, err := b.reserve(ReserveRequest{Units: 20}, "", "team=red", "user=ann"); err != nil || results[0].Remaining != 1000 || results[1].Remaining != 10 {
+		t.Errorf("a denied reservation: %d and %d left, %v; want 1000 and 10", results[0].Remaining, results[1].Remaining, err)
+	}
+}
+
+// TestRemainingOfAShare: without an owner the share says what is left of it after the undo, and nothing is asked again.
+func TestRemainingOfAShare(t *testing.T) {
+	asked := 0
+	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) {
+		asked++
+		b.Answers[0] = check.Answer{Source: check.Share, GivenBack: true, Decision: bucket.Decision{Limit: 3, Remaining: 0, RetryAfter: 1}}
+		b.Answers[1] = check.Answer{Source: check.Share, Decision: bucket.Decision{Limit: 3, RetryAfter: 1}}
+	}))
+	b := batch(t, all(entry("user", "x"), cost(2)), entry("user", "spent"))
+	b.AllOrNothing = true
+	if r := mustCheck(t, s, b); r[0].Remaining != 2 || r[1].Remaining != 0 || asked != 1 {
+		t.Errorf("%d and %d left, want 2 and 0; asked %d times", r[0].Remaining, r[1].Remaining, asked)
 	}
 }

@@ -1,14 +1,15 @@
 package limiter
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Bounds of a call. A check outside them is an error and charges nothing.
@@ -25,6 +26,17 @@ const (
 	// read. Those beyond it are left out.
 	MaxResponses = 1 << 20
 )
+
+// Bytes that the parts of a call take until it is answered: an empty batch, a check with its result
+// and its place in the response, an entry of its descriptor, and a limit of its own.
+var (
+	BatchBytes = sizeOf[Batch]()
+	CheckBytes = sizeOf[Check]() + sizeOf[Result]() + sizeOf[check.Request]() + sizeOf[check.Answer]() + 128
+	EntryBytes = sizeOf[rules.Entry]()
+	LimitBytes = sizeOf[bucket.Limit]()
+)
+
+func sizeOf[T any]() int64 { return int64(reflect.TypeFor[T]().Size()) }
 
 // Check is a request to spend a cost of the limits of one descriptor.
 type Check struct {
@@ -286,13 +298,20 @@ func resize[T any](list []T, n int) []T { return slices.Grow(list, max(0, n-len(
 // start empties the results and makes room for n.
 func (b *Batch) start(n int) {
 	clear(b.Results)
-	clear(b.queued.Requests)
-	clear(b.queued.Answers)
+	b.requeue()
 	b.Results = resize(b.Results, n)
-	b.queued = check.Batch{Requests: b.queued.Requests[:0], Answers: b.queued.Answers[:0]}
+	b.queued.Trace = nil
 	b.named = named{}
 	clear(b.replaced)
-	b.places, b.replaced = b.places[:0], b.replaced[:0]
+	b.replaced = b.replaced[:0]
+}
+
+// requeue empties the queue for other requests of the same batch.
+func (b *Batch) requeue() {
+	clear(b.queued.Requests)
+	clear(b.queued.Answers)
+	b.queued = check.Batch{Requests: b.queued.Requests[:0], Answers: b.queued.Answers[:0], Trace: b.queued.Trace}
+	b.places = b.places[:0]
 }
 
 // enqueue queues r as the request of check i.

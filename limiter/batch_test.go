@@ -3,9 +3,9 @@ package limiter
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // A batch that is used again shows nothing of its use before.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // The first byte of the text that is hashed into a counter key separates the key spaces.
@@ -142,13 +142,13 @@ func (b *Batch) findReplaced(set *rules.Set) {
 func (l *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
 	c := &b.Checks[i]
 	if len(c.Limits) > 0 {
-		domain := accountOf(c.Domain)
-		if i > 0 { // most checks of a call bring the same limits
-			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, "", c.Limits) {
+		if i > 0 && b.Checks[i-1].Domain == c.Domain { // most checks of a call bring the same limits
+			last := &b.Results[i-1]
+			if last.Rule == nil && last.Limits != nil && last.Limits.Is(last.Limits.Domain(), "", c.Limits) {
 				return nil, last.Limits, nil
 			}
 		}
-		limits, err := l.inlineLimits(domain, "", c.Limits, l.config.SetsFull)
+		limits, err := l.inlineLimits(l.accountOf(c.Domain), "", c.Limits, l.config.SetsFull)
 		if err != nil {
 			return nil, nil, LimitsError(err)
 		}
@@ -169,11 +169,14 @@ func (l *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 }
 
 // accountOf returns the account of a domain's counters. Names of accounts that are no domains begin with a parenthesis.
-func accountOf(domain string) string {
+func (l *Limiter) accountOf(domain string) string {
 	if strings.HasPrefix(domain, "(") {
 		return ""
 	}
-	return domain
+	if l.config.Account == nil {
+		return domain
+	}
+	return l.config.Account(domain)
 }
 
 // setUnmatched decides a check to which no limit applies: it is allowed unless its domain denies checks without a rule.
@@ -188,8 +191,8 @@ func (r *Result) setUnmatched() {
 	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
 }
 
-// take makes a the result.
-func (r *Result) take(a *check.Answer) {
+// take makes a, the answer to q, the result.
+func (r *Result) take(q *check.Request, a *check.Answer) {
 	if a.Err != nil {
 		r.Err = errorOf(a.Err)
 		return
@@ -199,6 +202,7 @@ func (r *Result) take(a *check.Answer) {
 		return
 	}
 	r.Decision, r.Source, r.Owner, r.age = a.Decision, a.Source, a.Owner, a.Age
+	r.Remaining = r.Left(&q.Request)
 	r.givenBack = a.GivenBack
 	if a.Lost {
 		r.Source = check.Lost
@@ -209,8 +213,9 @@ func (r *Result) take(a *check.Answer) {
 	r.Period = r.Limits.At(int(a.Index)).UsualPeriod()
 }
 
-// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, in prepare or by a result.
-func (b *Batch) finish(failed bool) {
+// finish applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, in prepare or by a result. It reports
+// whether one has.
+func (b *Batch) finish(failed bool) bool {
 	failed = b.AllOrNothing && (failed || b.denied())
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -231,6 +236,7 @@ func (b *Batch) finish(failed bool) {
 			r.DeniedFor = deniedFor(&b.Checks[i], r)
 		}
 	}
+	return failed
 }
 
 // deniedFor returns how long denial r of c may be cached.

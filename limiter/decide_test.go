@@ -2,12 +2,13 @@ package limiter
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // What the Decider is told of losing charges and of being cut off.
@@ -87,6 +88,41 @@ func TestAccounts(t *testing.T) {
 			if d := got[i].Limits.Domain(); d != want || !got[i].Limits.Equal(b.Results[i].Limits) {
 				t.Errorf("account %q, check %d: %q, want %q", account, i, d, want)
 			}
+		}
+	}
+}
+
+// TestDeniedByTimeLeavesNothing: a denial that waits for a time and not for units says that none are left. A client that looks at
+// what is left would ask again at once.
+func TestDeniedByTimeLeavesNothing(t *testing.T) {
+	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second}
+	raised, apart, weighed, plain := window, window, window, window
+	window.BlockFor = time.Minute
+	raised.Count, raised.BlockFor = 10, time.Minute
+	apart.MinInterval = time.Minute
+	weighed.MinInterval, weighed.Cost = time.Minute, 2
+	for _, c := range []struct {
+		name         string
+		first, again ask
+		left         int64
+	}{
+		{"blocked", all(limits(window), cost(5)), limits(window), 0},
+		{"blocked, and the limit is raised", all(limits(window), cost(5)), limits(raised), 0},
+		{"blocked, a cost above what is left", all(limits(window), cost(5)), all(limits(raised), cost(8)), 0},
+		{"too soon", limits(apart), limits(apart), 0},
+		{"too soon, read", limits(apart), all(limits(apart), verb(bucket.Read)), 0},
+		{"too soon, of a weight", limits(weighed), all(limits(weighed), cost(1)), 0},
+		{"too many units", limits(plain), all(limits(plain), cost(5)), 4},
+		{"never", limits(apart), all(limits(apart), cost(6)), 4},
+	} {
+		s := newService(t, newNode(t))
+		x := entry("user", "x")
+		mustCheck(t, s, batch(t, all(x, c.first)))
+		if strings.HasPrefix(c.name, "blocked") {
+			mustCheck(t, s, batch(t, all(x, limits(window))))
+		}
+		if r := mustCheck(t, s, batch(t, all(x, c.again)))[0]; r.Allowed || r.Remaining != c.left {
+			t.Errorf("%s: allowed %v, %d left; want %d", c.name, r.Allowed, r.Remaining, c.left)
 		}
 	}
 }

@@ -37,30 +37,30 @@ descriptors:
 			t.Errorf("%q is shown", d.Name)
 		}
 	}
-	if d := got["d/tenant=t1/user"]; d.Allowed != 1 || d.Denied != 1 || d.Domain != "d" {
+	if d := got["d/tenant=t1/user"]; d.Results[ResultAllowed] != 1 || d.Results[ResultDenied] != 1 || d.Domain != "d" {
 		t.Errorf("tenant t1 has %+v", d)
 	}
 	for _, name := range []string{"d/all=v", "d/ip=192.0.2.0/24"} {
-		if got[name].Allowed != 1 {
+		if got[name].Results[ResultAllowed] != 1 {
 			t.Errorf("%s is not among %v", name, got)
 		}
 	}
 	// A name of more than 512 bytes is among the others.
-	if len(got) != 6 || got[OtherDescriptors].Allowed != 1 {
+	if len(got) != 6 || got[OtherNames].Results[ResultAllowed] != 1 {
 		t.Errorf("%d names, %v", len(got), got)
 	}
 	before := len(got)
-	for i := range 2 * MaxDescriptorStats {
+	for i := range 2 * MaxNames {
 		mustCheck(t, s, batch(t, ask("all", fmt.Sprint("n", i))))
 	}
 	stats := s.Stats().Descriptors
 	sum := uint64(0)
 	for _, d := range stats {
-		if d.Name == OtherDescriptors {
-			sum = d.Allowed
+		if d.Name == OtherNames {
+			sum = d.Results[ResultAllowed]
 		}
 	}
-	if len(stats) != MaxDescriptorStats || sum != uint64(2*MaxDescriptorStats-(MaxDescriptorStats-before)+1) {
+	if len(stats) != MaxNames || sum != uint64(2*MaxNames-(MaxNames-before)+1) {
 		t.Errorf("%d names, %d others", len(stats), sum)
 	}
 	s.SetRules(parse(t, strings.ReplaceAll(file, "detailed_metric: true", "detailed_metric: false")))

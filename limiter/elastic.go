@@ -3,9 +3,9 @@ package limiter
 import (
 	"context"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // maxRounds bounds how often an all-or-nothing batch is decided again: a key's own limits may deny in the second round a check
@@ -33,9 +33,7 @@ func (l *Limiter) decideByPools(ctx context.Context, active *activeRules, b *Bat
 	if len(b.poolChecks) == 0 {
 		return
 	}
-	clear(b.queued.Requests)
-	clear(b.queued.Answers)
-	b.queued.Requests, b.places = b.queued.Requests[:0], b.places[:0]
+	b.requeue()
 	for _, t := range b.poolChecks {
 		b.enqueue(t.place, l.poolRequest(active, b, t.place, t.verb))
 	}
@@ -97,7 +95,7 @@ func (l *Limiter) decideWithPools(ctx context.Context, active *activeRules, b *B
 			switch {
 			case !r.poolAsked:
 				*r = Result{Rule: r.Rule, Limits: r.Limits}
-				r.take(a)
+				r.take(&b.queued.Requests[j], a)
 			case a.GivenBack:
 				// The pool would admit it, but another check has failed the batch.
 				r.RetryAfter, r.givenBack = a.RetryAfter, true

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	"github.com/sluice-project/sluice/internal/onenode"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/test/onenode"
 )
 
 // elasticRules: everybody has 3 a minute, and what is beyond comes out of 10 a minute.

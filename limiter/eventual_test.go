@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestEventual: the rule's consistency reaches the decider, and the age of its knowledge comes back, also

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // places is a Gate with so many places left.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/dchest/siphash"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // MinSecret is the least length of a cluster secret, in bytes.

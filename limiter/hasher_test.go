@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Vectors of the SipHash reference implementation, 128-bit results for the key

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/facts"
 )
 
 // HealthStatus is the state of the cluster in one word, as one node sees it.
@@ -60,7 +60,7 @@ type Health struct {
 }
 
 // DocsURL is where the pages of the documentation are.
-const DocsURL = "https://github.com/sluice-project/sluice/blob/main/docs/"
+const DocsURL = "https://github.com/sluicecluster/sluice/blob/main/docs/"
 
 // lifeLeft is the share of a certificate's life below which it should have been replaced.
 const lifeLeft = 0.1
@@ -175,6 +175,7 @@ func groups(byValue map[string][]string) string {
 
 func (h *Health) judgeReports(m *Members, nodes []facts.Node) {
 	byRules := map[string][]string{}
+	lost := slices.ContainsFunc(nodes, func(n facts.Node) bool { return n.PartitionCounts.Lost > 0 })
 	for i := range nodes {
 		n := &nodes[i]
 		name := cmp.Or(n.Name, m.Self)
@@ -196,6 +197,12 @@ func (h *Health) judgeReports(m *Members, nodes []facts.Node) {
 				h.add(Degraded, Warning, "sluicecertificateends", "the %s certificate of %s expires at %s", f.Label, name,
 					time.Unix(f.Expires, 0).UTC().Format(time.RFC3339))
 			}
+		}
+		if lost && n.SnapshotLost != "" {
+			h.add(Degraded, Warning, "sluicesnapshotrejected", "%s started without its snapshot: %s", name, n.SnapshotLost)
+		}
+		if n.Early > 0 {
+			h.add(Degraded, Warning, "sluiceansweredbymargin", "%s answers checks with short deadlines without their owners, %d so far", name, n.Early)
 		}
 		for _, text := range n.Insecure {
 			h.add(Healthy, Notice, "security.md#callers", "%s: %s", name, text)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // healthyCluster is three nodes as n1 sees them, and their reports.
@@ -110,6 +110,11 @@ func TestJudgeHealth(t *testing.T) {
 			status: Degraded, first: "critical the api certificate of n1 has expired", doc: "sluicecertificateends",
 		},
 		{
+			name:   "answers before deadlines",
+			change: func(_ *Members, nodes []facts.Node) { nodes[1].Early = 12 },
+			status: Degraded, first: "warning n2 answers checks with short deadlines without their owners, 12 so far", doc: "sluiceansweredbymargin",
+		},
+		{
 			name:   "no access control",
 			change: func(_ *Members, nodes []facts.Node) { nodes[1].Insecure = []string{"no --callers"} },
 			status: Healthy, first: "notice n2: no --callers", doc: "security.md#callers",
@@ -150,6 +155,20 @@ func TestJudgeHealth(t *testing.T) {
 				m.LostRules = []LostRule{{Domain: "shop", Rule: "user", Left: time.Minute}}
 			},
 			status: Degraded, first: "warning the rule user of shop denies, for at most 1m0s, because counters are lost", doc: "sluiceloststatedenied",
+		},
+		{
+			name: "a snapshot was rejected, and counters are lost",
+			change: func(_ *Members, nodes []facts.Node) {
+				nodes[1].SnapshotLost, nodes[2].PartitionCounts.Lost = "damaged", 3
+			},
+			status: Degraded, first: "warning n2 started without its snapshot: damaged", doc: "sluicesnapshotrejected",
+		},
+		{
+			name: "a snapshot was rejected, and others have the counters",
+			change: func(_ *Members, nodes []facts.Node) {
+				nodes[1].SnapshotLost = "damaged"
+			},
+			status: Healthy,
 		},
 		{
 			name: "a region lacks its majority",

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
 // history has the counts of rules in the last slots of time. It reads plain counters once a slot, and takes 2 KB a rule. Safe
@@ -38,7 +38,8 @@ type track struct {
 }
 
 func (c *counts) load() facts.Counts {
-	return facts.Counts{Allowed: c.allowed.Load(), Denied: c.denied.Load(), Shadowed: c.shadowed.Load(), Failed: c.errors.Load()}
+	t := c.results()
+	return facts.Counts{Allowed: t.passed(), Denied: t[ResultDenied], Shadowed: t[ResultShadowed], Failed: t[ResultError]}
 }
 
 // advance ends the slots that are over at now. If that is more than one, it is not known which checks were in which, and they are

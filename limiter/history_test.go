@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/facts"
 )
 
 // TestHistory: each slot has what was counted in it, also over a reload, a gap and a clock that is set.

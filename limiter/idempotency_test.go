@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestIdempotencyKey: a charge that is sent again with its key is made once. What differs in the caller, the key, the place, the verb or

@@ -7,7 +7,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Interner gives equal sets of limits of one domain one pointer: counters compare their limits by pointer first. It is a bounded
@@ -57,13 +57,13 @@ func (n *Interner) Shared(l *bucket.Limits) *bucket.Limits {
 var errSetsFull = &Error{
 	Code: Overloaded, Field: "limits",
 	Message: "this node keeps as many different sets of limits as it can (" + strconv.Itoa(bucket.DefaultMaxSets) +
-		" in all, and a domain as many as are left for others); " +
+		" in all), and this domain has its share of them; " +
 		"nothing was charged; use fewer different sets, or put the limits into a rule file",
 }
 
-// inlineLimits returns the set for limits of a check, a new one unless the domain is full. The error is errSetsFull or a
-// *bucket.FieldError.
-func (l *Limiter) inlineLimits(domain, home string, list []bucket.Limit, full func(domain string) bool) (*bucket.Limits, error) {
+// inlineLimits returns the set for limits of a check, a new one unless the account is full. The
+// error is errSetsFull or a *bucket.FieldError.
+func (l *Limiter) inlineLimits(domain, home string, list []bucket.Limit, full func(account string) bool) (*bucket.Limits, error) {
 	if len(list) > bucket.MaxLimits {
 		return bucket.NewLimits(list...)
 	}

@@ -2,13 +2,14 @@ package limiter
 
 import (
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"weak"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 func TestInternerIsBounded(t *testing.T) {
@@ -123,5 +124,31 @@ func TestInternerCollision(t *testing.T) {
 	}
 	if l, err := s.inlineLimits("d", "", list(2), s.config.SetsFull); err != nil || l.At(0).Count != 2 {
 		t.Errorf("limits %+v, error %v", l, err)
+	}
+}
+
+// TestDomainsOfOneAccountShareLimits: the account is the domain of a check's limits, and says
+// whether there may be more of them.
+func TestDomainsOfOneAccountShareLimits(t *testing.T) {
+	var asked []string
+	s := newService(t, decideFunc(allow), func(c *Config) {
+		c.Account = func(domain string) string { return map[string]string{"own": "own"}[domain] + "shared" }
+		c.SetsFull = func(account string) bool { asked = append(asked, account); return false }
+	})
+	b := NewBatch()
+	defer b.Release()
+	for _, domain := range []string{"a", "b", "own", "a", "(odd"} {
+		q := b.Add()
+		q.Domain, q.Descriptor = domain, append(q.Descriptor, rules.Entry{Key: "k"})
+		q.Limits = append(q.Limits, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second})
+	}
+	if err := s.Check(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.Results; r[0].Limits != r[1].Limits || r[0].Limits != r[3].Limits || r[0].Limits == r[2].Limits {
+		t.Errorf("limits %p %p %p %p", r[0].Limits, r[1].Limits, r[2].Limits, r[3].Limits)
+	}
+	if want := []string{"shared", "ownshared", ""}; !slices.Equal(asked, want) {
+		t.Errorf("asked about %q, want %q", asked, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Inspection is the rule and the counter of a descriptor.

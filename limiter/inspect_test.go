@@ -7,12 +7,13 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/onenode"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/test/onenode"
 )
 
 // inspected is a Limiter whose node holds every key, on a table.
@@ -93,5 +94,44 @@ func TestInspectNothing(t *testing.T) {
 		if got := strings.Join(x.Domains, " "); c.domain == "other" != (got == "shop") {
 			t.Errorf("%s: the domains are %q", c.name, got)
 		}
+	}
+}
+
+// TestHeldWithoutOwner: what is held of a key is not "nothing" while no node owns it: Held asks again
+// until one does, for two seconds, and then says that it is not known.
+func TestHeldWithoutOwner(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		ownedAfter time.Duration
+		took       time.Duration
+		want       string
+	}{
+		{"owned", 0, 0, ""},
+		{"owned again in a moment", 300 * time.Millisecond, 350 * time.Millisecond, ""},
+		{"never", time.Hour, 2 * time.Second, "no node owns this key just now"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := inspected(t, newNode(t), func(config *Config) {
+					config.Cluster.(*fakeCluster).keyFacts = func(_ context.Context, _ bucket.Key, limits *bucket.Limits) (facts.Key, error) {
+						owned := time.Since(began) >= c.ownedAfter
+						return facts.Key{Node: "n2", Owner: owned, Replica: !owned, Limits: make([]facts.Limit, limits.Len())}, nil
+					}
+				})
+				s.SetRules(parse(t, privateRules))
+				list, all, units, err := s.Held(t.Context(), &Check{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: "ann"}}})
+				var coded *Error
+				switch {
+				case c.want == "" && (err != nil || len(list) != 0 || all != 0 || units != 0):
+					t.Errorf("%v, %d, %d: %v", list, all, units, err)
+				case c.want != "" && (!errors.As(err, &coded) || coded.Code != Unavailable || !strings.Contains(err.Error(), c.want)):
+					t.Errorf("%v, want Unavailable with %q", err, c.want)
+				}
+				if took := time.Since(began); took > c.took || took < min(c.ownedAfter, c.took) {
+					t.Errorf("it took %v, want %v at most", took, c.took)
+				}
+			})
+		})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestClientLease: a lease has an eighth of what is left, ends before its window, is settled once, and counts as spent some time after its
@@ -119,6 +119,14 @@ func TestHold(t *testing.T) {
 	}
 	if s := b.Stats().Reservations; s != (ReservationStats{}) {
 		t.Errorf("holds count as reservations: %+v", s)
+	}
+	x, results, err = b.reserve(ReserveRequest{TTL: 24 * time.Hour, Hold: true}, "", "user=ann")
+	if err != nil || x.ExpiresAfter != time.Minute || results[0].Err != nil {
+		t.Errorf("for longer than the rule's max_ttl: %+v, %+v, %v", x, results, err)
+	}
+	b.now += int64(time.Minute)
+	if r := spend(); !r.Allowed {
+		t.Errorf("after the rule's max_ttl: %+v", r)
 	}
 	for _, c := range []struct {
 		field string

@@ -16,12 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/timing"
-	"github.com/sluice-project/sluice/internal/tracing"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/timing"
+	"github.com/sluicecluster/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Features are what this version can do beyond the first one of sluice.v1: see NodesResponse.features.
@@ -137,8 +137,12 @@ type Config struct {
 	// InlineEntries caps the entries of logs and sub-windows that the limits of a check may keep, at most
 	// bucket.MaxKeyEntries. 0 means DefaultInlineEntries.
 	InlineEntries int
-	// SetsFull reports whether checks of the domain may bring no new sets of limits; they are Overloaded. nil is never.
-	SetsFull func(domain string) bool
+	// Account returns the account of a domain, which its inline limits have as their domain. nil is
+	// the domain itself.
+	Account func(domain string) string
+	// SetsFull reports whether checks of an account may bring no new sets of limits; they are
+	// Overloaded. nil is never.
+	SetsFull func(account string) bool
 	// Callers returns the names of all callers that may be authenticated, so that Held can name them. nil means none.
 	Callers func() []string
 	// MaxWait bounds ReserveRequest.Wait.
@@ -196,10 +200,12 @@ type Limiter struct {
 
 	calls    atomic.Uint64
 	results  counts
+	named    namedCounts // those of the rules in Stats
 	reserved reservationCounts
 	lines    lines
 	failures [codes]atomic.Uint64
 	latency  [APIs]timing.Histogram
+	early    [APIs][check.NotAsked]atomic.Uint64
 }
 
 // activeRules are the rules in force, perhaps none, and their counts.
@@ -208,7 +214,7 @@ type activeRules struct {
 	hash        string // RulesHash of set
 	counts      ruleCounts
 	unmatched   map[string]*atomic.Uint64 // by domains of set, and UnknownDomains
-	descriptors *descriptorCounts         // nil where no rule counts by values
+	descriptors *descriptorCounts
 	pools       map[*rules.Pool]*poolState
 }
 
@@ -239,8 +245,10 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	if active := l.rules.Load(); active != nil {
 		before = *active
 	}
+	counts := newRuleCounts(set, before.counts)
+	l.named.keep(counts)
 	l.rules.Store(&activeRules{
-		set: set, hash: RulesHash(set), counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
+		set: set, hash: RulesHash(set), counts: counts, unmatched: newUnmatched(set, before.unmatched),
 		descriptors: newDescriptorCounts(set), pools: newPools(set, before.pools),
 	})
 	l.Wake(nil) // a limit may be higher
@@ -292,17 +300,23 @@ func (l *Limiter) Check(ctx context.Context, b *Batch) error {
 		l.complete(ctx, b)
 	}
 	l.decideByPools(ctx, active, b)
-	b.finish(failed)
+	if b.finish(failed) && !failed {
+		l.reread(ctx, active.set, b)
+	}
 	now := l.config.Clock()
 	l.count(now, active, b)
 	l.observe(now, active.set, b)
-	api := b.API
-	if int(api) >= APIs {
-		api = OtherAPI
-	}
-	l.latency[api].Observe(now - began)
+	l.latency[b.api()].Observe(now - began)
 	b.endSpan(span)
 	return b.overload()
+}
+
+// api returns the API of b, as the statistics know it.
+func (b *Batch) api() API {
+	if int(b.API) >= APIs {
+		return OtherAPI
+	}
+	return b.API
 }
 
 // reject counts a call that failed as a whole.
@@ -345,6 +359,10 @@ func (l *Limiter) decide(ctx context.Context, b *Batch) {
 	b.queued.Answers = resize(b.queued.Answers, len(b.queued.Requests))
 	l.config.Decider.Decide(ctx, &b.queued)
 	for j, i := range b.places {
-		b.Results[i].take(&b.queued.Answers[j])
+		a := &b.queued.Answers[j]
+		b.Results[i].take(&b.queued.Requests[j], a)
+		if a.Early != 0 {
+			l.early[b.api()][a.Early-1].Add(1)
+		}
 	}
 }

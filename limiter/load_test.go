@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/onenode"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/test/onenode"
 )
 
 const loadRules = `

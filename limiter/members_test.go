@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // clustered is a Config change: the cluster is o.

@@ -9,22 +9,23 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // ReserveRequest asks for units of all checks of a Batch, of which Verb and Cost do not count, or of none.
 type ReserveRequest struct {
 	// Units are how many, above 0; Least is how few will do, 1 to Units. 0 means the estimate of the first check's rule, given or
-	// learned, and Units.
+	// learned, and Units. A rule with neither estimate nor max_units requires Units.
 	Units, Least int64
 	// TTL is the time until the deadline, up to the rules' max_ttl. 0 means the shortest ttl of the rules.
 	TTL time.Duration
 	// Lease: the units of the only check are for many checks that the caller decides by itself. The rule's reservation does not apply.
 	Lease bool
-	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it. The rule's reservation does not apply.
+	// Hold: the whole limit of the only check is reserved for TTL, whatever is left of it, but for
+	// the rule's max_ttl at most. Nothing else of the rule's reservation applies.
 	Hold bool
 	// Slots: units of limits with algorithm concurrency are reserved, all others are spent at once. Without such a limit it is Check.
 	Slots bool
@@ -102,8 +103,9 @@ type reserving struct {
 	ttl, maxTTL time.Duration
 	// units are reserved of each check, most may be.
 	units, most int64
-	// attempt tells this call from others with the same ID.
+	// attempt tells this call from others with the same ID. It began at began.
 	attempt uint64
+	began   time.Time
 	// cells are the reservations of the queued requests, at their indexes.
 	cells []bucket.Reservation
 	one   [1]bucket.Reservation // the memory of cells for a single request
@@ -151,7 +153,7 @@ func (l *Limiter) Reserve(ctx context.Context, b *Batch, r ReserveRequest) (Rese
 	if r.Hold {
 		r.Units, r.Least = math.MaxInt64, 1
 	}
-	x := &reserving{ReserveRequest: r, attempt: rand.Uint64()>>bucket.CallerBits | l.callerOf(b.Caller)<<(64-bucket.CallerBits)} // #nosec G404 -- a name, no secret
+	x := &reserving{ReserveRequest: r, began: time.Now(), attempt: rand.Uint64()>>bucket.CallerBits | l.callerOf(b.Caller)<<(64-bucket.CallerBits)} // #nosec G404 -- a name, no secret
 	b.reserving, b.AllOrNothing = x, true
 	for i := range b.Checks {
 		b.Checks[i].Verb, b.Checks[i].Cost = bucket.Reserve, r.Units
@@ -215,12 +217,12 @@ func (x *reserving) fill(b *Batch, c ruleCounts, failed bool) bool {
 			r.Err = &Error{Code: Invalid, Field: "units", Message: "missing, and the rule has neither estimate nor max_units; give a number above 0"}
 		case !x.apart() && x.Units > most && (x.Least == 0 || x.Least > most):
 			r.Err = &Error{Code: Invalid, Field: "units", Message: fmt.Sprintf("%d; the rule allows at most %d", x.Units, most)}
-		case !x.Lease && x.TTL > bounds.MaxTTL:
+		case !x.apart() && x.TTL > bounds.MaxTTL:
 			r.Err = &Error{Code: Invalid, Field: "ttl", Message: fmt.Sprintf("%v; the rule allows at most %v", x.TTL, bounds.MaxTTL)}
 		}
 		failed = failed || r.Err != nil
 	}
-	x.Least = cmp.Or(x.Least, x.Units)
+	x.Least, x.ttl = cmp.Or(x.Least, x.Units), min(x.ttl, x.maxTTL)
 	for j, i := range b.places {
 		q, bounds := &b.queued.Requests[j], b.reservable(i)
 		b.Checks[i].Cost = x.Units
@@ -262,9 +264,6 @@ func (x *reserving) grace(d time.Duration) time.Duration {
 
 // reservable returns the bounds of reservations of check i.
 func (b *Batch) reservable(i int) *rules.Reservation {
-	if b.reserving.Hold {
-		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: bucket.MostReservation, OnExpiry: rules.ExpiryRelease}
-	}
 	if b.reserving.Slots && !b.Results[i].Limits.Slots() { // what is not settled at once is charged at the deadline
 		return &rules.Reservation{MaxOpen: maxHolds, TTL: bucket.MostReservation, MaxTTL: bucket.MostReservation}
 	}
@@ -272,10 +271,13 @@ func (b *Batch) reservable(i int) *rules.Reservation {
 		most := min(maxClientLease, b.Results[i].Limits.LongestLease())
 		return &rules.Reservation{MaxOpen: maxClientLeases, TTL: most, MaxTTL: most}
 	}
-	if rule := b.Results[i].Rule; rule != nil {
-		return &rule.Reservation
-	}
 	d := rules.DefaultReservation(b.Results[i].Limits)
+	if rule := b.Results[i].Rule; rule != nil {
+		d = rule.Reservation
+	}
+	if b.reserving.Hold {
+		return &rules.Reservation{MaxOpen: maxHolds, MaxTTL: d.MaxTTL, OnExpiry: rules.ExpiryRelease}
+	}
 	return &d
 }
 
@@ -308,9 +310,14 @@ func (l *Limiter) complete(ctx context.Context, b *Batch) {
 	}
 }
 
-// cancel gives back what Reserve has got, or may still get, for b.
+// cancel gives back what Reserve has got, or may still get, for b. It does not wait for an owner that has just not answered in time.
 func (l *Limiter) cancel(ctx context.Context, b *Batch) {
 	b.reserving.units = 0
+	if _, ok := ctx.Deadline(); ok && slices.ContainsFunc(b.queued.Answers, func(a check.Answer) bool { return a.Early != 0 }) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 0)
+		defer cancel()
+	}
 	l.decideDetached(ctx, l.about(b, bucket.Cancel))
 }
 
@@ -324,9 +331,15 @@ func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 		switch verb {
 		case bucket.Extend: // once, whichever attempts are under way
 			q.Cost, q.Once = b.reserving.units-got, b.reserving.id
+			if !b.reserving.cells[j].Reserved.Repeated { // else they may have been had for longer
+				q.Reservation.For = time.Since(b.reserving.began)
+			}
 		case bucket.Settle:
 			q.Cost = b.reserving.units
 		case bucket.Cancel:
+			if b.queued.Answers[j].Early == check.NotAsked {
+				continue
+			}
 			q.Reservation.For = b.reserving.cells[j].For
 		}
 		if got == 0 && b.Results[i].Err == nil || verb == bucket.Extend && q.Cost == 0 {
@@ -337,13 +350,11 @@ func (l *Limiter) about(b *Batch, verb bucket.Verb) *check.Batch {
 	return out
 }
 
-// decideDetached decides b though the caller may have gone. Of what is not decided in time, the deadline decides.
+// decideDetached decides b though the caller may have gone or its deadline passes. Of what is not decided in time, the deadline of
+// the reservation decides.
 func (l *Limiter) decideDetached(ctx context.Context, b *check.Batch) {
 	if len(b.Requests) > 0 {
-		b.Answers = make([]check.Answer, len(b.Requests))
-		if ctx != atOnce {
-			ctx = context.WithoutCancel(ctx)
-		}
+		b.Answers, b.Detached = make([]check.Answer, len(b.Requests)), ctx != atOnce
 		l.config.Decider.Decide(ctx, b)
 	}
 }
@@ -425,6 +436,7 @@ func (l *Limiter) Extend(ctx context.Context, id string, more int64, ttl time.Du
 }
 
 func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Duration) (Extended, error) {
+	began := time.Now()
 	b, e := l.askCells(ctx, t, bucket.Extend, more, ttl)
 	if e != nil {
 		return Extended{}, e
@@ -436,7 +448,7 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 		units := got.Units
 		if a.Allowed {
 			q := &b.Requests[i]
-			had.cells = append(had.cells, cell{key: q.Key, sync: q.Sync, unreplicated: q.Unreplicated})
+			had.cells = append(had.cells, cell{key: q.Key, sync: q.Sync, unreplicated: q.Unreplicated, home: q.Home(), lease: q.Reservation.Lease})
 			units -= more
 		}
 		x.Allowed, x.RetryAfter = x.Allowed && a.Allowed, max(x.RetryAfter, a.RetryAfter)
@@ -445,7 +457,7 @@ func (l *Limiter) extend(ctx context.Context, t *ticket, more int64, ttl time.Du
 	if x.Allowed {
 		x.Units += more
 	} else if len(had.cells) > 0 {
-		_, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, 0)
+		_, e = l.askCells(context.WithoutCancel(ctx), had, bucket.Extend, -more, time.Since(began))
 	}
 	return x, e
 }
@@ -459,7 +471,7 @@ func (l *Limiter) Settle(ctx context.Context, id string, actual int64) (Settleme
 	if err != nil {
 		return Settlement{}, l.reject(err)
 	}
-	b, e := l.askCells(ctx, t, bucket.Settle, actual, 0)
+	b, e := l.askCells(ctx, t, bucket.Settle, actual, t.maxTTL)
 	if e != nil {
 		return Settlement{}, e
 	}
@@ -484,10 +496,25 @@ func (l *Limiter) callerOf(name string) uint64 {
 	return max(1, l.config.Hasher.Key(append([]byte{spaceCaller}, name...)).Hi>>(64-bucket.CallerBits))
 }
 
+// heldWithin is how long Held asks for the owner of a key, which has none in the moment of a
+// handoff.
+const heldWithin = 2 * time.Second
+
 // Held implements Service.
 func (l *Limiter) Held(ctx context.Context, q *Check) (list []Holding, all int, units int64, err error) {
-	x, err := l.Inspect(ctx, q)
-	return x.Held, x.Grants, x.Granted, err
+	ctx, cancel := context.WithTimeout(ctx, heldWithin)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		x, err := l.Inspect(ctx, q)
+		if counted := x.Rule != nil && x.Rule.Limits != nil && !x.Rule.Unlimited && !x.Rule.Limits.Unlimited(); err != nil || !counted || x.Owner != "" {
+			return x.Held, x.Grants, x.Granted, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, 0, 0, &Error{Code: Unavailable, Message: "no node owns this key just now, so it is not known what is held of it; try again"}
+		}
+	}
 }
 
 // holdings returns the grants of a report, by deadline.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestReservationOfAnotherCluster: an ID of a cluster with another secret is invalid, whatever is asked of it.
@@ -172,5 +174,36 @@ func TestReservationsOutliveRules(t *testing.T) {
 		}
 		b.SetRules(parse(t, limit("algorithm: "+from+", "+algorithms[from])))
 		b.wants(from+", settled without a rule", 85)
+	}
+}
+
+// TestDefaultOfUnits: a reservation without units takes the rule's estimate, or what it learns below max_units, and is an error
+// under a rule with neither: the whole limit for a forgotten field would be worse. Documentation and schemas say so in these words.
+func TestDefaultOfUnits(t *testing.T) {
+	const neither = "neither estimate nor max_units"
+	s := newService(t, newNode(t))
+	s.SetRules(parse(t, `
+domain: meter
+descriptors:
+  - {key: plain, limits: [1000/1h]}
+  - {key: slots, limits: [{algorithm: concurrency, count: 2}], reservation: {ttl: 3s}}
+  - {key: most, limits: [1000/1h], reservation: {max_units: 20}}
+  - {key: estimate, limits: [1000/1h], reservation: {estimate: 7}}
+`))
+	for key, units := range map[string]int64{"plain": 0, "slots": 0, "most": 20, "estimate": 7} {
+		b := batch(t, all(domain("meter"), entry(key, "x")))
+		x, err := s.Reserve(t.Context(), b, ReserveRequest{})
+		e := b.Results[0].Err
+		if err != nil || x.Units != units || (e != nil) != (units == 0) || e != nil && (e.Field != "units" || !strings.Contains(e.Message, neither)) {
+			t.Errorf("%s: %+v, %v, %v; want %d units", key, x, err, e, units)
+		}
+	}
+	for _, file := range []string{
+		"docs/use/reservations.md", "docs/use/rules.md", "docs/openapi.yaml", "rules/schema.json", "proto/sluice/v1/sluice.proto", "client/reservation.go",
+	} {
+		text, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil || !strings.Contains(strings.Join(strings.FieldsFunc(string(text), func(c rune) bool { return strings.ContainsRune(" \n\t/`", c) }), " "), neither) {
+			t.Errorf("%s does not say that units are required under a rule with %s: %v", file, neither, err)
+		}
 	}
 }

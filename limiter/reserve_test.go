@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 const reserveRules = `
@@ -36,6 +36,9 @@ descriptors:
     rate_limit: {name: brief, algorithm: sliding_log, count: 5, period: 100ms}
   - key: free
     rate_limit: {unlimited: true}
+  - key: tokens
+    rate_limit: {name: tokens, algorithm: token_bucket, count: 10, period: 1m}
+    reservation: {max_ttl: 5m}
 `
 
 // budgets is a Limiter on a table, with a clock.
@@ -498,5 +501,99 @@ func TestIDTimes(t *testing.T) {
 		if at, ok := uuidTime(key); ok != known || known && !at.Equal(now) {
 			t.Errorf("%s: %v, %v", key, at, ok)
 		}
+	}
+}
+
+// TestDeniedExtendAtHome: what one budget denies is given back where the others were asked, also if
+// their counters have a home.
+func TestDeniedExtendAtHome(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	b.SetRules(parse(t, strings.Replace(reserveRules, "\n  - key: team\n", "\n    scope: global\n    home: eu\n  - key: team\n", 1)))
+	x, _, err := b.reserve(ReserveRequest{Units: 10}, "", "user=ann", "team=red")
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, decide := false, b.config.Decider
+	b.config.Decider = decideFunc(func(ctx context.Context, q *check.Batch) {
+		decide.Decide(ctx, q)
+		for i := range q.Requests {
+			if r := &q.Requests[i]; r.Cost > 0 && i == 1 {
+				q.Answers[i].Allowed = false
+			} else if r.Cost < 0 {
+				given = true
+				if r.Home() != "eu" {
+					t.Errorf("given back to home %q, want eu", r.Home())
+				}
+			}
+		}
+	})
+	if got, err := b.Extend(ctx, x.ID, 5, 0); err != nil || got.Allowed || !given {
+		t.Errorf("%+v, %v; given back: %v", got, err, given)
+	}
+}
+
+// TestDeniedReservesLeaveNothing: of reservations that one of two budgets denies nothing is left
+// soon after.
+func TestDeniedReservesLeaveNothing(t *testing.T) {
+	b := newBudgets(t)
+	b.reserve(ReserveRequest{Units: 100}, "", "user=ann")
+	for range 10_000 {
+		if x, _, err := b.reserve(ReserveRequest{Units: 5}, "", "team=red", "user=ann"); err != nil || x != (Reservation{}) {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		b.now += int64(time.Millisecond)
+	}
+	b.now += int64(10 * time.Second)
+	for shard := range 3 {
+		b.table.Sweep(b.now, shard)
+	}
+	b.wants("held by the first", 0, 1000)
+	if s := b.table.Stats(); s.Entries > 3 {
+		t.Errorf("%d records in %d bytes are left", s.Entries, s.Bytes)
+	}
+}
+
+// TestReserveBeforeDeadline: a reservation that fails because an owner does not answer in time does not wait for that owner again to
+// give back what it may have, and gives back nothing if the owner was not asked.
+func TestReserveBeforeDeadline(t *testing.T) {
+	for _, early := range []check.Early{check.AtMargin, check.NotAsked} {
+		var canceled, detached, ended bool
+		l := newService(t, decideFunc(func(ctx context.Context, q *check.Batch) {
+			for i := range q.Requests {
+				q.Answers[i] = check.Answer{Err: check.ErrNoOwner, Early: early}
+			}
+			if q.Requests[0].Verb == bucket.Cancel {
+				canceled, detached, ended = true, q.Detached, ctx.Err() != nil
+			}
+		}))
+		l.SetRules(parse(t, reserveRules))
+		b := NewBatch()
+		defer b.Release()
+		c := b.Add()
+		c.Domain, c.Descriptor = "llm", append(c.Descriptor, rules.Entry{Key: "user", Value: "ann"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, _ = l.Reserve(ctx, b, ReserveRequest{Units: 1})
+		if canceled != (early == check.AtMargin) || detached != canceled || ended != canceled {
+			t.Errorf("%v: canceled %v, by a batch of its own %v, without a wait %v", early, canceled, detached, ended)
+		}
+	}
+}
+
+// TestSettlementIsBounded: a caller who may only check cannot block a bucket for longer than
+// max_ttl.
+func TestSettlementIsBounded(t *testing.T) {
+	b, ctx := newBudgets(t), context.Background()
+	x, _, err := b.reserve(ReserveRequest{Units: 4}, "", "tokens=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := b.Settle(ctx, x.ID, 1<<62); err != nil || s.Charged != 60 {
+		t.Errorf("%+v, %v; want 60 units charged, those of a bucket and of 5 minutes", s, err)
+	}
+	b.now += int64(5 * time.Minute)
+	b.now += int64(6 * time.Second)
+	if left := b.left("tokens=1"); left != 1 {
+		t.Errorf("%d are left after max_ttl, want 1", left)
 	}
 }

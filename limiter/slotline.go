@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // lines are those who wait for slots, by key: see line.
@@ -23,14 +23,16 @@ type lines struct {
 	fence uint64       // the last one
 }
 
-// line is the requests for slots of a key that this node owns, in start-time fair order: tenants by the start of their next request in
-// virtual time, and the requests of each by arrival. While it is not busy, a timer or Limiter.Wake lets it go on. The mutex of lines
-// guards it.
+// line is the requests for slots of a key that this node owns, in fair order: tenants by the start
+// of their next request in virtual time, and the requests of each by arrival. While it is not busy,
+// a timer or Limiter.Wake lets it go on. The mutex of lines guards it.
 type line struct {
 	key     bucket.Key
 	tenants map[string]*tenant
 	waiting []*tenant // those with requests, sorted
-	clock   float64   // virtual time
+	weight  float64   // of those
+	clock   float64   // virtual time, which each unit moves on by its part of weight
+	given   int       // number of slots since one went to the oldest request, at most oldestEach
 	size    int       // number of requests
 	aside   int       // number of requests that other keys have denied: they come back
 	busy    bool      // a goroutine serves it
@@ -39,6 +41,14 @@ type line struct {
 	timer   *time.Timer
 	denial  bucket.Decision // the last one
 }
+
+const (
+	// fewTenants is how many tenants a line remembers at least, if they have had more than their part.
+	fewTenants = 8
+	// oldestEach is after how many slots one goes to the request that has waited longest, whatever the
+	// weights of later ones.
+	oldestEach = 64
+)
 
 // tenant is those of a line with one SlotRequest.Tenant.
 type tenant struct {
@@ -91,26 +101,61 @@ func remove[T any](list *[]T, x T, compare func(T, T) int) {
 func (k *line) addLocked(w *Waiter) {
 	t := k.tenants[w.request.Tenant]
 	if t == nil {
-		if len(k.tenants) > 2*len(k.waiting)+16 { // those that have fallen behind the clock would begin at it
-			for name, t := range k.tenants {
-				if len(t.requests) == 0 && t.start <= k.clock {
-					delete(k.tenants, name)
-				}
-			}
+		if len(k.tenants) > 2*(len(k.waiting)+fewTenants) {
+			k.forgetLocked()
 		}
 		t = new(tenant)
 		k.tenants[w.request.Tenant] = t
 	}
-	t.weight = float64(max(1, w.request.Weight))
 	w.line, w.tenant = k, t
 	if len(t.requests) > 0 {
-		remove(&k.waiting, t, (*tenant).compare) // w may be its first, and begin as early as another tenant's
+		k.leaveLocked(t) // w may be its first, and begin as early as another tenant's
 	} else {
 		t.start = max(t.start, k.clock)
 	}
+	t.weight = float64(max(1, w.request.Weight))
 	insert(&t.requests, w, (*Waiter).compare)
-	insert(&k.waiting, t, (*tenant).compare)
+	k.enterLocked(t)
 	k.size++
+}
+
+// nextLocked returns the request that is served next.
+func (k *line) nextLocked() *Waiter {
+	t := k.waiting[0]
+	if k.given == oldestEach {
+		t = slices.MinFunc(k.waiting, func(a, b *tenant) int { return a.requests[0].compare(b.requests[0]) })
+	}
+	return t.requests[0]
+}
+
+// enterLocked and leaveLocked change waiting.
+func (k *line) enterLocked(t *tenant) {
+	insert(&k.waiting, t, (*tenant).compare)
+	k.weight += t.weight
+}
+
+func (k *line) leaveLocked(t *tenant) {
+	remove(&k.waiting, t, (*tenant).compare)
+	k.weight -= t.weight
+}
+
+// forgetLocked forgets tenants without requests: those that would begin at the clock, and of the
+// others, if they are more than those that wait, the nearest to it.
+func (k *line) forgetLocked() {
+	var ahead []string
+	for name, t := range k.tenants {
+		switch {
+		case len(t.requests) > 0:
+		case t.start <= k.clock:
+			delete(k.tenants, name)
+		default:
+			ahead = append(ahead, name)
+		}
+	}
+	slices.SortFunc(ahead, func(a, b string) int { return cmp.Compare(k.tenants[a].start, k.tenants[b].start) })
+	for _, name := range ahead[:max(0, len(ahead)-len(k.waiting)-fewTenants)] {
+		delete(k.tenants, name)
+	}
 }
 
 // removeLocked takes w out of its line. units are those that it has got, 0 for none.
@@ -122,15 +167,17 @@ func (w *Waiter) removeLocked(units int64) {
 		k.aside--
 		return
 	}
-	remove(&k.waiting, t, (*tenant).compare)
+	if k.size--; units > 0 { // were it the last start alone, ever new tenants would pass others
+		k.clock = max(k.clock, t.start) + float64(units)/k.weight
+		k.given = (k.given + 1) % (oldestEach + 1)
+	}
+	k.leaveLocked(t)
 	remove(&t.requests, w, (*Waiter).compare)
-	k.size--
 	if units > 0 {
-		k.clock = max(k.clock, t.start)
 		t.start += float64(units) / t.weight
 	}
 	if len(t.requests) > 0 {
-		insert(&k.waiting, t, (*tenant).compare)
+		k.enterLocked(t)
 	}
 }
 
@@ -259,7 +306,7 @@ func (l *Limiter) stepAsideLocked(w *Waiter, wait time.Duration) {
 
 // serveFirstLocked asks for a slot of the first one in k, and returns how long to wait before the next, 0 for not at all.
 func (l *Limiter) serveFirstLocked(k *line) time.Duration {
-	q, w := &l.lines, k.waiting[0].requests[0]
+	q, w := &l.lines, k.nextLocked()
 	w.asking = true
 	q.mu.Unlock()
 	look := w.pause > 0 && w.request.turn == nil // since reservations that are canceled are remembered for a while

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 const (

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 const slotRules = `
@@ -333,6 +333,64 @@ func TestSlotsGather(t *testing.T) {
 	})
 }
 
+// However many tenants come, a line remembers no more of them than wait in it, about, and none of
+// those that are new passes a request over and over, whatever the weights and the units are that
+// they come with.
+func TestSlotTenants(t *testing.T) {
+	for name, next := range map[string]func(i int) SlotRequest{
+		"alike": func(int) SlotRequest { return SlotRequest{Units: 1} },
+		"large": func(i int) SlotRequest { return SlotRequest{Units: 1 + int64(i)%2} },
+		"heavy": func(i int) SlotRequest { return SlotRequest{Units: 1, Weight: []int64{1, MaxWeight}[i%2]} },
+	} {
+		slotsTest(t, func(t *testing.T, s *slotTest) {
+			var held []Slot
+			served, passed, most := map[string]bool{}, 0, 0
+			take := func(what string) {
+				names, list := s.answers()
+				for i, n := range strings.Split(names, ",") {
+					if n == "" {
+						continue
+					}
+					if served["first"] && !served["second"] && n != "second" {
+						passed++
+					}
+					served[n] = true
+					if list[i].Err != nil || list[i].ID == "" {
+						t.Fatalf("%s, %s: %+v", name, what, list[i])
+					}
+					held = append(held, list[i].Slot)
+				}
+			}
+			s.ask("both", "queue", SlotRequest{Units: 2, Wait: true})
+			take("both")
+			s.ask("first", "queue", SlotRequest{Units: 2, Wait: true, Tenant: "early"})
+			s.ask("second", "queue", SlotRequest{Units: 1, Wait: true, Tenant: "early"})
+			for i := range 3000 {
+				r := next(i)
+				r.Wait, r.Tenant = true, strconv.Itoa(i)
+				s.ask(r.Tenant, "queue", r)
+				take("added")
+				for _, k := range s.lines.byKey {
+					if most = max(most, len(k.tenants)); len(served)+k.size > i+4 {
+						t.Errorf("%s: %d are served and %d wait of %d", name, len(served), k.size, i+4)
+					}
+					for k.size > 2 && len(held) > 0 {
+						s.ReleaseSlots(t.Context(), held[:1])
+						held = held[1:]
+						take("released")
+					}
+				}
+			}
+			if most > 30 || passed > map[string]int{"alike": 6, "large": 6, "heavy": oldestEach}[name] || !served["second"] {
+				t.Errorf("%s: %d tenants are remembered of two or three in the line; %d that came later passed the second of one; it was served: %v", name, most, passed, served["second"])
+			}
+			s.cluster.elsewhere.Store(true)
+			s.Wake(nil)
+			synctest.Wait()
+		})
+	}
+}
+
 // A slot with units of other keys: all or none. What is spent of other limits stays spent, slots of all keys end together, and a request that
 // another key denies holds nobody up.
 func TestSlotWithOthers(t *testing.T) {
@@ -520,4 +578,21 @@ func TestSlotsCrosswise(t *testing.T) {
 			t.Errorf("after %v", took)
 		}
 	})
+}
+
+// TestSlotWeights: tenants that wait all the time get slots by weight.
+func TestSlotWeights(t *testing.T) {
+	k, got := &line{tenants: map[string]*tenant{}}, map[string]int{}
+	for i := range 800 {
+		w := &Waiter{request: SlotRequest{Tenant: []string{"a", "b"}[i%2], Weight: []int64{1, 3}[i%2]}, number: uint64(i)}
+		k.addLocked(w)
+	}
+	for range 400 {
+		w := k.nextLocked()
+		w.removeLocked(2)
+		got[w.request.Tenant]++
+	}
+	if got["a"] < 99 || got["a"] > 101 || k.size != 400 || k.weight != 4 {
+		t.Errorf("%v of 400, %d wait with a weight of %v", got, k.size, k.weight)
+	}
 }

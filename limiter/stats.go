@@ -2,29 +2,31 @@ package limiter
 
 import (
 	"cmp"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/timing"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/timing"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Stats are counts since the Limiter was made, of checks of every verb.
 type Stats struct {
 	// Calls are calls of Check, rejected ones too.
 	Calls uint64
-	// Every check is counted once: as Allowed (without Shadowed ones), Denied, Shadowed, or in Errors by code.
-	Allowed, Denied, Shadowed uint64
-	Errors                    map[Code]uint64
-	// Rules are these counts for each rule in force, sorted by domain and name. They outlive reloads that keep the name.
-	Rules []RuleStats
+	// Results has every check once, but errors, which are in Errors by code.
+	Results Results
+	Errors  map[Code]uint64
+	// Rules are these counts for the rules in force that have been matched, sorted by domain and name: at most MaxNames, and OtherNames
+	// of each domain. They outlive reloads that keep the name. InForce is the number of rules in force.
+	Rules   []RuleStats
+	InForce int
 	// Unmatched are the checks that no rule matches, by domain of the rules in force, and UnknownDomains for all other
 	// domains. Checks with their own limits do not count, nor those of domains that allow such checks.
 	Unmatched map[string]uint64
 	// Descriptors are these counts for the descriptors of rules with detailed_metric or value_to_metric, by their names in
-	// metrics: at most MaxDescriptorStats, and OtherDescriptors of each domain. They restart when the rules change.
+	// metrics: at most MaxNames, and OtherNames of each domain. They restart when the rules change.
 	Descriptors []RuleStats
 	// Pools are those of the rules in force, sorted by domain and name.
 	Pools []PoolStats
@@ -33,6 +35,8 @@ type Stats struct {
 	// Latency is that of decided calls of Check, APIs the same for each API.
 	Latency timing.Snapshot
 	APIs    []APILatency
+	// Early are the checks that were answered without their owners before their callers' deadlines. The reason is the index.
+	Early [APIs][check.NotAsked]uint64
 }
 
 // ReservationStats counts reservations by what was asked of this node. Unknown are settlements of reservations that no owner knows any
@@ -71,38 +75,87 @@ func (c *reservationCounts) stats() ReservationStats {
 
 // RuleStats are the counts of one rule or descriptor.
 type RuleStats struct {
-	Domain, Name                      string
-	Allowed, Denied, Shadowed, Errors uint64
+	Domain, Name string
+	Results
 }
 
-// sums counts checks by result.
-type sums struct{ allowed, denied, shadowed, errors uint64 }
+// Results are counts of checks by result. Only checks that spend or reserve what limits admit are allowed; other verbs have results of
+// their own where they are not denied, shadowed or errors: a check of cost 0 is a read.
+type Results [results]uint64
 
-func (t *sums) add(r *Result) {
+// The results of checks.
+const (
+	ResultAllowed = iota
+	ResultDenied
+	ResultShadowed
+	ResultError
+	ResultRead
+	ResultCharged
+	ResultRefunded
+	ResultReset
+	results
+)
+
+// ResultNames are those of Results in metrics.
+var ResultNames = [results]string{"allowed", "denied", "shadowed", "error", "read", "charged", "refunded", "reset"}
+
+// resultOf returns the result r of c.
+func resultOf(c *Check, r *Result) int {
 	switch {
 	case r.Err != nil:
-		t.errors++
+		return ResultError
 	case r.Shadowed:
-		t.shadowed++
-	case r.Allowed:
-		t.allowed++
-	default:
-		t.denied++
+		return ResultShadowed
+	case !r.Allowed:
+		return ResultDenied
+	}
+	switch c.Verb {
+	case bucket.Charge:
+		return ResultCharged
+	case bucket.Refund:
+		return ResultRefunded
+	case bucket.Reset:
+		return ResultReset
+	case bucket.Read:
+		return ResultRead
+	case bucket.Check:
+		if c.Cost == 0 {
+			return ResultRead
+		}
+	}
+	return ResultAllowed
+}
+
+// passed returns the checks that were not denied, shadowed or errors.
+func (t *Results) passed() (n uint64) {
+	for i, of := range t {
+		if i != ResultDenied && i != ResultShadowed && i != ResultError {
+			n += of
+		}
+	}
+	return n
+}
+
+// counts are Results for concurrent use.
+type counts struct {
+	of [results]atomic.Uint64
+	// usage is nil for descriptors, and until a reservation of the rule is settled.
+	usage atomic.Pointer[usage]
+	// shown are the counts that a rule has in Stats, its own or those of OtherNames; nil until it is matched.
+	shown atomic.Pointer[counts]
+}
+
+func (c *counts) add(t Results) {
+	for i, n := range t {
+		addIf(&c.of[i], n)
 	}
 }
 
-// counts is a sums for concurrent use.
-type counts struct {
-	allowed, denied, shadowed, errors atomic.Uint64
-	// usage is nil for descriptors, and until a reservation of the rule is settled.
-	usage atomic.Pointer[usage]
-}
-
-func (c *counts) add(t sums) {
-	addIf(&c.allowed, t.allowed)
-	addIf(&c.denied, t.denied)
-	addIf(&c.shadowed, t.shadowed)
-	addIf(&c.errors, t.errors)
+func (c *counts) results() (t Results) {
+	for i := range t {
+		t[i] = c.of[i].Load()
+	}
+	return t
 }
 
 // addIf does not touch the cache line when there is nothing to add.
@@ -145,14 +198,19 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 
 // Stats returns the counts since the Limiter was made.
 func (l *Limiter) Stats() Stats {
-	active, all := l.rules.Load(), l.results.load()
+	active := l.rules.Load()
 	st := Stats{
-		Calls: l.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
+		Calls: l.calls.Load(), Results: l.results.results(), InForce: len(active.counts.byName),
 		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(active.unmatched)),
-		Rules: statsOf(active.counts.byName), Descriptors: active.descriptors.snapshot(), Pools: active.poolStats(l.config.Clock()),
+		Rules: l.named.stats(), Descriptors: active.descriptors.stats(), Pools: active.poolStats(l.config.Clock()),
 		Reservations: l.reserved.stats(),
 	}
 	st.APIs, st.Latency = l.apiLatencies()
+	for api := range l.early {
+		for reason := range l.early[api] {
+			st.Early[api][reason] = l.early[api][reason].Load()
+		}
+	}
 	for _, c := range checkCodes {
 		st.Errors[c] = l.failures[c].Load()
 	}
@@ -164,11 +222,12 @@ func (l *Limiter) Stats() Stats {
 
 // count adds a batch that was decided at now to the statistics.
 func (l *Limiter) count(now time.Duration, active *activeRules, b *Batch) {
-	var all, one sums
+	var all, one Results
 	var rule *rules.Rule
 	for i := range b.Results {
 		r := &b.Results[i]
-		all.add(r)
+		of := resultOf(&b.Checks[i], r)
+		all[of]++
 		if r.Err != nil {
 			l.failures[r.Err.Code].Add(1)
 		}
@@ -182,12 +241,12 @@ func (l *Limiter) count(now time.Duration, active *activeRules, b *Batch) {
 		}
 		if r.Rule != rule {
 			if rule != nil {
-				active.counts.byRule[rule].add(one)
+				l.named.addRule(rule, active.counts.byRule[rule], one)
 			}
-			rule, one = r.Rule, sums{}
+			rule, one = r.Rule, Results{}
 		}
-		one.add(r)
-		active.descriptors.add(active.set, l.config.Hasher, b, i)
+		one[of]++
+		active.descriptors.add(active.set, l.config.Hasher, b, i, of)
 		if r.poolAsked {
 			pool := active.pools[r.Rule.Elastic.Pool]
 			if r.Elastic {
@@ -198,102 +257,9 @@ func (l *Limiter) count(now time.Duration, active *activeRules, b *Batch) {
 		}
 	}
 	if rule != nil {
-		active.counts.byRule[rule].add(one)
+		l.named.addRule(rule, active.counts.byRule[rule], one)
 	}
 	l.results.add(all)
-}
-
-const (
-	// MaxDescriptorStats is the number of descriptors with counts of their own in Stats. Later ones share one per domain,
-	// named OtherDescriptors, and so do those with names of more than maxDescriptorName bytes.
-	MaxDescriptorStats = 1000
-	OtherDescriptors   = "other"
-	maxDescriptorName  = 512
-)
-
-// descriptorCounts counts the checks of rules with detailed_metric or value_to_metric by their values. It lives as long as the
-// rules do. It is safe for concurrent use.
-type descriptorCounts struct {
-	// of are these rules. It never changes.
-	of map[*rules.Rule]bool
-	mu struct {
-		sync.RWMutex
-		byName map[ruleName]*counts
-	}
-}
-
-// newDescriptorCounts returns the counts of set, nil if it is nil or has no such rules.
-func newDescriptorCounts(set *rules.Set) *descriptorCounts {
-	d := &descriptorCounts{of: make(map[*rules.Rule]bool)}
-	if set != nil {
-		for _, r := range set.Rules() {
-			if r.PerValueMetric() {
-				d.of[r] = true
-			}
-		}
-	}
-	if len(d.of) == 0 {
-		return nil
-	}
-	d.mu.byName = make(map[ruleName]*counts)
-	return d
-}
-
-// add counts the result of check i of b.
-func (d *descriptorCounts) add(set *rules.Set, h Hasher, b *Batch, i int) {
-	r, c := &b.Results[i], &b.Checks[i]
-	if d == nil || !d.of[r.Rule] {
-		return
-	}
-	b.key = r.Rule.AppendMetric(b.key[:0], c.Descriptor, func(dst []byte, at int, e rules.Entry) []byte {
-		return h.AppendShown(dst, set, r.Rule, c.Domain, at, e)
-	})
-	var one sums
-	one.add(r)
-	d.named(c.Domain, b.key).add(one)
-}
-
-// named returns the counts of a name.
-func (d *descriptorCounts) named(domain string, name []byte) *counts {
-	d.mu.RLock()
-	n := d.mu.byName[ruleName{domain, string(name)}]
-	d.mu.RUnlock()
-	if n != nil {
-		return n
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	key := ruleName{domain, string(name)}
-	if d.mu.byName[key] == nil && (len(name) > maxDescriptorName || len(d.mu.byName) >= MaxDescriptorStats) {
-		key.name = OtherDescriptors
-	}
-	n = d.mu.byName[key]
-	if n == nil {
-		n = new(counts)
-		d.mu.byName[key] = n
-	}
-	return n
-}
-
-// snapshot returns the counts, sorted by domain and name.
-func (d *descriptorCounts) snapshot() []RuleStats {
-	if d == nil {
-		return nil
-	}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return statsOf(d.mu.byName)
-}
-
-// statsOf returns counts by name, sorted by domain and name.
-func statsOf(byName map[ruleName]*counts) []RuleStats {
-	list := make([]RuleStats, 0, len(byName))
-	for name, n := range byName {
-		c := n.load()
-		list = append(list, RuleStats{name.domain, name.name, c.Allowed, c.Denied, c.Shadowed, c.Failed})
-	}
-	slices.SortFunc(list, func(a, b RuleStats) int { return ruleName{a.Domain, a.Name}.compare(ruleName{b.Domain, b.Name}) })
-	return list
 }
 
 // UnknownDomains is the key of domains without rules in Stats.Unmatched.

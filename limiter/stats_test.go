@@ -20,7 +20,7 @@ func TestStats(t *testing.T) {
 		t.Fatal("an empty call is accepted")
 	}
 	st := s.Stats()
-	if st.Calls != 2 || st.Allowed != 4 || st.Denied != 1 || st.Shadowed != 1 || st.Errors[Invalid] != 2 || st.Errors[Overloaded] != 0 {
+	if st.Calls != 2 || st.Results != (Results{ResultAllowed: 4, ResultDenied: 1, ResultShadowed: 1, ResultError: 1}) || st.Errors[Invalid] != 2 || st.Errors[Overloaded] != 0 {
 		t.Errorf("%+v", st)
 	}
 	one := func(list []RuleStats, name string) RuleStats {
@@ -30,14 +30,14 @@ func TestStats(t *testing.T) {
 		}
 		return list[i]
 	}
-	if r := one(st.Rules, "shop/user"); r != (RuleStats{Domain: "shop", Name: "shop/user", Allowed: 2, Denied: 1}) {
+	if r := one(st.Rules, "shop/user"); r != (RuleStats{"shop", "shop/user", Results{ResultAllowed: 2, ResultDenied: 1}}) {
 		t.Errorf("%+v", r)
 	}
-	if r := one(st.Rules, "watch"); r.Allowed != 1 || r.Shadowed != 1 {
+	if r := one(st.Rules, "watch"); r.Results[ResultAllowed] != 1 || r.Results[ResultShadowed] != 1 {
 		t.Errorf("%+v", r)
 	}
-	if n := len(s.Rules().Rules()); len(st.Rules) != n {
-		t.Errorf("%d rules counted, want the %d in force", len(st.Rules), n)
+	if n := len(s.Rules().Rules()); st.InForce != n || len(st.Rules) != 2 {
+		t.Errorf("%d rules, %d of them counted, want the %d in force and 2 that were matched", st.InForce, len(st.Rules), n)
 	}
 	if st.Latency.Count() != 1 || st.Latency.Sum != 2*time.Millisecond {
 		t.Errorf("latency %+v", st.Latency)
@@ -49,7 +49,7 @@ func TestStats(t *testing.T) {
 	if got := s.Stats().Unmatched["shop"]; got != 1 {
 		t.Errorf("after a reload %d are unmatched", got)
 	}
-	if got := s.Stats().Rules; len(got) != 1 || got[0].Allowed != 3 || got[0].Denied != 1 {
+	if got := s.Stats().Rules; len(got) != 1 || got[0].Results[ResultAllowed] != 3 || got[0].Results[ResultDenied] != 1 {
 		t.Errorf("after a reload: %+v", got)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Streams of tokens whose cost is known when they have ended: 1,000 callers make one after the other under one budget, at twice what it

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // ticket is what the ID of a reservation says to every node. The text is base64 of:

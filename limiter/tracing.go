@@ -1,6 +1,6 @@
 package limiter
 
-import "github.com/sluice-project/sluice/internal/tracing"
+import "github.com/sluicecluster/sluice/internal/tracing"
 
 // startSpan begins the span of a call; most have none.
 func (l *Limiter) startSpan(b *Batch) *tracing.Span {
@@ -64,12 +64,12 @@ func (r *Result) resultName() string {
 }
 
 func (b *Batch) noteMany(span *tracing.Span) {
-	var all sums
+	var all Results
 	failed := Code(0)
 	domain := b.Checks[0].Domain
 	for i := range b.Results {
 		r := &b.Results[i]
-		all.add(r)
+		all[resultOf(&b.Checks[i], r)]++
 		if r.Err != nil && (r.Err.Code == Unavailable || r.Err.Code == Overloaded) {
 			failed = r.Err.Code
 		}
@@ -80,10 +80,10 @@ func (b *Batch) noteMany(span *tracing.Span) {
 	if domain != "" {
 		span.Text("sluice.domain", domain)
 	}
-	span.Count("sluice.allowed", int(all.allowed))
-	span.Count("sluice.denied", int(all.denied))
-	span.Count("sluice.shadowed", int(all.shadowed))
-	span.Count("sluice.errors", int(all.errors))
+	span.Count("sluice.allowed", int(all.passed()))
+	span.Count("sluice.denied", int(all[ResultDenied]))
+	span.Count("sluice.shadowed", int(all[ResultShadowed]))
+	span.Count("sluice.errors", int(all[ResultError]))
 	if failed != 0 {
 		span.Fail(failed.String())
 	}

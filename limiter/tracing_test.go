@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	"github.com/sluice-project/sluice/internal/tracing"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/rules"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )

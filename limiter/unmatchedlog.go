@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // unmatchedEvery is the minimum time between two log lines about unmatched descriptors with the same keys.

@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/proto
+module github.com/sluicecluster/sluice/proto
 
 go 1.26.0
 

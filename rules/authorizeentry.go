@@ -6,7 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 )
 
 func (p *parser) readAuthorized(a *Authorize, list yamldoc.Field) {
@@ -104,6 +104,7 @@ func (p *parser) readPatterns(list yamldoc.Field) (patterns []pattern) {
 			p.reject(item, "is empty")
 		}
 		p.boundText(item, text)
+		p.warnOfLiteral(item, "", text)
 		one := pattern{text: text}
 		if strings.Contains(text, "*") {
 			w := newWildcard(text, nil)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -55,6 +55,7 @@ func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names ma
 	d := &descriptor{node: item, path: path, errors: p.Count()}
 	d.fields = p.read(item, path, inDescriptor, keys{"key": p.text(&d.level.entry.Key), "value": p.text(&d.level.entry.Value)})
 	p.checkEntryKey(d, b)
+	p.warnOfLiteral(d.fields["value"], d.level.entry.Key, d.level.entry.Value)
 	to := p.place(d, b, names)
 
 	d.rule = &Rule{Domain: p.domain.name, Path: d.path, Name: d.path, File: p.file, Line: item.Line}

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/ruletest"
 )
 
 // ruleFile completes an excerpt of a rule file; it is empty if text is none.
 func ruleFile(text string) string {
-	text = strings.TrimPrefix(text, "# yaml-language-server: $schema=https://raw.githubusercontent.com/sluice-project/sluice/main/rules/schema.json\n")
+	text = strings.TrimPrefix(text, "# yaml-language-server: $schema=https://raw.githubusercontent.com/sluicecluster/sluice/main/rules/schema.json\n")
 	key, _, _ := strings.Cut(text, ":")
 	indented := strings.ReplaceAll("\n"+strings.TrimSpace(text), "\n", "\n    ") + "\n"
 	switch key {

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/ruletest"
 )
 
 // readExamples returns the example rules and the test cases beside them.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/internal/faulttest"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/internal/faulttest"
 )
 
 // FuzzParse: whatever the bytes, Parse comes back soon, with either a set that

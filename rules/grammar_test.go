@@ -2,13 +2,41 @@ package rules
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 )
+
+// TestNumberOfAlgorithms: the pages that compare sluice with others say how many algorithms rules accept, and the page about them has each.
+func TestNumberOfAlgorithms(t *testing.T) {
+	words := map[int]string{7: "seven", 8: "eight", 9: "nine", 10: "ten"}
+	for page, want := range map[string]string{
+		"../README.md":                fmt.Sprintf("| algorithms | %d |", len(algorithms)),
+		"../docs/start/comparison.md": fmt.Sprintf("| algorithms | %d: ", len(algorithms)),
+		"../docs/start/faq.md":        fmt.Sprintf(" %s algorithms", words[len(algorithms)]),
+	} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), want) {
+			t.Errorf("%s does not say %q", page, want)
+		}
+	}
+	page, err := os.ReadFile("../docs/use/algorithms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range algorithms {
+		if !strings.Contains(string(page), "\n| `"+a.Name+"` |") {
+			t.Errorf("docs/use/algorithms.md has no row for %s", a.Name)
+		}
+	}
+}
 
 // schemaNode is what the tests need of a JSON Schema.
 type schemaNode struct {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/leaf/descvalue"
+	"github.com/sluicecluster/sluice/internal/leaf/descvalue"
 )
 
 // level is one entry that leads to a rule.
@@ -89,14 +89,11 @@ func (p IPPrefix) of(addr netip.Addr) netip.Prefix {
 // Mask returns the first address of the block that addr is in. It is unmapped and has no zone. addr must be valid.
 func (p IPPrefix) Mask(addr netip.Addr) netip.Addr { return p.of(addr).Addr() }
 
-// block returns the block of addresses that value is in; ok is false if value is no address.
+// block returns the block of addresses that value is in; ok is false if value is no address. Of a list the last address counts: the
+// nearest proxy has added it, and clients may make up those before it.
 func (p *IPPrefix) block(value string) (b netip.Prefix, ok bool) {
-	// The zone is cut here because ParseAddr would keep a copy of it.
-	if i := strings.IndexByte(value, '%'); i > 0 && strings.IndexByte(value[:i], ':') >= 0 {
-		value = value[:i]
-	}
-	addr, err := netip.ParseAddr(value)
-	if err != nil {
+	addr, ok := Address(value[strings.LastIndexByte(value, ',')+1:])
+	if !ok {
 		return b, false
 	}
 	return p.of(addr), true

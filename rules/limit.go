@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -137,6 +137,7 @@ func (p *parser) readLimit(at yamldoc.Field, mapping string) limit {
 	}
 	p.checkCount(&l)
 	p.checkTime(&l)
+	p.checkLog(&l)
 	if l.Algorithm == 0 {
 		l.Algorithm = bucket.FixedWindow
 	}
@@ -210,6 +211,15 @@ func onlyEnvoy(fields map[string]yamldoc.Field) bool {
 		}
 	}
 	return true
+}
+
+// checkLog warns of a log that is too short for the count.
+func (p *parser) checkLog(l *limit) {
+	if l.Period <= 0 || l.LogError() == 0 {
+		return
+	}
+	p.warn(l.node.Line, l.path, "count is above log_entries: a check may count %s longer than the period; use sliding_window, or more log_entries",
+		l.LogError().Round(time.Microsecond))
 }
 
 // checkTime checks burst, period, unit, alignment and zone together, and sets the period.

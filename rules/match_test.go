@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // entries reads "a=b c=d".

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -27,6 +27,15 @@ type File struct {
 	// Name is used in errors only.
 	Name string
 	Data []byte
+	// Outside is where a link leads that leaves the directory of the rules, else "". Errors quote
+	// nothing of such a file: a writer of rules must not learn what the process may read.
+	Outside string
+}
+
+// Invalid is the error of a file that is Outside, in place of all that is wrong with it.
+func (f File) Invalid() *Error {
+	return &Error{File: f.Name, Reason: "the link leads out of the directory, to " + f.Outside +
+		", which is invalid; its text is not quoted here: to see the errors, check that file"}
 }
 
 // Options change how files are read.
@@ -44,6 +53,10 @@ func Parse(files []File, o Options) (*Set, error) {
 	var errs []error
 	var elastic []elasticRef
 	for _, f := range files {
+		if err := manifest(f); err != nil && f.Outside == "" {
+			errs = append(errs, err)
+			continue
+		}
 		root, r := yamldoc.Open(f.Data)
 		p := &parser{Reader: r, set: s, file: f.Name, merge: o.MergeDomains, regions: o.Regions}
 		if root != nil {
@@ -51,6 +64,10 @@ func Parse(files []File, o Options) (*Set, error) {
 		}
 		elastic = append(elastic, p.elastic...)
 		for _, fault := range r.Errors() {
+			if f.Outside != "" {
+				errs = append(errs, f.Invalid())
+				break
+			}
 			errs = append(errs, &Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
 		}
 	}
@@ -59,6 +76,8 @@ func Parse(files []File, o Options) (*Set, error) {
 		return nil, errors.Join(errs...)
 	}
 	s.warnOfUnmatched()
+	s.warnOfHidden()
+	s.boundWarnings()
 	s.slots = slices.ContainsFunc(s.rules, func(r *Rule) bool { return r.Limits != nil && r.Limits.Slots() })
 	return s, nil
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // parse reads one file called f.yaml.

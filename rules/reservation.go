@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 )
 
 // OnExpiry says what happens to the units of a reservation that is not settled before its deadline.
@@ -28,7 +28,7 @@ type Reservation struct {
 	MaxUnits int64
 	// MaxOpen is the most open reservations of one key, 1 to 200,000.
 	MaxOpen int64
-	// Estimate is the number of units where a request gives none. 0: a request must give units.
+	// Estimate is the number of units where a request gives none, 0 where it is learned; without MaxUnits too a request must give units.
 	Estimate int64
 	// TTL is the time until the deadline where a request gives none, 1 ms to MaxTTL. MaxTTL is at most 24 hours.
 	TTL, MaxTTL time.Duration

@@ -10,7 +10,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Entry is one (key, value) of a descriptor.

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // The wire's enums are numbered as bucket numbers its own, so a range check is

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 const (

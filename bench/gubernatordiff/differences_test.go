@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 // TestDifferences has the differences that are meant, by the rows of docs/internals/gubernator.md. Each line is a

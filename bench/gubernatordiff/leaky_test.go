@@ -5,7 +5,7 @@ package gubernatordiff
 import (
 	"testing"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 // leakyBuckets have tokens that come back at whole multiples of the time that passes, so that no fraction is

@@ -17,11 +17,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/gubernator"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport/gubernator"
 )
 
 // pair is gubernator and sluice's API, one node each, on one clock that the test moves.

@@ -11,9 +11,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/api"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load/api"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // even allows keys that end in an even digit. As the echo, it has no members.

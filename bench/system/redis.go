@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // The clients of Redis that Target has, with their default options.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // Both limiters on Redis admit the burst of each key, and no more.

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/internal/load"
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/internal/load"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func members(ctx context.Context, conn *grpc.ClientConn) (*adminv1alpha1.MembersResponse, error) {

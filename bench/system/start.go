@@ -17,8 +17,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/internal/load/api"
+	"github.com/sluicecluster/sluice/bench/process"
+	"github.com/sluicecluster/sluice/internal/load/api"
 )
 
 // Spec is a system to start.

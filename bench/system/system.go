@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/process"
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/api"
+	"github.com/sluicecluster/sluice/bench/process"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 )

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/sluice-project/sluice/client/internal/gate"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/internal/gate"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Call is a call that is checked.

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/client/grpclimit"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/grpclimit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // one admits one unit, in the place of a *sluice.Client.

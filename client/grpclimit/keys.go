@@ -7,9 +7,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/descvalue"
+	"github.com/sluicecluster/sluice/client/internal/key"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/descvalue"
 )
 
 // Key makes entries of a descriptor from a call. ok is false if the call lacks the value, for example a user: then the

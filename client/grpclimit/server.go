@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // UnaryServer returns an interceptor that checks the unary calls of a server.

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/sluice-project/sluice/client/internal/gate"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/client/internal/gate"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
 )
 
 // quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-11.

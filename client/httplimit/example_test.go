@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-project/sluice/client/httplimit"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/httplimit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // three admits three of each descriptor, in the place of a *sluice.Client.

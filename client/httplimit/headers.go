@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-project/sluice/client/internal/gate"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/client/internal/gate"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
 )
 
 // The names are sent with this spelling, as keys of http.Header: Header.Set would make Ratelimit of RateLimit.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // TestHeaders: what each decision says of its limit.

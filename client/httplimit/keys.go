@@ -7,9 +7,9 @@ import (
 	"path"
 	"strings"
 
-	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/descvalue"
+	"github.com/sluicecluster/sluice/client/internal/key"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/descvalue"
 )
 
 // Key makes entries of a descriptor from a request. ok is false if the request lacks the value, for example a user: then

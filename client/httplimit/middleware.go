@@ -13,8 +13,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-project/sluice/client/internal/gate"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/internal/gate"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Config configures Middleware and NewTransport.

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // fake answers as a test says, and remembers what it was asked.

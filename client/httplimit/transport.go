@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-project/sluice/client/internal/gate"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/internal/gate"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // NewTransport returns an http.RoundTripper that sends a request by base once its limits admit it: to keep the limits of an

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/lease"
+	"github.com/sluicecluster/sluice/internal/leaf/lease"
 )
 
 // Entry is one (key, value) of a descriptor. The key is UTF-8 of 1 byte to 1 KiB. A value above 1 KiB, or that is not

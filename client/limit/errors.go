@@ -29,6 +29,33 @@ func kindOf(of error, text string) error { return kind{errors.New(text), of} }
 
 func (k kind) Unwrap() error { return k.of }
 
+// DeniedError is the error of a call that takes units to hold, when the limits deny them: nothing is held. It is ErrDenied, and ErrNever if the
+// units can never be had. The Batch has a decision per key, or the one that denied.
+type DeniedError struct{ Batch }
+
+// Error returns the rule that denies, and when to come back.
+func (e *DeniedError) Error() string {
+	d, text := e.Strictest(), e.Unwrap().Error()
+	switch {
+	case d.Rule != "":
+		text += ": rule " + d.Rule
+	case d.Source == SourceUnmatched:
+		text += ": no rule matches"
+	}
+	if wait, known := e.RetryIn(); known {
+		text += "; retry in " + wait.String()
+	}
+	return text
+}
+
+// Unwrap returns ErrNever or ErrDenied.
+func (e *DeniedError) Unwrap() error {
+	if e.Strictest().Verdict == VerdictNever {
+		return ErrNever
+	}
+	return ErrDenied
+}
+
 // Error is why no node can decide a check. Nothing was spent.
 type Error struct {
 	// Code is the kind of the error.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/lease"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/leaf/lease"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
 // Limiter decides checks: a *sluice.Client, a *local.Limiter or a *sluicetest.Limiter. Methods may be added to it, so a
@@ -26,7 +26,7 @@ type Limiter interface {
 type Slots interface {
 	Limiter
 	// InFlight takes a slot of c.Amount units, and waits for it most at most, or until ctx ends. If the Decision is allowed, held is ctx
-	// until the slot ends, and release ends it; otherwise they are nil.
+	// until the slot ends, and release ends it; otherwise held has ended, and release does nothing.
 	InFlight(ctx context.Context, c Check, most time.Duration) (d Decision, held context.Context, release func(), err error)
 }
 
@@ -193,7 +193,7 @@ func Admit(ctx context.Context, l Limiter, most time.Duration, checks ...Check) 
 		case d.Allowed:
 			if d.Delay > 0 && !pause.For(ctx, d.Delay) {
 				refund(ctx, l, &d, checks)
-				return d, ctx.Err()
+				return Decision{}, ctx.Err()
 			}
 			return d, nil
 		case d.Verdict == VerdictNever:

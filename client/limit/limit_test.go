@@ -137,6 +137,13 @@ func TestGone(t *testing.T) {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		time.AfterFunc(time.Millisecond, cancel)
+		q.refunds = 0
+		q.Check(t.Context(), Check{})
+		if d, err := Admit(ctx, q, time.Minute, Check{}); err == nil || d.Allowed {
+			t.Errorf("allowed %v beside %v, and given back", d.Allowed, err)
+		}
 		if q.refunds != 1 {
 			t.Errorf("%d refunds", q.refunds)
 		}

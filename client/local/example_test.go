@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing/fstest"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/client/local"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/local"
 )
 
 var ctx = context.Background()

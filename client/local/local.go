@@ -22,9 +22,9 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Limiter decides checks by rules. Make it with New. It is safe for concurrent use.
@@ -148,7 +148,7 @@ func (l *Limiter) Check(_ context.Context, c limit.Check) (limit.Decision, error
 		return limit.Decision{}, err
 	}
 	if m.Limits != nil {
-		m.Decision = l.table.Do(l.now(), &m.Request)
+		m.decided(l.table.Do(l.now(), &m.Request))
 	}
 	return m.finish(false, 0), nil
 }
@@ -192,15 +192,25 @@ func (l *Limiter) CheckAll(_ context.Context, checks ...limit.Check) (limit.Batc
 			if !spend {
 				q.Verb = bucket.Read // it has failed, and its decisions still show the counters
 			}
-			m.Decision, _ = l.table.DoHeld(now, &q, &receipts[i])
+			d, _ := l.table.DoHeld(now, &q, &receipts[i])
+			m.decided(d)
 		}
 		if m.fails() {
 			failed, retry = true, max(retry, m.RetryAfter)
 		}
 	}
+	undone := make(map[bucket.Key]bool)
 	for i := range list {
-		if failed {
+		if failed && receipts[i].Charged() {
 			l.table.GiveBack(now, &receipts[i])
+			undone[list[i].Key] = true
+		}
+	}
+	for i := range list {
+		if m := &list[i]; m.Limits != nil && undone[m.Key] { // the decision was made with the charges
+			q := m.Request
+			q.Verb = bucket.Read
+			m.reread(l.table.Do(now, &q))
 		}
 		decisions[i] = list[i].finish(failed, retry)
 	}

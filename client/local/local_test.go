@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/client/local"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/local"
 )
 
 func newLimiter(t testing.TB, yaml string, opts ...local.Option) *local.Limiter {

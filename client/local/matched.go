@@ -6,9 +6,9 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // matched is a check, and what decides it: Limits, or without any the Decision.
@@ -74,6 +74,19 @@ func (m *matched) shadow() bool { return m.rule != nil && m.rule.Shadow }
 
 // fails reports whether the decision fails a batch.
 func (m *matched) fails() bool { return m.Verb == bucket.Check && !m.Allowed && !m.shadow() }
+
+// decided makes d the decision.
+func (m *matched) decided(d bucket.Decision) {
+	m.Decision = d
+	m.Remaining = d.Left(&m.Request)
+}
+
+// reread makes the decision of a batch that failed say what is left now, by a read.
+func (m *matched) reread(d bucket.Decision) {
+	if m.Allowed || m.shadow() || d.Index == m.Index {
+		m.Index, m.Limit, m.Remaining, m.ResetAfter = d.Index, d.Limit, d.Left(&m.Request), d.ResetAfter
+	}
+}
 
 // finish returns the answer, of a check alone or of a batch that has failed or not. retry is the time until what failed it may
 // be admitted.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Bytes configures a reader or writer.

@@ -9,8 +9,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/client/netlimit"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/netlimit"
 )
 
 // one admits one check, in the place of a *sluice.Client.

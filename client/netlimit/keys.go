@@ -3,8 +3,8 @@ package netlimit
 import (
 	"net"
 
-	"github.com/sluice-project/sluice/client/internal/key"
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/internal/key"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Key makes entries of a descriptor from a connection. ok is false if it lacks the value: then the descriptor is not checked.

@@ -8,8 +8,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/client/otel"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/otel"
 )
 
 func ExampleNew() {

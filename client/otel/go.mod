@@ -1,9 +1,9 @@
-module github.com/sluice-project/sluice/client/otel
+module github.com/sluicecluster/sluice/client/otel
 
 go 1.26.0
 
 require (
-	github.com/sluice-project/sluice/client v0.0.0
+	github.com/sluicecluster/sluice/client v0.0.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
@@ -16,14 +16,14 @@ require (
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-	github.com/sluice-project/sluice/internal/leaf v0.0.0 // indirect
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
 
 replace (
-	github.com/sluice-project/sluice/client => ..
-	github.com/sluice-project/sluice/internal/leaf => ../../internal/leaf
-	github.com/sluice-project/sluice/proto => ../../proto
+	github.com/sluicecluster/sluice/client => ..
+	github.com/sluicecluster/sluice/internal/leaf => ../../internal/leaf
+	github.com/sluicecluster/sluice/proto => ../../proto
 )

@@ -11,11 +11,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // scope is the instrumentation scope of the metrics.
-const scope = "github.com/sluice-project/sluice/client"
+const scope = "github.com/sluicecluster/sluice/client"
 
 // Observer is a limit.Observer.
 type Observer struct {

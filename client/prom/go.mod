@@ -1,10 +1,10 @@
-module github.com/sluice-project/sluice/client/prom
+module github.com/sluicecluster/sluice/client/prom
 
 go 1.26.0
 
 require (
 	github.com/prometheus/client_golang v1.24.1
-	github.com/sluice-project/sluice/client v0.0.0
+	github.com/sluicecluster/sluice/client v0.0.0
 )
 
 require (
@@ -15,13 +15,13 @@ require (
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.70.1 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect
-	github.com/sluice-project/sluice/internal/leaf v0.0.0 // indirect
+	github.com/sluicecluster/sluice/internal/leaf v0.0.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
 replace (
-	github.com/sluice-project/sluice/client => ..
-	github.com/sluice-project/sluice/internal/leaf => ../../internal/leaf
-	github.com/sluice-project/sluice/proto => ../../proto
+	github.com/sluicecluster/sluice/client => ..
+	github.com/sluicecluster/sluice/internal/leaf => ../../internal/leaf
+	github.com/sluicecluster/sluice/proto => ../../proto
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Observer is a limit.Observer and a prometheus.Collector. Its metrics have the labels domain, verb, outcome (allowed,

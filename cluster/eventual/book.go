@@ -11,8 +11,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Book is what one node knows of keys that are decided in eventual mode, and what it has admitted of them. Not safe for

@@ -4,8 +4,8 @@ import (
 	"maps"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Owner counts reports on keys that a node owns. Not safe for concurrent use. All that must not be lost is in the table;

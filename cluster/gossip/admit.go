@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // Encrypted gossip can be recorded and replayed without the key. memberlist ignores most replays: an update of a known process

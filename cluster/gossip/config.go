@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // DefaultPort is the gossip port, TCP and UDP, where none is given.

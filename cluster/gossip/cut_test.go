@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // A cut of any length heals within seconds after the network is back: shorter
@@ -186,5 +186,25 @@ func TestLostMembersAreBounded(t *testing.T) {
 		t.Errorf("%d lost members are kept, want %d", len(gone), maxLost)
 	} else if slices.ContainsFunc(gone, func(a string) bool { return strings.HasPrefix(a, "m0:") }) {
 		t.Error("the oldest is kept")
+	}
+}
+
+// A member that has left in order is not one that is lost.
+func TestMembersThatLeave(t *testing.T) {
+	r := newRegistry("self/1", time.Hour)
+	for _, state := range []member.State{member.Joining, member.Serving, member.Leaving} {
+		m := memberAt("m", 1+int64(state), state)
+		r.put(m)
+		if got := r.leaves("m"); got != (state == member.Leaving) {
+			t.Errorf("%s: leaves %v", state, got)
+		}
+		r.remove(fullName(m.Name, m.Boot))
+		if got := r.leaves("m"); got != (state == member.Leaving) {
+			t.Errorf("%s: has left %v", state, got)
+		}
+	}
+	r.put(memberAt("m", 9, member.Joining))
+	if r.leaves("m") {
+		t.Error("it is back")
 	}
 }

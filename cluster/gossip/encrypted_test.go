@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/gossip/memnet"
+	"github.com/sluicecluster/sluice/cluster/gossip/memnet"
 )
 
 // encrypted starts pod-1 to pod-n with a keyring, all at once.

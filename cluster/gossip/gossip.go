@@ -29,8 +29,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 var (

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
 )
 
 const (
@@ -47,6 +47,7 @@ type joiner struct {
 	quiet    *loglimit.Limiter   // of rejections
 
 	tries, failed atomic.Uint64
+	allAnswered   atomic.Bool // see AllAnswered
 
 	mu struct {
 		sync.Mutex
@@ -87,7 +88,12 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 // run makes rounds until ctx ends.
 func (j *joiner) run(ctx context.Context) {
 	for {
-		missing := j.round(j.lookUp(ctx))
+		targets, all := j.lookUp(ctx)
+		missing := j.round(targets)
+		for _, a := range j.attempts {
+			all = all && (a.target == "" || a.answers >= aliasAnswers)
+		}
+		j.allAnswered.Store(all)
 		select {
 		case <-time.After(j.pause(missing)):
 		case <-j.registry.vanished:
@@ -123,11 +129,17 @@ func (j *joiner) round(targets map[string]string) (missing bool) {
 	return missing
 }
 
-// lookUp resolves the targets in parallel, within DialTimeout. It returns targets by address.
-func (j *joiner) lookUp(ctx context.Context) map[string]string {
+// lookUp resolves the targets in parallel, within DialTimeout. It returns targets by address, and
+// whether all have one.
+func (j *joiner) lookUp(ctx context.Context) (byAddress map[string]string, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, j.config.DialTimeout)
 	defer cancel()
-	return LookUp(ctx, j.config.Resolver, j.targets, func(t Target, err error) { j.note(t.String(), err) })
+	var failed atomic.Bool
+	byAddress = LookUp(ctx, j.config.Resolver, j.targets, func(t Target, err error) {
+		failed.Store(true)
+		j.note(t.String(), err)
+	})
+	return byAddress, !failed.Load()
 }
 
 // LookUp resolves targets in parallel, until ctx ends, and returns them by address. It calls failed, concurrently, for those that
@@ -275,6 +287,16 @@ func (g *Gossip) Rejected() map[string]string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return maps.Clone(j.mu.rejected)
+}
+
+// AllAnswered reports whether each address of the join targets, when they were last tried, was one
+// of a member in the View or of this node.
+func (g *Gossip) AllAnswered() bool {
+	if !g.joiner.allAnswered.Load() {
+		return false
+	}
+	g.publish() // members that have answered just now
+	return true
 }
 
 // LongestRejoin is the longest time until members that do not have this node in their view have tried its address.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
 )
 
 // libraryLines passes memberlist's log lines on to log at debug, with the library's level as the attribute "severity". Lines about

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 func someMeta() metadata {

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 const (

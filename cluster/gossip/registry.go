@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 const (
@@ -37,6 +37,7 @@ type registry struct {
 		alive         map[string]member.Member // by full name
 		unproven      map[string]unproven      // by full name; none that is alive. Empty without proof
 		lost          map[string]lost          // by logical name; none that is alive
+		left          map[string]bool          // logical names of those that left in order
 		rejectedPeers []rejectedPeer
 		rejected      uint64
 	}
@@ -65,7 +66,7 @@ func newRegistry(self string, forgetAfter time.Duration) *registry {
 	}
 	r.mu.unproven = map[string]unproven{}
 	r.mu.alive = map[string]member.Member{}
-	r.mu.lost = map[string]lost{}
+	r.mu.lost, r.mu.left = map[string]lost{}, map[string]bool{}
 	return r
 }
 
@@ -100,6 +101,7 @@ func (r *registry) livesLocked(full string, m member.Member) {
 	})
 	r.mu.alive[full] = m
 	delete(r.mu.lost, m.Name)
+	delete(r.mu.left, m.Name)
 }
 
 // remove notes a process as gone. If it did not announce that, it is lost, maybe behind a network partition: its address is
@@ -120,6 +122,9 @@ func (r *registry) remove(full string) {
 			}))
 		}
 		r.mu.lost[m.Name] = lost{address: m.Gossip, since: time.Now()}
+	}
+	if ok && !lives && m.State == member.Leaving && len(r.mu.left) < maxLost {
+		r.mu.left[m.Name] = true
 	}
 	if ok {
 		signal(r.vanished) // a process that has left may be a join target, and come back at any moment
@@ -205,6 +210,22 @@ func (r *registry) addresses() (alive map[string]bool, gone []string) {
 	}
 	return alive, gone
 }
+
+// leaves reports whether the processes called name have left in order, or are about to.
+func (r *registry) leaves(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	leaving := r.mu.left[name]
+	for _, m := range r.mu.alive {
+		if m.Name == name {
+			leaving = m.State == member.Leaving
+		}
+	}
+	return leaving
+}
+
+// Leaves reports whether the member called name is leaving, or has left in order and not come back.
+func (g *Gossip) Leaves(name string) bool { return g.registry.leaves(name) }
 
 // watch builds a view whenever the registry has changed, logs rejected peers, and repeats this node's last announcement.
 func (g *Gossip) watch(ctx context.Context) {

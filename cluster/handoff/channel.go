@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // channel sends transfer batches to one process and receives its batches: numbered, in order, each processed once. Both
@@ -248,26 +248,21 @@ const (
 	maxRTT   = int64(time.Second)
 )
 
-// gateOf returns how long a change of p may be unconfirmed: Config.Gate, plus two round trips to the nearest complete
-// replica (the second nearest where two confirm) if that is 25 ms or more away. It is rounded to 10 ms, with a round trip
-// of at most 1 s. A check rejected by the gate is retried one round trip later, so the gate must not close while replicas
-// confirm as fast as they can.
+// gateOf returns how long a change of p may be unconfirmed: Config.Gate, plus two round trips to
+// the farthest in-sync replica if that is 25 ms or more away. It is rounded to 10 ms, with a round
+// trip of at most 1 s. A check rejected by the gate is retried one round trip later, so the gate
+// must not close while replicas confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
-	nearest, second, n := maxRTT, maxRTT, 0
+	farthest := int64(0)
 	for _, t := range p.ownership.targets {
-		if t.stage == complete {
-			n++
-			rtt := t.ch.rtt.Least()
-			nearest, second = min(nearest, rtt), min(second, max(nearest, rtt))
+		if t.inSync {
+			farthest = max(farthest, min(t.ch.rtt.Least(), maxRTT))
 		}
 	}
-	if n >= 2 && m.c.Replicas == 2 {
-		nearest = second
-	}
-	if nearest < farRTT {
+	if farthest < farRTT {
 		return m.c.Gate
 	}
-	return m.c.Gate + time.Duration((2*nearest+gateStep/2)/gateStep*gateStep)
+	return m.c.Gate + time.Duration((2*farthest+gateStep/2)/gateStep*gateStep)
 }
 
 // The limit of unconfirmed batches: window, plus one per 10 ms of the shortest round trip, at most maxWindow.

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const never = math.MinInt64
@@ -60,6 +60,7 @@ type offer struct {
 	peer message.Peer
 	has  message.Completeness
 	mark message.Mark
+	sync uint64 // as in state
 }
 
 // continueClaims claims partitions that have no live owner and belong here, and continues claims. slow: search for lost
@@ -116,7 +117,7 @@ func (m *Machine) claimLost() {
 			req = &claimRequest{id: m.claims}
 		}
 		req.parts = append(req.parts, i)
-		p.claim = &claim{gen: message.NextClaim(p.known.epoch.Gen), request: req}
+		p.claim = &claim{gen: m.nextClaim(p), request: req}
 	}
 	if req != nil {
 		m.claimRequests = append(m.claimRequests, req)
@@ -258,7 +259,7 @@ func (m *Machine) advanceClaim(p *partition) {
 	}
 	if c.stage == waitingOut && m.now >= c.waitUntil && m.hasQuorum() && !m.awaitsFormerOwner(p, c) {
 		c.stage, c.fetchedAt = fetching, never
-		slices.SortStableFunc(c.states, m.better)
+		slices.SortStableFunc(c.states, func(a, b offer) int { return m.better(p, a, b) })
 	}
 	if c.stage != fetching {
 		return
@@ -268,7 +269,7 @@ func (m *Machine) advanceClaim(p *partition) {
 		return
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
-		m.completeClaim(p, p.completeness())
+		m.completeClaim(p, offer{m.c.Self, p.completeness(), p.state.mark, p.state.sync})
 	} else if c.fetchedAt == never || m.now-c.fetchedAt >= 5*m.answerAfter(c.states[0].peer) {
 		if c.fetchedAt, c.tries = m.now, c.tries+1; c.tries > maxTries {
 			p.claim = nil
@@ -345,9 +346,16 @@ func (m *Machine) safeFrom(c *claim) int64 {
 	return until
 }
 
-// better orders offers: complete before partial, then by mark, then first the process that made the decisions of that mark,
-// which also has unreplicated changes, then this process.
-func (m *Machine) better(a, b offer) int {
+// better orders offers for p: complete before partial, then by mark, then in-sync before out-of-date
+// replicas, then first the process that made the decisions of that mark, which also has unreplicated
+// changes, then this process.
+func (m *Machine) better(p *partition, a, b offer) int {
+	outdated := func(o offer) int {
+		if p.outdated(&o) {
+			return 1
+		}
+		return 0
+	}
 	rank := func(o offer) (n int) {
 		if o.peer.Boot == o.mark.Epoch.Boot {
 			n = 2
@@ -357,15 +365,16 @@ func (m *Machine) better(a, b offer) int {
 		}
 		return n
 	}
-	return cmp.Or(cmp.Compare(b.has, a.has), b.mark.Compare(a.mark), cmp.Compare(rank(b), rank(a)), a.peer.Compare(b.peer))
+	return cmp.Or(cmp.Compare(b.has, a.has), b.mark.Compare(a.mark), cmp.Compare(outdated(a), outdated(b)), cmp.Compare(rank(b), rank(a)), a.peer.Compare(b.peer))
 }
 
-// completeClaim makes this process owner of the claimed p. has is the completeness of the best state found.
-func (m *Machine) completeClaim(p *partition, has message.Completeness) {
+// completeClaim makes this process owner of the claimed p. best is the best state found, which p
+// has now.
+func (m *Machine) completeClaim(p *partition, best offer) {
 	c := p.claim
 	start := message.Mark{}
-	p.state.loss = m.lossAfter(p, c, has)
-	switch has {
+	p.state.loss = m.lossAfter(p, c, &best)
+	switch best.has {
 	case message.None:
 		m.stats.WithoutState++
 		m.c.Table.DropShard(p.number)

@@ -3,7 +3,7 @@ package handoff
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestLateDrop: word that a copy is of no use, which was on its way when the partition came here and went back

@@ -1,9 +1,9 @@
 package handoff
 
 import (
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // fetchedState is a state that a claim fetches, kept beside the shard until complete, because the shard's own state is valuable:
@@ -70,7 +70,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 	case !taken:
 		c.states, c.fetched = c.states[1:], nil // the offered state is unusable
 	case part.End:
-		m.completeClaim(p, c.states[0].has)
+		m.completeClaim(p, c.states[0])
 	}
 	return taken
 }
@@ -80,6 +80,9 @@ func (m *Machine) beginFetch(from message.Peer, p *partition, part *message.Part
 	s := state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
 		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
+	}
+	if best := p.claim.states[0]; best.mark.Epoch == part.Epoch {
+		s.sync = best.sync
 	}
 	p.claim.fetched = nil
 	if p.completeness() == message.Complete {
@@ -105,7 +108,9 @@ func (m *Machine) addFetched(p *partition, part *message.Part, b *message.Transf
 		return false
 	}
 	join := p.phase == divergent && guard.On(guard.DivergentMerge)
-	if !join {
+	if join {
+		m.c.Table.Lapse(m.now, p.number)
+	} else {
 		m.dropState(p)
 	}
 	for _, x := range a.portions {
@@ -118,8 +123,8 @@ func (m *Machine) addFetched(p *partition, part *message.Part, b *message.Transf
 		}
 	}
 	p.state.release()
-	if own := &p.state; join && !own.closeAbandoned && !own.mark.Epoch.Less(a.loss.last) {
-		a.loss = own.loss // the divergent copy has what the fetched state lacks
+	if own := &p.state; join && !own.closeAbandoned {
+		a.loss = a.loss.merged(own.mark.Epoch, own.loss)
 	}
 	if !join {
 		p.enter(replica)

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Processes of these tests. They are all in the voter set.
@@ -91,7 +91,7 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 func (s *solo) claims(gen uint64, best message.Mark) {
 	p := &s.parts[0]
 	p.known = knowledge{epoch: message.Epoch{Gen: gen, Boot: alice.Boot}, owner: alice}
-	p.claim = &claim{gen: gen, request: &claimRequest{id: 1, parts: []int{0}}, stage: fetching, states: []offer{{bob, message.Complete, best}}}
+	p.claim = &claim{gen: gen, request: &claimRequest{id: 1, parts: []int{0}}, stage: fetching, states: []offer{{peer: bob, has: message.Complete, mark: best}}}
 	s.claimRequests = []*claimRequest{p.claim.request}
 }
 

@@ -3,8 +3,8 @@ package handoff
 import (
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
@@ -19,6 +19,7 @@ func (m *Machine) takeGrant(from message.Peer, p *partition, part *message.Claim
 	}
 	c.granted = append(c.granted, from)
 	p.noteOwned(part.LastOwned) // also for a later claim, if this one fails
+	p.noteInSync(part.LastOwned, part.InSync)
 	if p.lastOwned.Less(part.MaybeOwned) && !slices.Contains(c.maybeOwned, part.MaybeOwned) {
 		c.maybeOwned = append(c.maybeOwned, part.MaybeOwned)
 	}
@@ -26,7 +27,7 @@ func (m *Machine) takeGrant(from message.Peer, p *partition, part *message.Claim
 		c.maybeOwned = append(c.maybeOwned, p.maybeOwned...) // those of processes that grant this claim do not count
 	}
 	if part.Has != message.None {
-		c.states = append(c.states, offer{from, part.Has, part.State})
+		c.states = append(c.states, offer{from, part.Has, part.State, part.Sync})
 	}
 }
 
@@ -53,9 +54,9 @@ func (m *Machine) answerClaim(claimer message.Peer, b *message.Claim) *message.C
 				p.promised = epoch
 				m.makePendingGrants(p)
 			}
-			part.LastOwned, part.MaybeOwned = p.lastOwned, m.lastMaybeOwned(p)
+			part.LastOwned, part.MaybeOwned, part.InSync = p.lastOwned, m.lastMaybeOwned(p), p.inSync
 			if !p.foreign() {
-				part.Has, part.State = p.completeness(), p.state.mark
+				part.Has, part.State, part.Sync = p.completeness(), p.state.mark, p.state.sync
 			}
 		}
 		g.Parts = append(g.Parts, part)

@@ -1,8 +1,8 @@
 package handoff
 
 import (
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // closes freezes partitions whose next owner, the channel's peer, has all changes but a few, and packs their closes with the
@@ -59,7 +59,7 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 	m.stats.HandedOff++
 	mark := message.Mark{Epoch: p.ownership.next, Seq: p.ownership.seq}
 	before := message.Mark{Epoch: p.ownership.epoch, Seq: p.ownership.seq}
-	m.confirmed[p.number].Store(p.ownership.seq)
+	m.confirmHandoff(p)
 	next := p.ownership.next
 	for _, x := range p.ownership.targets {
 		if x != t && x.begun && m.c.Replicas == 1 {
@@ -67,7 +67,7 @@ func (m *Machine) handoffAccepted(p *partition, t *target) {
 		}
 	}
 	m.sealAs(p, replica)
-	p.state.mark, p.state.start, p.state.from, p.state.closeAbandoned = mark, before, t.ch.peer, false
+	p.state.mark, p.state.start, p.state.from, p.state.sync, p.state.closeAbandoned = mark, before, t.ch.peer, 1, false
 	p.noteOwned(next)
 	if p.known.epoch == next {
 		p.known.status, p.known.start = ownerAnnounced, before
@@ -83,7 +83,7 @@ func (m *Machine) handoffAcceptedLate(p *partition, start message.Mark) {
 	}
 	s.release()
 	p.enter(replica)
-	s.mark.Epoch, s.start, s.from, s.closeAbandoned = k.epoch, start, k.owner, false
+	s.mark.Epoch, s.start, s.from, s.sync, s.closeAbandoned = k.epoch, start, k.owner, 1, false
 }
 
 // handoffRejected takes p back, unless another process owns it at a higher epoch.
@@ -139,7 +139,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
 	// The previous owner has the same state, and remains a replica until another one is complete.
 	previousOwner := &target{
-		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
+		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true, inSync: true,
 		drained: part.Seq, packed: part.Seq, acked: part.Seq,
 	}
 	m.becomeOwner(p, part.Next, start, previousOwner)

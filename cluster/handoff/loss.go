@@ -1,11 +1,12 @@
 package handoff
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // loss describes the counters that a shard lacks after a takeover without state. Zero means none.
@@ -24,10 +25,17 @@ type loss struct {
 	// lastCertain is the last lost epoch if it turns out that no process owned the partition at last; equal to last where
 	// ownership is certain.
 	lastCertain message.Epoch
+	// before are earlier epochs, after lastCertain and latest first, that may only have been
+	// granted too.
+	before [4]message.Epoch
 	// complete is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy.
 	complete message.Epoch
 	// since is the time of the takeover.
 	since int64
+	// inSync are the in-sync replicas of epoch lastCertain: the other ones do not end the loss.
+	inSync message.InSync
+	// owned is the highest epoch with announced ownership that the claim knew.
+	owned message.Epoch
 }
 
 // lossOf returns what p's shard lacks.
@@ -40,13 +48,42 @@ func (m *Machine) lossOf(p *partition) *loss {
 
 // withoutLast returns the loss if no process owned the partition at l.last.
 func (l loss) withoutLast() loss {
-	return l.reducedTo(loss{last: l.lastCertain, lastCertain: l.lastCertain, complete: l.complete, since: l.since})
+	return l.reducedTo(loss{last: cmp.Or(l.before[0], l.lastCertain), before: earlier(l.before), lastCertain: l.lastCertain, complete: l.complete, since: l.since, inSync: l.inSync, owned: l.owned})
+}
+
+// uncertain and certain return before and lastCertain of a later loss that includes l. The earliest
+// epoch that finds no place counts as certain.
+func (l loss) uncertain() (before [4]message.Epoch) {
+	if l.last != l.lastCertain {
+		before[0] = l.last
+		copy(before[1:], l.before[:])
+	}
+	return before
+}
+
+func (l loss) certain() message.Epoch {
+	if l.last != l.lastCertain {
+		return cmp.Or(l.before[len(l.before)-1], l.lastCertain)
+	}
+	return l.lastCertain
+}
+
+// earlier returns all but the latest of these epochs.
+func earlier(before [4]message.Epoch) (rest [4]message.Epoch) {
+	copy(rest[:], before[1:])
+	return rest
 }
 
 // reducedTo returns rest, which a merged copy of the state leaves of l, or no loss if l.complete covers rest.
 func (l loss) reducedTo(rest loss) loss {
 	if rest.complete.Less(l.complete) {
 		rest.complete = l.complete
+	}
+	if rest.owned.Less(l.owned) {
+		rest.owned = l.owned
+	}
+	if rest.inSync.Number == 0 && rest.lastCertain == l.lastCertain {
+		rest.inSync = l.inSync
 	}
 	if !rest.complete.Less(rest.last) {
 		return loss{}
@@ -56,14 +93,37 @@ func (l loss) reducedTo(rest loss) loss {
 
 // neverOwned reports whether epoch was granted to this process without it becoming owner.
 func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
-	return epoch.Boot == m.c.Self.Boot && epoch != p.ownEpoch && p.ownEpochBefore.Less(epoch)
+	remembered := len(p.ownEpochs) < maxOwnEpochs || p.ownEpochs[0].Less(epoch)
+	return epoch.Boot == m.c.Self.Boot && remembered && !slices.Contains(p.ownEpochs, epoch)
+}
+
+// merged returns what is left of l once a divergent copy of this epoch, which lacks rest, is
+// merged.
+func (l loss) merged(epoch message.Epoch, rest loss) loss {
+	switch {
+	case l == (loss{}):
+	case !epoch.Less(l.last):
+		if others := l.withoutLast(); rest.last.Less(l.last) && others.last.Less(rest.last) {
+			return others.reducedTo(loss{
+				last: others.last, lastCertain: others.lastCertain, before: others.before, complete: rest.complete, since: l.since,
+			})
+		}
+		return l.reducedTo(rest)
+	case !l.complete.Less(rest.last): // what the copy lacks is here
+		if l.complete.Less(epoch) {
+			l.complete = epoch
+		}
+	case !epoch.Less(cmp.Or(l.before[0], l.lastCertain)): // but for last, only what the copy lacks is left
+		l.lastCertain, l.before, l.inSync = rest.certain(), rest.uncertain(), rest.inSync
+	}
+	return l
 }
 
 func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
-	return message.Loss{Last: l.last, LastCertain: l.lastCertain, Complete: l.complete, Age: m.now - l.since}
+	return message.Loss{Last: l.last, LastCertain: l.lastCertain, Complete: l.complete, Age: m.now - l.since, InSync: l.inSync, Owned: l.owned, Before: l.before}
 }
 
 // decodeLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
@@ -72,7 +132,7 @@ func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 	if x.Last == (message.Epoch{}) {
 		return loss{}
 	}
-	l := loss{last: x.Last, lastCertain: x.LastCertain, complete: x.Complete, since: m.now - max(x.Age, 0)}
+	l := loss{last: x.Last, lastCertain: x.LastCertain, complete: x.Complete, since: m.now - max(x.Age, 0), inSync: x.InSync, owned: x.Owned, before: x.Before}
 	if before.last == l.last {
 		l.since = min(l.since, before.since)
 	}
@@ -82,10 +142,11 @@ func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 // lossAfter returns what p's shard lacks once c is won. The state must be complete and of the highest epoch at which a
 // process announced ownership or may have owned the partition unnoticed; unknown consumption must not count as zero. A
 // partition that was never owned lacks nothing.
-func (m *Machine) lossAfter(p *partition, c *claim, has message.Completeness) loss {
+func (m *Machine) lossAfter(p *partition, c *claim, best *offer) loss {
 	lastOwned, s := p.lastOwned, &p.state
+	has, outdated := best.has, p.lacksConfirmed(best, c.states)
 	complete := func() bool {
-		return lastOwned == (message.Epoch{}) || has == message.Complete && !s.mark.Epoch.Less(lastOwned)
+		return lastOwned == (message.Epoch{}) || has == message.Complete && !outdated && !s.mark.Epoch.Less(lastOwned)
 	}
 	lastCertain := s.loss.last
 	if !complete() {
@@ -100,15 +161,28 @@ func (m *Machine) lossAfter(p *partition, c *claim, has message.Completeness) lo
 	if complete() || !guard.On(guard.LostState) {
 		return s.loss
 	}
-	if lastCertain == s.loss.last && lastCertain.Boot == lastOwned.Boot {
-		lastCertain = s.loss.lastCertain // a process that owned it at neither epoch reports both
+	var before [4]message.Epoch
+	if lastCertain == s.loss.last && lastCertain != s.loss.lastCertain {
+		before, lastCertain = s.loss.before, s.loss.lastCertain
+		if s.loss.last.Boot != lastOwned.Boot { // a process that owned it at neither epoch reports both
+			before, lastCertain = s.loss.uncertain(), s.loss.certain()
+		}
 	}
 	m.stats.Losses++
 	lastComplete := s.loss.complete
 	if has == message.Complete && s.loss == (loss{}) {
-		lastComplete = s.mark.Epoch
+		if lastComplete = s.mark.Epoch; outdated {
+			lastComplete = s.start.Epoch
+		}
 	}
-	return loss{last: lastOwned, lastCertain: lastCertain, complete: lastComplete, since: m.now}
+	l := loss{last: lastOwned, lastCertain: lastCertain, complete: lastComplete, since: m.now, owned: p.lastOwned, before: before}
+	switch lastCertain {
+	case p.lastOwned:
+		l.inSync = p.inSync
+	case s.loss.lastCertain:
+		l.inSync = s.loss.inSync
+	}
+	return l
 }
 
 // setLoss sets the loss of p, owned here, in the table. Nothing is lost of an epoch at which this process did not own it.
@@ -182,20 +256,29 @@ func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss
 	s := &p.state
 	if !p.isOwned() && m.neverOwned(p, l.Last) {
 		ch, lastCertain := m.channel(from), l.LastCertain
-		if lastCertain.Less(p.ownedBefore) && l.Complete.Less(p.ownedBefore) && p.ownedBefore.Less(l.Last) {
+		if lastCertain.Less(p.ownedBefore) && l.Owned.Less(p.ownedBefore) && l.Complete.Less(p.ownedBefore) && p.ownedBefore.Less(l.Last) {
 			lastCertain = p.ownedBefore
+		}
+		last, before := lastCertain, [4]message.Epoch{}
+		if last.Less(l.Before[0]) {
+			last, before = l.Before[0], earlier(l.Before)
 		}
 		ch.drops = append(ch.drops, message.Part{
 			Partition: p.number, Kind: message.Merge, Epoch: l.Last, Begin: true, End: true, Sum: addChecksum(0, nil),
-			Loss: message.Loss{Last: lastCertain, LastCertain: lastCertain, Age: l.Age},
+			Loss: message.Loss{Last: last, LastCertain: lastCertain, Age: l.Age, Before: before},
 		})
 		return
 	}
-	if l.Last == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Last) || s.loss.last == l.Last {
+	s.endsLoss = false
+	if l.Last == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(cmp.Or(l.LastCertain, l.Last)) || !l.Complete.Less(s.mark.Epoch) || s.loss.last == l.Last {
 		return
+	}
+	if s.sync != 0 && s.mark.Epoch == l.LastCertain && l.InSync.Excludes(s.sync-1) {
+		return // it lacks some of what is lost
 	}
 	if p.known.owner == from && s.mark.Epoch != p.known.epoch {
 		p.enter(divergent)
+		s.endsLoss = true
 	}
 }
 
@@ -232,16 +315,18 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if !whole || part.Epoch == (message.Epoch{}) {
 		return true
 	}
-	switch l := &h.loss; {
-	case *l == (loss{}):
-	case !part.Epoch.Less(l.last):
-		if rest := l.reducedTo(m.decodeLoss(part.Loss, *l)); rest != *l {
+	rest, lacks := h.loss, m.decodeLoss(part.Loss, h.loss)
+	switch {
+	case part.InitialSync != 0:
+		rest = rest.merged(part.Epoch, lacks)
+	case rest != (loss{}) && !part.Epoch.Less(rest.last):
+		rest = rest.reducedTo(lacks) // the report of a process that never owned it; see offerLostState
+	}
+	if rest != h.loss {
+		if !part.Epoch.Less(h.loss.last) {
 			m.stats.LossesBack++
-			m.reduceLoss(p, rest)
 		}
-	case part.Loss == (message.Loss{}) && l.complete.Less(part.Epoch):
-		l.complete = part.Epoch
-		m.reduceLoss(p, *l)
+		m.reduceLoss(p, rest)
 	}
 	return true
 }

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // lacks reports whether alice's table has lost counters: a key without a check so far is denied.
@@ -355,7 +355,7 @@ func TestNeverOwned(t *testing.T) {
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
 		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
+			Kind: message.Merge, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		// alice's own state is later than sure.
@@ -381,7 +381,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 			t.Fatalf("handed off: %+v", s.parts[0])
 		}
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
+			Kind: message.Merge, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == (has == carols) {
 			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
@@ -416,7 +416,7 @@ func TestDivergentComesFirst(t *testing.T) {
 			t.Fatal("nothing is lost, and dave may have owned the partition")
 		}
 		s.from(bob, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
+			Kind: message.Merge, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == whole {
@@ -442,7 +442,7 @@ func TestNeverOwnedBefore(t *testing.T) {
 		s.owns(4 << message.Handoffs)
 		s.setLoss(&s.parts[0], loss{last: carols, since: 1})
 		s.from(carol, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil),
+			Kind: message.Merge, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil),
 			Loss: message.Loss{Last: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
 		}, newTable(t))
 		if s.lacks() != c.want {
@@ -451,16 +451,17 @@ func TestNeverOwnedBefore(t *testing.T) {
 	}
 }
 
-// TestLostTwiceToOne: if a process was granted the partition twice and may have owned it, both are settled when it reports that
-// it did not own it at the later epoch. A grant to another process in between is not.
+// TestLostTwiceToOne: if a process was granted the partition twice and may have owned it, both are
+// settled when it reports that it did not own it at the later epoch. A grant to another process in
+// between is settled when that one reports.
 func TestLostTwiceToOne(t *testing.T) {
 	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	for _, first := range []message.Peer{dave, bob} {
 		before := loss{last: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
 		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.ClaimResponsePart{MaybeOwned: later})
-		want := loss{last: later, since: s.parts[0].ownership.loss.since}
+		want := loss{last: later, since: s.parts[0].ownership.loss.since, owned: at(owned, carol).Epoch}
 		if first != dave {
-			want.lastCertain = before.last
+			want.before[0] = before.last
 		}
 		if got := s.parts[0].ownership.loss; got != want {
 			t.Errorf("%s first: lost is %+v, want %+v", first.Name, got, want)

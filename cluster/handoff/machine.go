@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // View is the machine's input from membership and ring. Neither side may modify the slices.
@@ -35,9 +35,6 @@ type Machine struct {
 	living map[message.Peer]bool // of view.Members
 	// replan: targets may have changed. flush: search for changes at the next tick.
 	replan, flush bool
-	// mayBeOrphaned: partitions may be orphaned. renewed is quorum.Machine.Renewed at their last check.
-	mayBeOrphaned bool
-	renewed       int64
 	flushed       int64 // last search for changes
 	ticked        int64 // last Tick
 	slowChecked   int64 // last slow round
@@ -53,7 +50,7 @@ type Machine struct {
 	ownedSeq    uint64
 	changed     []int // partitions to announce
 	digested    int64
-	gotFullList map[message.Peer]bool // those that have got a full list
+	gotFullList map[message.Peer]int64 // when each process last got a full list
 	announced   map[message.Peer]*announcements
 
 	// Claims and grants.
@@ -67,6 +64,13 @@ type Machine struct {
 	lapses            uint64 // of the quorum, at the last check
 	otherVoters       bool   // the voter set has some
 
+	// inSyncChanges counts changes of in-sync replicas, told those in the last lists. anyUntold:
+	// partitions may wait until a majority knows theirs. version is that of the voter set at the
+	// last tick.
+	inSyncChanges, told uint64
+	anyUntold           bool
+	version             uint64
+
 	imports []importing // of different partitions
 
 	out    []message.Envelope
@@ -79,7 +83,7 @@ func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), started: now, now: now,
 		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), localTerms: make([]atomic.Uint64, c.Partitions),
-		living: map[message.Peer]bool{}, gotFullList: map[message.Peer]bool{},
+		living: map[message.Peer]bool{}, gotFullList: map[message.Peer]int64{},
 		announced: map[message.Peer]*announcements{}, pendingGrantsSent: map[message.Peer]sentPendingGrants{},
 		restored: c.Recorded, nextBatch: new(message.TransferBatch),
 	}
@@ -168,6 +172,7 @@ func (m *Machine) Tick(now int64) {
 	}
 	m.ticked = now
 	m.countVoters()
+	m.newVoters()
 	slow := now-m.slowChecked >= slowInterval
 	if slow {
 		m.slowChecked = now
@@ -183,7 +188,7 @@ func (m *Machine) Tick(now int64) {
 		m.flush, m.flushed = false, now
 		m.drainAll()
 	}
-	m.recheckOrphans()
+	m.recheckInSync()
 	m.continueClaims(slow)
 	m.publishGrants()
 	m.sendPendingGrants()
@@ -224,7 +229,8 @@ func (m *Machine) joinClusterID() {
 		}
 		p.known, p.claim, p.rejected, p.promised, p.grantsSeq = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
-		p.lastOwned, p.ownedBefore, p.ownEpoch, p.ownEpochBefore, p.maybeOwned = none, none, none, none, nil
+		p.lastOwned, p.ownedBefore, p.ownEpochs, p.maybeOwned = none, none, nil, nil
+		p.inSync, p.handedOff = message.InSync{}, handedOff{}
 		m.markForeign(p)
 	}
 	for _, ch := range m.channels {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestOwnerWithoutQuorumIsClaimed: an owner that is heard keeps its partition, unless it reports that it has no quorum: then no

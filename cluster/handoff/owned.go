@@ -3,18 +3,26 @@ package handoff
 import (
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // announcements is the state of another process's announced partitions.
 type announcements struct {
 	seq  uint64
 	full bool // a full list has arrived
+	// inSync is the number of its newest change of in-sync replicas that has arrived, with all
+	// before.
+	inSync uint64
 }
 
 // announce sends p's ownership to all members at the end of the tick.
 func (m *Machine) announce(p *partition) {
 	m.routes++
+	m.announceLater(p)
+}
+
+// announceLater is announce where the owner is the same as before.
+func (m *Machine) announceLater(p *partition) {
 	if !slices.Contains(m.changed, p.number) {
 		m.changed = append(m.changed, p.number)
 	}
@@ -27,9 +35,9 @@ func (m *Machine) sendOwned() {
 		m.digested = m.now
 	}
 	var full, some *message.OwnedPartitions
-	m.forOthers(func(to message.Peer) {
-		if due || !m.gotFullList[to] {
-			m.gotFullList[to] = true
+	send := func(to message.Peer) {
+		if _, got := m.gotFullList[to]; due || !got || m.behind(to) {
+			m.gotFullList[to] = m.now
 			if full == nil {
 				full = m.ownedPartitions(true, nil)
 			}
@@ -43,26 +51,33 @@ func (m *Machine) sendOwned() {
 			some = m.ownedPartitions(false, m.changed)
 		}
 		m.send(to, some)
-	})
-	m.changed = m.changed[:0]
+	}
+	m.forOthers(send)
+	m.forUnseen(send)
+	m.changed, m.told = m.changed[:0], m.inSyncChanges
 }
 
 // ownedPartitions lists the partitions that this process owns: all of them, or those in of.
 func (m *Machine) ownedPartitions(full bool, of []int) *message.OwnedPartitions {
 	m.ownedSeq++
 	wanted := m.wantedReplicas()
-	b := &message.OwnedPartitions{Seq: m.ownedSeq, Full: full}
+	b := &message.OwnedPartitions{Seq: m.ownedSeq, Full: full, After: m.told, UpTo: m.inSyncChanges, Awaits: m.anyUntold}
 	add := func(p *partition) {
 		switch p.phase {
 		case owning:
 			b.Partitions = append(b.Partitions, message.OwnedPartition{
 				Partition: p.number, Gen: p.ownership.epoch.Gen, Start: p.ownership.start, Loss: m.encodeLoss(&p.ownership.loss),
-				Replicated: wanted > 0 && m.completeReplicas(p) >= wanted,
+				Replicated: wanted > 0 && m.completeReplicas(p) >= wanted, InSync: p.ownership.inSync(),
 			})
 		case inHandoff:
 			b.Partitions = append(b.Partitions, message.OwnedPartition{
 				Partition: p.number, Gen: p.ownership.epoch.Gen, Start: p.ownership.start, NextOwner: p.ownership.nextOwner.ch.peer, Loss: m.encodeLoss(&p.ownership.loss),
+				InSync: p.ownership.inSync(),
 			})
+		default:
+			if p.handedOff.number != 0 {
+				b.Partitions = append(b.Partitions, p.handedOff.announced)
+			}
 		}
 	}
 	if !full {
@@ -98,16 +113,19 @@ func (m *Machine) receiveOwned(from message.Peer, b *message.OwnedPartitions) {
 		epoch := message.Epoch{Gen: h.Gen, Boot: from.Boot}
 		if m.learn(p, epoch, from) {
 			m.noteAnnounced(p, from, h)
+			p.noteInSync(epoch, h.InSync)
 			continue
 		}
 		if epoch.Sane() {
 			p.noteOwned(epoch)
+			p.noteInSync(epoch, h.InSync)
 		}
 		if h.NextOwner != p.known.owner {
 			// The sender does not know of the grant, or of the current owner.
 			m.makePendingGrants(p)
 		}
 	}
+	m.sawInSync(from, known, b)
 	if !b.Full {
 		return
 	}

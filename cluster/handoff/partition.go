@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // partition is the state of one partition at this process.
@@ -25,16 +25,23 @@ type partition struct {
 	// lastOwned is the highest epoch at which a process has announced ownership, ownedBefore the highest before the claim
 	// that lastOwned derives from.
 	lastOwned, ownedBefore message.Epoch
-	// ownEpoch and ownEpochBefore are the last two epochs at which this process was owner.
-	ownEpoch, ownEpochBefore message.Epoch
+	// inSync are the in-sync replicas of epoch lastOwned, as far as known here.
+	inSync message.InSync
+	// ownEpochs are the last epochs at which this process was owner, oldest first.
+	ownEpochs []message.Epoch
 	// maybeOwned are epochs after lastOwned that were granted to other processes, one per process: they may have owned the
 	// partition without this process having noticed.
 	maybeOwned []message.Epoch
 
 	ownership ownership
+	handedOff handedOff
 	claim     *claim
 	importing bool // it is in Machine.imports
 }
+
+// maxOwnEpochs is how many epochs a process remembers at which it was owner of a partition. Of
+// earlier ones it does not report that it was not.
+const maxOwnEpochs = 16
 
 // knowledge is the highest known epoch and its owner.
 type knowledge struct {
@@ -65,12 +72,16 @@ type state struct {
 	mark, start message.Mark
 	// closeAbandoned: a close was in flight when it was given up, so another process may continue from it.
 	closeAbandoned bool
-	// loss is what the state lacks.
-	loss loss
+	// loss is what the state lacks. endsLoss: the owner lacks what this state may have.
+	loss     loss
+	endsLoss bool
 	// from and initialSync identify the sync that the copy comes from, sum its checksum so far.
 	from        message.Peer
 	initialSync uint64
 	sum         uint64
+	// sync is 1 more than the number of the initial sync by which the owner at mark.Epoch made this
+	// replica: 1 for the one that a handoff has left. 0: it is no replica.
+	sync uint64
 	// merging sends a divergent copy to the owner; answers send the state to claimers.
 	merging *target
 	answers []*target
@@ -94,8 +105,11 @@ type ownership struct {
 	surplus bool
 	// left are copies that abandoned targets have, which are to be dropped.
 	left []leftCopy
-	// orphaned is since when the last complete replica is lost; see the method.
-	orphaned int64
+	// inSyncNumber is the number of the last change of the in-sync replicas, untold that of the
+	// last one for which p waits until a majority knows it, 0 if there is none; see insync.go.
+	inSyncNumber, untold uint64
+	// confirmed is the last change that in-sync replicas have confirmed.
+	confirmed uint64
 	// previousOwner gave the partition to this process by a handoff, at since. It does not get it back at once, in case the
 	// two have different views.
 	previousOwner message.Peer
@@ -140,11 +154,12 @@ func (s *state) release() {
 	s.merging, s.answers = nil, nil
 }
 
-// containedIn reports whether the history of an owner whose epoch began with start contains p's state, so that forgetting p
-// loses nothing.
+// containedIn reports whether the history of an owner whose epoch began with start contains p's
+// state, so that forgetting p loses nothing. A state that ends a loss is not: the owner does not
+// know yet that it has all of it.
 func (p *partition) containedIn(start message.Mark) bool {
 	s := &p.state
-	if p.foreign() {
+	if p.foreign() || s.endsLoss && guard.On(guard.LossEnds) {
 		return false
 	}
 	if s.mark.Epoch == start.Epoch {
@@ -178,9 +193,16 @@ func (m *Machine) becomeOwner(p *partition, epoch message.Epoch, start message.M
 	p.enter(owning)
 	p.state, p.claim = state{}, nil
 	p.ownership = ownership{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
+	if epoch.Gen&(1<<message.Handoffs-1) != 0 {
+		m.leaveOut(p) // only a claim tells a majority of its epoch
+	}
 	p.known = knowledge{epoch: epoch, owner: m.c.Self, status: ownerAnnounced, start: start, since: m.now}
 	p.noteOwned(epoch)
-	p.ownEpoch, p.ownEpochBefore = epoch, p.ownEpoch
+	if len(p.ownEpochs) == maxOwnEpochs {
+		p.ownEpochs = slices.Delete(p.ownEpochs, 0, 1)
+	}
+	p.ownEpochs = append(p.ownEpochs, epoch)
+	p.handedOff = handedOff{}
 	m.localTerms[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
@@ -234,7 +256,7 @@ func (p *partition) noteOwned(epoch message.Epoch) {
 		if p.lastOwned.Claims() < epoch.Claims() {
 			p.ownedBefore = p.lastOwned
 		}
-		p.lastOwned = epoch
+		p.lastOwned, p.inSync = epoch, message.InSync{}
 	}
 }
 
@@ -261,6 +283,9 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 		}
 		return false
 	case c == 0:
+		if p.known.owner == (message.Peer{}) {
+			p.known.owner = owner // the epoch is from a snapshot
+		}
 		return true
 	}
 	if p.isOwned() && guard.On(guard.EpochCheck) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // phase is the relation of this process to one partition. A claim is tracked separately; see claimStage.
@@ -98,6 +98,9 @@ type State struct {
 	// LostOf is the epoch whose counters are lost, since LostSince; zero if none.
 	LostOf    message.Epoch
 	LostSince int64
+	// LastOwned is the highest epoch at which a process is known to have owned it, also where it is
+	// absent; zero if none.
+	LastOwned message.Epoch
 }
 
 // Follows reports whether s is a later point of the same state as before: whatever was read from the shard in between
@@ -111,12 +114,12 @@ func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.isOwned() {
 		return State{Partition: i, Mark: m.markOf(p), Start: p.ownership.start, Owned: true, Complete: true,
-			LostOf: p.ownership.loss.last, LostSince: p.ownership.loss.since}, true
+			LostOf: p.ownership.loss.last, LostSince: p.ownership.loss.since, LastOwned: p.lastOwned}, true
 	}
 	x := &p.state
 	return State{
 		Partition: i, Mark: x.mark, Start: x.start, Owned: p.phase == divergent, Complete: p.completeness() == message.Complete, InitialSync: x.initialSync,
-		LostOf: x.loss.last, LostSince: x.loss.since,
+		LostOf: x.loss.last, LostSince: x.loss.since, LastOwned: p.lastOwned,
 	}, p.phase != absent
 }
 

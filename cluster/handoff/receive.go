@@ -3,8 +3,8 @@ package handoff
 import (
 	"fmt"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // takeTransferBatch processes the batches of a peer in numerical order, each once.
@@ -126,7 +126,7 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 	p.enter(syncing)
 	p.state = state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, sync: part.InitialSync + 1, loss: m.decodeLoss(part.Loss, loss{}),
 	}
 	return true
 }

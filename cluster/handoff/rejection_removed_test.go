@@ -5,7 +5,7 @@ package handoff
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 func TestRejectionMemoryRemoved(t *testing.T) {

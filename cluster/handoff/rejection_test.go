@@ -3,7 +3,7 @@ package handoff
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestRejectionMemory: a node that has rejected a close accepts no later one of its generation, because the sender has

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // shows has alice see the members, all of which serve, with these owner and replica nodes.
@@ -178,7 +178,7 @@ func TestFormerReplicaIsSyncedLast(t *testing.T) {
 	s := newScript(t)
 	s.c.Replicas = 2
 	s.shows([]message.Peer{alice, bob, carol}, 0, 1, 2)
-	s.parts[0].claim = &claim{states: []offer{{bob, message.Complete, message.Mark{}}, {carol, message.Partial, message.Mark{}}}}
+	s.parts[0].claim = &claim{states: []offer{{peer: bob, has: message.Complete}, {peer: carol, has: message.Partial}}}
 	s.owns(owned)
 	s.pass(200 * time.Millisecond)
 	if !slices.Contains(s.partsTo(carol), message.InitialSync) || len(s.partsTo(bob)) > 0 {

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // drainAll collects the changes of all shards for their targets.
@@ -44,16 +43,19 @@ func (m *Machine) drain(p *partition) uint64 {
 // confirm computes which changes of p are confirmed by complete replicas, and updates the table.
 func (m *Machine) confirm(p *partition) {
 	h := &p.ownership
-	have, any := m.replicatedUpTo(h)
-	// Also if the next replica is complete by then: both may be isolated while a majority continues from the previous one.
-	if (!any || h.orphaned != 0) && m.orphaned(p) {
+	m.joinInSync(p)
+	have, any := h.replicatedUpTo()
+	if m.awaitsMajority(p) {
 		m.journal(p)
 		return
 	}
-	h.orphaned = 0
 	h.forgetSpans()
 	if !any {
-		m.c.Table.Confirm(p.number, math.MaxInt64)
+		oldest := int64(math.MaxInt64)
+		if slices.ContainsFunc(h.targets, func(t *target) bool { return t.stage == complete }) {
+			oldest = h.oldestAfter(h.confirmed) // that replica lacks changes that were confirmed
+		}
+		m.c.Table.Confirm(p.number, oldest)
 		if !m.awaitsReplica(p) {
 			m.confirmed[p.number].Store(math.MaxUint64)
 		} else if m.confirmed[p.number].Load() == math.MaxUint64 {
@@ -62,30 +64,19 @@ func (m *Machine) confirm(p *partition) {
 		m.journal(p)
 		return
 	}
-	h.replicated = true
-	oldest := int64(math.MaxInt64)
-	if i := h.spansUpTo(have); i < len(h.spans) {
-		oldest = h.spans[i].since
-	}
-	m.c.Table.Confirm(p.number, oldest)
+	h.replicated, h.confirmed = true, max(h.confirmed, have)
+	m.c.Table.Confirm(p.number, h.oldestAfter(have))
 	m.confirmed[p.number].Store(have)
 	m.journal(p)
 }
 
-// replicatedUpTo returns the change up to which the wanted number of complete replicas (or all existing ones) have h. any
-// is false if there is none.
-func (m *Machine) replicatedUpTo(h *ownership) (seq uint64, any bool) {
-	most, second, n := uint64(0), uint64(0), 0
-	for _, t := range h.targets {
-		if t.stage == complete {
-			n++
-			most, second = max(most, t.acked), max(second, min(most, t.acked))
-		}
+// oldestAfter returns when the first drained change after seq was made, math.MaxInt64 if there is
+// none.
+func (h *ownership) oldestAfter(seq uint64) int64 {
+	if i := h.spansUpTo(seq); i < len(h.spans) {
+		return h.spans[i].since
 	}
-	if n >= 2 && m.c.Replicas == 2 && guard.On(guard.SecondReplica) {
-		return second, true
-	}
-	return most, n > 0
+	return math.MaxInt64
 }
 
 // awaitsReplica reports whether changes of p by sync rules stay unconfirmed while no complete replica has them: where there
@@ -127,39 +118,10 @@ func (h *ownership) forgetSpans() {
 	}
 }
 
-// orphaned reports whether p has lost its last complete replica and no majority has acknowledged this process since. Then
-// this process may be isolated, and its unreplicated decisions would be lost, so the gate stays.
-func (m *Machine) orphaned(p *partition) bool {
-	h := &p.ownership
-	if h.gate != 0 && h.orphaned == 0 {
-		h.orphaned = m.now
-		m.mayBeOrphaned = true
-	}
-	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
-}
-
-// recheckOrphans checks orphaned partitions again after quorum has been renewed.
-func (m *Machine) recheckOrphans() {
-	renewed := m.c.Quorum.Renewed()
-	if !m.mayBeOrphaned || renewed == m.renewed {
-		return
-	}
-	m.renewed, m.mayBeOrphaned = renewed, false
-	for i := range m.parts {
-		if p := &m.parts[i]; p.phase == owning && p.ownership.orphaned != 0 {
-			m.confirm(p)
-			m.mayBeOrphaned = m.mayBeOrphaned || p.ownership.orphaned != 0
-		}
-	}
-}
-
 // journal sets in the table which changes of p are recorded, and the gate.
 func (m *Machine) journal(p *partition) {
 	h := &p.ownership
 	what, gate := bucket.RecordNothing, time.Duration(0)
-	if h.orphaned != 0 {
-		what, gate = bucket.RecordLasting, m.c.Gate
-	}
 	for _, t := range h.targets {
 		if t.stage == waiting {
 			continue
@@ -170,6 +132,9 @@ func (m *Machine) journal(p *partition) {
 		if t.stage == complete && gate == 0 {
 			gate = m.gateOf(p)
 		}
+	}
+	if h.untold != 0 && gate == 0 {
+		what, gate = max(what, bucket.RecordLasting), m.c.Gate
 	}
 	if p.phase != owning || what == h.journal && gate == h.gate {
 		return
@@ -235,10 +200,10 @@ func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 // continue.
 func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, handsOff bool) {
 	h := &p.ownership
-	seq, copied := m.replicatedUpTo(h)
+	_, copied := h.replicatedUpTo()
 	upToDate := 0
 	for _, t := range h.targets {
-		if t.stage == complete && t.acked >= seq && slices.Contains(wanted, t.ch.peer) {
+		if t.inSync && slices.Contains(wanted, t.ch.peer) {
 			upToDate++
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // script is alice's machine with time in steps of 20 ms. The test plays the peers.
@@ -13,6 +13,10 @@ type script struct {
 	*solo
 	// heard are the peers whose heartbeats arrive and that acknowledge hers; takers confirm her transfers, but no close.
 	heard, takers []message.Peer
+	// inSync is what the peers that are heard know of alice's in-sync replicas.
+	inSync map[message.Peer]uint64
+	// unlisted are the peers that get none of her lists of owned partitions.
+	unlisted []message.Peer
 	// lacking are the peers that report no quorum.
 	lacking []message.Peer
 	// sent is what she has sent since the test last looked.
@@ -22,7 +26,7 @@ type script struct {
 // newScript returns alice past her grace and in quorum, with bob and carol heard and introduced.
 func newScript(t *testing.T) *script {
 	t.Helper()
-	s := &script{solo: newSolo(t), heard: []message.Peer{bob, carol}}
+	s := &script{solo: newSolo(t), heard: []message.Peer{bob, carol}, inSync: map[message.Peer]uint64{}}
 	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
 	for _, p := range s.heard {
 		s.tells(p, &message.OwnedPartitions{Seq: 1, Full: true})
@@ -43,7 +47,7 @@ func (s *script) tells(from message.Peer, b message.Body) {
 func (s *script) beat(p message.Peer) {
 	q := s.c.Quorum
 	q.Step(s.now, message.Envelope{From: p, To: alice, ClusterID: clusterID, Body: &message.Heartbeat{
-		Sent: s.now, Set: q.Set(), NoQuorum: slices.Contains(s.lacking, p),
+		Sent: s.now, Set: q.Set(), NoQuorum: slices.Contains(s.lacking, p), InSync: s.inSync[p] + 1,
 	}})
 	q.Step(s.now, message.Envelope{From: p, To: alice, ClusterID: clusterID, Body: &message.Ack{Sent: s.now, OK: true, Set: q.Set()}})
 }
@@ -60,6 +64,9 @@ func (s *script) pass(d time.Duration) {
 		out := s.Take()
 		s.sent = append(s.sent, out...)
 		for _, e := range out {
+			if b, ok := e.Body.(*message.OwnedPartitions); ok && slices.Contains(s.heard, e.To) && !slices.Contains(s.unlisted, e.To) {
+				s.inSync[e.To] = b.UpTo
+			}
 			b, ok := e.Body.(*message.TransferBatch)
 			if ok && slices.Contains(s.takers, e.To) && !slices.ContainsFunc(b.Parts, closes) {
 				s.tells(e.To, &message.Receipt{N: b.N})

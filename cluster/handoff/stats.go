@@ -3,8 +3,8 @@ package handoff
 import (
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Stats are counts since New, except where they are current values.

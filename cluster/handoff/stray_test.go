@@ -3,7 +3,7 @@ package handoff
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestStrayMessages: messages for an earlier run, of another cluster, or overtaken by a later one change nothing.

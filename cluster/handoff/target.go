@@ -3,8 +3,8 @@ package handoff
 import (
 	"slices"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 type key = bucket.KeyAt
@@ -34,7 +34,9 @@ type target struct {
 
 	stage stage
 	begun bool
-	keys  []key // still to pack
+	// inSync: it is an in-sync replica; see insync.go.
+	inSync bool
+	keys   []key // still to pack
 	// pending are changed keys to be packed again; queued says whether the channel knows. drained is the number of the last
 	// change in pending: the target has all changes up to it once pending is packed and confirmed.
 	pending []key
@@ -79,6 +81,9 @@ func (m *Machine) abandon(t *target) {
 		p.ownership.targets = slices.Delete(p.ownership.targets, i, i+1)
 		if t.begun {
 			p.ownership.left = append(p.ownership.left, leftCopy{t.ch.peer, t.initialSync, t.stage == complete})
+			if t.inSync || t.stage == ending { // it may be complete there
+				m.leaveOut(p)
+			}
 		}
 		m.confirm(p)
 		m.replan = true
@@ -92,6 +97,9 @@ func (m *Machine) startPacking(t *target) {
 	if p.phase == owning {
 		m.journal(p)
 		m.drain(p)
+	}
+	if !p.isOwned() {
+		m.c.Table.Lapse(m.now, p.number)
 	}
 	t.keys = m.c.Table.Keys(p.number, nil)
 	switch {

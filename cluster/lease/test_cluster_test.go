@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // testCluster is an owner's table and some leaseholders, the owner among them, on one clock and without any goroutine. What

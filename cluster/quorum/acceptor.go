@@ -3,7 +3,7 @@ package quorum
 import (
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // acceptor is the Paxos acceptor state of this process for one version of the voter set.
@@ -81,7 +81,7 @@ func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool 
 // votes reports whether this process's vote counts. After a restart it does not until recovery has learned the earlier
 // votes.
 func (m *Machine) votes(now int64) bool {
-	return m.In() && now >= m.graceUntil && !m.recovery.needed && !m.failing
+	return m.In() && now >= m.graceUntil && !m.unproven && !m.recovery.needed && !m.failing
 }
 
 // mayAcceptNext reports whether this process may accept the next version: every process whose quorum may rest on an
@@ -117,11 +117,13 @@ func (m *Machine) wantSet(now int64, s message.Set) bool {
 }
 
 // Unstored returns the record to write and sync, if any. The caller then calls Stored or StoreFailed.
-func (m *Machine) Unstored() (r message.Record, ok bool) { return m.record, !m.stored.Equal(m.record) }
+func (m *Machine) Unstored() (r message.Record, ok bool) {
+	return m.record, m.probe || !m.stored.Equal(m.record)
+}
 
 // Stored notes that r is on disk and continues everything that waited for it.
 func (m *Machine) Stored(now int64, r message.Record) {
-	m.now, m.stored, m.failing = now, r, false
+	m.now, m.stored, m.failing, m.probe = now, r, false, false
 	if p := m.proposal; p != nil && p.accepting && len(p.votes) >= m.set.Majority() {
 		m.installSet(now, p.set)
 	}
@@ -130,10 +132,16 @@ func (m *Machine) Stored(now int64, r message.Record) {
 	m.countQuorum(now)
 }
 
-// StoreFailed notes that a write failed. Until a write succeeds, this process has no quorum and neither acknowledges nor
-// votes.
+// StoreFailed notes that a write failed. Until a write succeeds, which Unstored asks for again,
+// this process has no quorum, neither acknowledges nor votes, and takes no part in founding.
 func (m *Machine) StoreFailed(now int64) {
-	m.now, m.failing = now, true
+	m.now, m.failing, m.probe = now, true, true
+	if f := m.founder; f != nil && f.sent == never {
+		m.abandonRound(now)
+	} else if m.set.Zero() {
+		m.lastHeartbeat = nil
+		m.sendHeartbeats(now)
+	}
 	m.countQuorum(now)
 }
 

@@ -3,7 +3,7 @@ package quorum_test
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // voter is x in the set 3: x y z, past its grace, and with its vote back.
@@ -56,7 +56,7 @@ func TestAcceptor(t *testing.T) {
 		{"the promised ballot's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: mid, OK: true}},
 		{"a higher ballot", &message.Prepare{ID: "m", Version: 4, Ballot: high}, promise(high, true, four, mid)},
 		{"the lower one's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: high}},
-		{"a version of before", &message.Prepare{ID: "m", Version: 3, Ballot: high}, &message.Heartbeat{Sent: 2100 * ms, Set: l.Set(), AckTTL: 600 * ms, NoQuorum: true}},
+		{"a version of before", &message.Prepare{ID: "m", Version: 3, Ballot: high}, &message.Heartbeat{Sent: 2100 * ms, Set: l.Set(), AckTTL: 600 * ms, NoQuorum: true, InSync: 1}},
 	} {
 		said := l.say(2100*ms, z, c.b)
 		if c.want == nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestBridge: of a, b and c, h reaches only a. a hears h, has quorum, and no longer considers h live, but still listens to it

@@ -5,13 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
-// Heartbeats carry the sender's clock, acknowledgements the receiver's. For each direction that gives clock difference plus
-// network delay; the minimum over the last seconds has the shortest delay. Half the difference of the two minima is the
-// clock offset, with an error of half the difference of the shortest delays (as in NTP, RFC 5905; Lundelius and Lynch, An
-// upper and lower bound for clock synchronization, 1984). Clocks here do not step, so no sample has to be discarded.
+// Heartbeats carry the sender's clock, acknowledgements the receiver's. For each direction that
+// gives clock difference plus network delay; the minimum over the last seconds has the shortest
+// delay. Half the difference of the two minima is the clock offset, with an error of half the
+// difference of the shortest delays (as in NTP, RFC 5905; Lundelius and Lynch, An upper and lower
+// bound for clock synchronization, 1984). Clocks here do not step, so no sample has to be
+// discarded. The sum of the two minima is that of the delays, a process's own delays among them,
+// and the error is at most half of it. Where that is long, the clocks are not compared: a process
+// without a processor would take its own delay for a difference.
 
 // clockMemory is half of the window (ns) of a minimum.
 const clockMemory = int64(5e9)
@@ -66,9 +70,10 @@ func (p *peer) readThere(now, sent, at int64) {
 	}
 }
 
-// Ahead returns how far (ns) the clock of a member is ahead of this process's. known is false without samples in both
-// directions.
-func (m *Machine) Ahead(now int64, name string) (ahead int64, known bool) {
+// Ahead returns how far (ns) the clock of a member is ahead of this process's, with an error of at
+// most half of tolerance, so that two such differences, of equal clocks, differ by at most
+// tolerance. known is false if no samples give that.
+func (m *Machine) Ahead(now int64, name string, tolerance int64) (ahead int64, known bool) {
 	if name == m.c.Self.Name {
 		return 0, true
 	}
@@ -77,7 +82,7 @@ func (m *Machine) Ahead(now int64, name string) (ahead int64, known bool) {
 		return 0, false
 	}
 	here, there := p.here.value(now), p.there.value(now)
-	if here == math.MaxInt64 || there == math.MaxInt64 {
+	if here == math.MaxInt64 || there == math.MaxInt64 || here+there > tolerance {
 		return 0, false
 	}
 	return (there - here) / 2, true
@@ -98,7 +103,7 @@ func (m *Machine) Clocks(now, tolerance int64) Clocks {
 	var buf [16]int64
 	readings := buf[:0]
 	for _, name := range m.set.Members {
-		if ahead, known := m.Ahead(now, name); known {
+		if ahead, known := m.Ahead(now, name, tolerance); known {
 			readings = append(readings, ahead)
 		}
 	}

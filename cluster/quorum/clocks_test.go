@@ -4,7 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestClocks: each process measures the clock offset of the others, with an error of half the difference of the delays in both
@@ -45,7 +46,7 @@ func TestClocks(t *testing.T) {
 					t.Errorf("%s: %v ahead, want %v", name, time.Duration(got.Ahead), c.want[name])
 				}
 				for other := range c.ahead {
-					ahead, known := p.m.Ahead(p.clock(), other)
+					ahead, known := p.m.Ahead(p.clock(), other, tolerance)
 					if off := time.Duration(ahead) - (c.ahead[other] - c.ahead[name]); !known || off > 2*time.Millisecond || off < -2*time.Millisecond {
 						t.Errorf("%s: %s is %v ahead (%v), want %v", name, other, time.Duration(ahead), known, c.ahead[other]-c.ahead[name])
 					}
@@ -64,4 +65,46 @@ func TestClocks(t *testing.T) {
 			t.Errorf("of clocks not heard for half a minute: %+v", got)
 		}
 	})
+}
+
+// A process that gets no processor reads the others' messages late, or sends its own late. It
+// compares no clocks by these: it would find its own delay. The first messages that were not late
+// show that the clocks agree.
+func TestClocksOfAStarvedProcess(t *testing.T) {
+	const tolerance = 500 * ms
+	for _, c := range []struct {
+		name          string
+		read, written int64 // delays of messages to x, and from x
+		agree         bool
+	}{
+		{"reads late", 1400 * ms, ms, false},
+		{"sends late", ms, 1400 * ms, false},
+		{"both", 700 * ms, 20 * ms, false},
+		{"a slow network", 240 * ms, 250 * ms, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLone(t, set(1, "x", "y", "z"))
+			exchange := func(now int64, p message.Peer, read, written int64) {
+				l.say(now, p, &message.Heartbeat{Sent: now - read, Set: l.Set()})
+				l.say(now, p, &message.Ack{Sent: now - read - written, Got: now - read, Set: l.Set()})
+			}
+			for now := 3000 * ms; now < 5000*ms; now += 100 * ms {
+				exchange(now, y, c.read, c.written)
+				exchange(now, z, c.read/2, c.written/2)
+			}
+			off := func(c quorum.Clocks) int64 { return max(c.Ahead, -c.Ahead) }
+			got := l.Clocks(5000*ms, tolerance)
+			if got.Known && !got.Agree || c.agree && !got.Known || off(got) > tolerance {
+				t.Errorf("of equal clocks: %+v", got)
+			}
+			if ahead, known := l.Ahead(5000*ms, "y", tolerance); known != c.agree {
+				t.Errorf("y is %v ahead: %v", time.Duration(ahead), known)
+			}
+			exchange(5000*ms, y, ms, ms)
+			got = l.Clocks(5000*ms, tolerance)
+			if !got.Known || !got.Agree || off(got) > tolerance/2 {
+				t.Errorf("of equal clocks, y's message was read at once: %+v", got)
+			}
+		})
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // These two set how fast a crash is noticed. Time line of a crash, from the last heartbeat of the crashed owner, with the
@@ -19,7 +19,7 @@ import (
 //	720 ms  the assigned owners send probes at their next turn, 20 ms later (100 ms if they were idle); see package handoff
 //	        then two round trips for probe and claim, and one more to fetch the state if they have no replica
 //
-// So crash -> takeover = Timeout + Heartbeat + a turn + 2 or 3 round trips: 0.71 s in cluster/transcripts/testdata/takeover.txt,
+// So crash -> takeover = Timeout + Heartbeat + a turn + 2 or 3 round trips: 0.71 s in test/transcripts/testdata/takeover.txt,
 // and up to 1.2 s with idle nodes and messages that are lost and resent (100 ms each). Where voters respond slowly, the
 // acknowledgements count for up to three times Timeout (see ackTTL), and the takeover is as much later.
 const (
@@ -45,8 +45,10 @@ type Config struct {
 	Record message.Record
 	// Disk: the caller writes the records that Unstored returns. If false, every record counts as written at once.
 	Disk bool
-	// Expect is the number of processes that found a voter set together, this one included; all must have the same number.
-	// It must be more than half of the processes that ever start without a set. 0: this process only joins a set.
+	// Expect is the number of processes that found a voter set together, this one included; all
+	// must have the same number. It must be more than half of the processes that ever start without
+	// a set. 0: this process only joins a set. A process that is the only voter of its Record
+	// decides again when it hears as many, or two; see Machine.MayFound.
 	Expect int
 	// Timeout is the minimum time for which an acknowledged heartbeat counts towards quorum, from its sending (F in
 	// docs/internals/protocol.md). It is up to three times longer where voters respond slowly. A member counts as lost after a

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/cluster/quorum"
 )
 
 func TestValidate(t *testing.T) {

@@ -2,12 +2,13 @@ package quorum
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const (
@@ -35,23 +36,26 @@ type founder struct {
 	began, sent int64
 }
 
-// MayFound sets whether the machine may take part in founding a voter set (with Config.Expect above 0 and no known set).
-// Initially it may not. Allow it once the join targets were asked and SetView was called with the result, unless a target
-// has rejected this process.
-func (m *Machine) MayFound(now int64, may bool) {
-	m.now = now
+// MayFound sets whether the machine may take part in founding a voter set (with Config.Expect above
+// 0 and no known set), and decide as the only voter of a set from disk. Initially it may not. Allow
+// it once the join targets were asked and SetView was called with the result, unless a target has
+// rejected this process. all: every target has answered, or is this process.
+func (m *Machine) MayFound(now int64, may, all bool) {
+	m.now, m.allAnswered = now, all
 	switch {
 	case !may:
 		m.mayFound = never
 	case m.mayFound == never:
 		m.mayFound = now
 	}
+	m.prove(now)
 	m.found(now)
 }
 
 // founds reports whether this process may take part in founding a set.
 func (m *Machine) founds() bool {
-	return m.set.Zero() && m.record.Set.Zero() && m.c.Expect > 0 && m.mayFound != never
+	return m.set.Zero() && m.record.Set.Zero() && m.c.Expect > 0 && m.mayFound != never &&
+		!m.failing
 }
 
 // found runs the founding steps that are due.
@@ -84,12 +88,31 @@ func (m *Machine) found(now int64) {
 func (m *Machine) noteEarlierBoot(now int64, e message.Envelope) {
 	h, ok := e.Body.(*message.Heartbeat)
 	if ok && e.To.Name == m.c.Self.Name && e.From.Name != m.c.Self.Name && !h.Set.Zero() {
-		m.earlierBootAt = now
+		maps.DeleteFunc(m.missed, func(_ message.Peer, at int64) bool { return at <= now-int64(peerMemory) })
+		m.missed[e.From] = now
 	}
 }
 
 // earlierBootKnown reports whether an earlier boot of this process was addressed recently.
-func (m *Machine) earlierBootKnown(now int64) bool { return m.earlierBootAt > now-int64(peerMemory) }
+func (m *Machine) earlierBootKnown(now int64) bool {
+	for _, at := range m.missed {
+		if at > now-int64(peerMemory) {
+			return true
+		}
+	}
+	return false
+}
+
+// missing reports whether a process that addressed an earlier boot of this one recently has not been
+// heard by this one.
+func (m *Machine) missing(now int64) bool {
+	for p, at := range m.missed {
+		if i, ok := m.find(p); at > now-int64(peerMemory) && !(ok && m.peers[i].sent != never) {
+			return true
+		}
+	}
+	return false
+}
 
 // candidates returns the processes that can found a set, sorted by name and including this one: those heard recently that
 // know no set and have the same Expect. It returns none if a heard process knows a set, since this one should join it.
@@ -108,13 +131,44 @@ func (m *Machine) candidates(now int64) []message.Peer {
 	return all
 }
 
-// unheard returns the processes that must first report whether they know a set. A process that left the view counts too,
-// because this process may be the isolated one. With Expect 1 no other acceptance is needed, so it waits as long as they
-// are in the view.
+// prove ends unproven. A set from disk may be out of date: the directory may be a copy from before
+// others joined, and they are a majority without this process then. With several voters, the
+// acknowledgements of a majority show that it is not. The only voter needs none, so it must first
+// hear all members of its view and all that address an earlier boot of it, of which none knows a
+// later version or has quorum in another set, and must have had answers from all join targets, or
+// else hear as many processes as found a set.
+func (m *Machine) prove(now int64) {
+	if !m.unproven || m.mayFound == never || m.missing(now) || len(m.unheard(now)) > 0 {
+		return
+	}
+	heard := 1
+	for _, p := range m.peers {
+		switch {
+		case p.sent == never:
+		case p.clusterID == m.set.ID && p.version > m.set.Version,
+			p.clusterID != m.set.ID && !p.setless && !p.noQuorum:
+			return // this process adopts that set
+		case m.heardRecently(now, p):
+			heard++
+		}
+	}
+	if m.allAnswered || heard >= max(2, m.c.Expect) {
+		m.unproven = false
+		m.countQuorum(now)
+	}
+}
+
+// Unproven reports whether this process is the only voter of a set that it has read from disk, and
+// must first hear from others that there is no later version.
+func (m *Machine) Unproven() bool { return m.unproven }
+
+// unheard returns the processes that must first report whether they know a set. A process that left
+// the view counts too, because this process may be the isolated one. With Expect 1, or a set to be
+// proven, no other acceptance is needed, so it waits as long as they are in the view.
 func (m *Machine) unheard(now int64) (peers []message.Peer) {
 	waited := now-m.mayFound >= int64(foundAfter)
 	for _, p := range m.peers {
-		if p.sent == never && (!waited || p.inView && m.c.Expect == 1) {
+		if p.sent == never && (!waited || p.inView && (m.c.Expect == 1 || m.unproven)) {
 			peers = append(peers, p.Peer)
 		}
 	}
@@ -139,12 +193,20 @@ func (m *Machine) beginFounding(now int64, others []message.Peer) {
 	m.founder = &founder{
 		set: message.Set{ID: m.freshID(), Version: 1, Members: names}, peers: others, began: now, sent: never,
 	}
+	// A founder that cannot write the set would keep all that have accepted it waiting.
+	m.probe = m.c.Disk
 	m.continueFounding(now)
 }
 
 // continueFounding requests the missing acceptances, adopts the set when all have arrived, and gives up after foundingTimeout.
 func (m *Machine) continueFounding(now int64) {
 	f := m.founder
+	if f.sent == never {
+		if m.probe {
+			return
+		}
+		f.began = now
+	}
 	if len(f.accepted) == len(f.peers) {
 		m.installSet(now, f.set)
 		return
@@ -357,6 +419,8 @@ type Waiting struct {
 	Missed bool
 	// Accepted is the founding that this process has accepted and that is not in force.
 	Accepted message.Set
+	// CannotStore are the names of the processes that take no part because their disks fail.
+	CannotStore []string
 }
 
 // Expecting is a process with another Expect.
@@ -374,6 +438,8 @@ func (m *Machine) Waiting(now int64) Waiting {
 			if p.inView {
 				w.Silent = append(w.Silent, p.Peer)
 			}
+		case p.cannotStore:
+			w.CannotStore = append(w.CannotStore, p.Name)
 		case !p.setless:
 			w.Know = append(w.Know, p.Peer)
 		case p.expect == m.c.Expect:

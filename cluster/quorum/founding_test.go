@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // fresh is a test cluster of processes of which each founds with expect, under the law that one set has quorum at a time.
@@ -383,7 +383,7 @@ func TestMissedByOthers(t *testing.T) {
 		l.Step(now, message.Envelope{From: y, To: message.Peer{Name: "x", Boot: "0-x"}, Body: &message.Heartbeat{Sent: now, Set: set}})
 	}
 	say(0, set(3, "x", "y"))
-	l.MayFound(10*ms, true)
+	l.MayFound(10*ms, true, true)
 	l.Tick(9_900 * ms)
 	if !l.Set().Zero() {
 		t.Error("founds a set while others miss it")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Wish sets what this process wants: Join until it is a voter, Leave when it has handed everything off.
@@ -41,14 +41,14 @@ func (m *Machine) sendDueHeartbeats(now int64) {
 func (m *Machine) sendHeartbeat(now int64, p *peer) {
 	p.heartbeatSent = now
 	h := m.lastHeartbeat
-	if h == nil || h.Sent != now || h.Seen != p.grantsTaken || h.Wish != m.wish || h.Pass != m.pass || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
+	if h == nil || h.Sent != now || h.Seen != p.grantsTaken || h.InSync != p.inSyncTaken+1 || h.Wish != m.wish || h.Pass != m.pass || h.GrantsSeq != m.awaited || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
 			Sent: now, Set: m.set, Wish: m.wish, Seen: p.grantsTaken, GrantsSeq: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), AckTTL: m.ackTTL(now),
-			NoQuorum: m.LacksQuorum(now), Pass: m.pass,
+			NoQuorum: m.LacksQuorum(now), Pass: m.pass, InSync: p.inSyncTaken + 1,
 		}
 		if m.set.Zero() {
-			h.Founding, h.Void = m.foundingRound, m.stored.Void
+			h.Founding, h.Void, h.CannotStore = m.foundingRound, m.stored.Void, m.failing
 			if m.founds() {
 				h.Expect = m.c.Expect
 			}
@@ -92,6 +92,7 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 		}
 		p.sent, p.setless, p.clusterID, p.wish, p.grantsSeen, p.isolated, p.ackTTL = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.limitAckTTL(h.AckTTL)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
+		p.version, p.cannotStore, p.inSync = h.Set.Version, h.CannotStore, h.InSync
 		if p.pass = (message.Role{}); h.Set.Equal(m.set) {
 			p.pass = h.Pass
 		}
@@ -216,6 +217,50 @@ func (m *Machine) Saw(from message.Peer, seq uint64) {
 	}
 }
 
+// SawInSync notes that this process knows from's changes of in-sync replicas up to number n. The
+// next heartbeat reports that; it is sent at once if decisions wait for it.
+func (m *Machine) SawInSync(from message.Peer, n uint64, awaited bool) {
+	if p := m.addPeer(from); p != nil && n > p.inSyncTaken {
+		if p.inSyncTaken = n; awaited {
+			m.sendHeartbeat(m.now, p)
+		}
+	}
+}
+
+// InSyncSeen returns the number of this process's newest change of in-sync replicas that p knows.
+// Peers of a version that does not report it count as if they knew all.
+func (m *Machine) InSyncSeen(p message.Peer) uint64 {
+	if i, ok := m.find(p); ok {
+		return m.peers[i].inSyncSeen()
+	}
+	return 0
+}
+
+func (p *peer) inSyncSeen() uint64 {
+	if p.sent == never {
+		return 0
+	}
+	return p.inSync - 1 // the highest number for 0
+}
+
+// InSyncKnown returns the number of this process's newest change of in-sync replicas that a
+// majority of the voters knows.
+func (m *Machine) InSyncKnown() uint64 {
+	seen := make([]uint64, 0, 16)
+	for _, name := range m.set.Members {
+		if name == m.c.Self.Name {
+			seen = append(seen, math.MaxUint64)
+		} else if p := m.latest(name); p != nil {
+			seen = append(seen, p.inSyncSeen())
+		}
+	}
+	if n := m.set.Majority(); n <= len(seen) {
+		slices.Sort(seen)
+		return seen[len(seen)-n]
+	}
+	return 0
+}
+
 // QuorumUntil returns the time before which the process has quorum and may decide. It is in the past, or math.MinInt64,
 // without quorum.
 func (m *Machine) QuorumUntil() int64 { return m.until }
@@ -238,8 +283,9 @@ func (m *Machine) beginGrace(now int64) {
 	m.recovery = recovery{needed: true, until: now + int64(m.c.ForgetAfter), asked: never}
 }
 
-// inGrace reports whether this process must make no promises. A lone voter has made none to other processes.
-func (m *Machine) inGrace(now int64) bool { return now < m.graceUntil && !m.alone() }
+// inGrace reports whether this process must make no promises. The only voter has made none to other
+// processes, if its set is no old one.
+func (m *Machine) inGrace(now int64) bool { return m.unproven || now < m.graceUntil && !m.alone() }
 
 func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 

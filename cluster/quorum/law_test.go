@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // law has the invariants that must hold at any time, whatever the network does.
@@ -31,6 +31,7 @@ func (l *law) check(p *process) {
 		return
 	}
 	l.majority(p)
+	l.disk(p)
 	l.neighbours(p)
 }
 
@@ -77,6 +78,27 @@ func (l *law) majority(p *process) {
 	}
 	if n < s.Majority() {
 		p.w.failf("%s has quorum with %d of %s", p.id.Name, n, show(s))
+	}
+}
+
+// disk: a set from disk proves nothing. A process that has one decides only after a majority of it,
+// or of a later one, was heard in this run; see majority. One that is the only voter has had
+// answers from all of its join targets, or has heard as many processes as found a set, and no
+// process has shown it a later version.
+func (l *law) disk(p *process) {
+	s := p.m.Set()
+	if len(s.Members) > 1 || !s.Equal(p.fromDisk) {
+		return
+	}
+	for name, t := range p.shown {
+		if t.ID == s.ID && t.Version > s.Version {
+			p.w.failf("%s has quorum in %s from its disk, and %s has shown it %s",
+				p.id.Name, show(s), name, show(t))
+		}
+	}
+	if !p.answered() && len(p.shown)+1 < max(2, p.w.config.Expect) {
+		p.w.failf("%s has quorum in %s from its disk, and has heard %d others",
+			p.id.Name, show(s), len(p.shown))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const (
@@ -42,6 +42,8 @@ type Machine struct {
 	dissolved   uint64
 	// unconfirmed: no pending grants of a process that knew the set have been seen yet.
 	unconfirmed bool
+	// unproven: this process is the only voter of the set, which it has read from disk; see prove.
+	unproven bool
 	// heard is when another process was last heard, or the set was first known.
 	heard int64
 	// clusterIDSince is when this process adopted the set's cluster ID.
@@ -53,17 +55,20 @@ type Machine struct {
 	// See Lapses.
 	lapses uint64
 
-	// record is the record to write, requested at asked; stored is the record on disk. failing: the last write failed.
+	// record is the record to write, requested at asked; stored is the record on disk. failing: the
+	// last write failed. probe: the record is to be written even if it is on disk, to see whether
+	// the disk takes it.
 	record, stored message.Record
 	asked          int64
-	failing        bool
+	failing, probe bool
 	operatorSet    message.Set // adopted once on disk
 
 	resting bool // see Rest
 
-	// earlierBootAt is when a process with a set last addressed an earlier boot of this one.
-	earlierBootAt       int64
+	// missed has when processes with a set last addressed an earlier boot of this one.
+	missed              map[message.Peer]int64
 	mayFound            int64
+	allAnswered         bool
 	enoughFoundersSince int64 // since when enough processes are heard to found a set
 	founder             *founder
 	foundingRound       uint64 // of founder; earlier rounds are given up
@@ -87,7 +92,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, earlierBootAt: never, mayFound: never, enoughFoundersSince: never,
+		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, missed: map[message.Peer]int64{}, mayFound: never, enoughFoundersSince: never,
 		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
 	if s := c.Record.Set; !s.Zero() {
@@ -95,6 +100,8 @@ func New(c Config, now int64) *Machine {
 			m.beginGrace(now)
 		}
 		m.installSet(now, s)
+		m.unproven = c.Disk && m.alone()
+		m.countQuorum(now)
 	}
 	return m
 }
@@ -147,6 +154,7 @@ func (m *Machine) Tick(now int64) {
 	m.adoptOperatorSet(now)
 	m.dropVoidSet(now)
 	m.forgetUnwanted(now)
+	m.prove(now)
 	m.found(now)
 	m.recover(now)
 	m.propose(now)

@@ -3,7 +3,7 @@ package quorum
 import (
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // peer is the state of another process.
@@ -19,13 +19,17 @@ type peer struct {
 	introduced bool
 	// grantsTaken is its newest pending grant that has been processed.
 	grantsTaken uint64
+	// inSyncTaken is the number of its newest change of in-sync replicas that this process knows.
+	inSyncTaken uint64
 
 	// From its last heartbeat; sent is never without one.
 	sent       int64
 	setless    bool
 	clusterID  string
+	version    uint64 // of its set
 	wish       message.Wish
 	grantsSeen uint64
+	inSync     uint64 // as in message.Heartbeat
 	isolated   bool
 	ackTTL     int64 // how long its acknowledgements count; Config.Timeout before the first heartbeat
 	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
@@ -34,6 +38,8 @@ type peer struct {
 	expect   int
 	founding uint64
 	void     []string
+	// As in message.Heartbeat.
+	cannotStore bool
 	// pass is what it asks for in the version after this process's set; see Pass.
 	pass message.Role
 	// declined is when it last failed to accept this process's founding.
@@ -97,6 +103,9 @@ func (m *Machine) Listens(now int64, p message.Peer) bool {
 // NoneDecides reports whether no voter has quorum, as far as this process can know in its grace: a majority including
 // itself has reported no quorum, or a quarter of the grace has passed without a heartbeat of a voter that has quorum.
 func (m *Machine) NoneDecides(now int64) bool {
+	if m.unproven {
+		return false
+	}
 	without := 1
 	for _, p := range m.peers {
 		switch {

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // x knows version 3 of y and z, and is not a voter. It adopts a later version only from a process that reports no more pending

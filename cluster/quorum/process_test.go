@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // process is one run of one node.
@@ -25,7 +25,10 @@ type process struct {
 	pendingGrants uint64
 	acked         map[string]int64 // by name, until when what it has acknowledged lasts
 	known         message.Set
-	story         []string // every version it knew, in order
+	story         []string               // every version it knew, in order
+	targets       []string               // its join targets
+	fromDisk      message.Set            // what it has begun with
+	shown         map[string]message.Set // by name, the last set that it was shown
 	writing       bool
 }
 
@@ -97,6 +100,8 @@ func (p *process) take(e message.Envelope) {
 		p.m.Introduced(e.From)
 	case *message.PendingGrants:
 		p.m.Saw(e.From, b.Seq)
+	case *message.Heartbeat:
+		p.shown[e.From.Name] = b.Set
 	case *message.Ack:
 		if b.OK {
 			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent+min(max(b.AckTTL, 600*ms), 1800*ms))
@@ -117,7 +122,7 @@ func (p *process) live() {
 	slices.SortFunc(view, func(a, b message.Peer) int { return strings.Compare(a.Name, b.Name) })
 	p.m.SetView(now, view)
 	if w.now >= p.foundAt {
-		p.m.MayFound(now, true)
+		p.m.MayFound(now, true, p.answered())
 	}
 	switch {
 	case p.leaving:
@@ -137,4 +142,15 @@ func (p *process) live() {
 		p.post(message.Envelope{From: p.id, To: d.Peer, Body: &message.PendingGrants{Seq: p.pendingGrants}})
 	}
 	p.m.Tick(now)
+}
+
+// answered reports whether all join targets run and are reached.
+func (p *process) answered() bool {
+	for _, name := range p.targets {
+		q := p.w.all[name]
+		if q == nil || q.down || p.w.apart(p, q) {
+			return false
+		}
+	}
+	return true
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const (

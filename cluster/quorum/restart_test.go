@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // restart starts name again at once.
@@ -201,7 +201,7 @@ func TestFoundsLateWhenCutOff(t *testing.T) {
 		if c.seen {
 			l.SetView(5*ms, []message.Peer{y})
 		}
-		l.MayFound(10*ms, true)
+		l.MayFound(10*ms, true, true)
 		now := 10 * ms
 		for ; l.Set().Zero() && now < 10_000*ms; now += 25 * ms {
 			if now == 610*ms {

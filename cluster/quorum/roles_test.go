@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestPassIsForOneVersion: a process that wishes to pass on a role wants that in the next version of the set that it knows, and in no later one.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/cluster/quorum"
 )
 
 // TestTimeout: after one delay the timeout is soon short again; after repeated losses it stays long for a minute.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 const ms = int64(time.Millisecond)
@@ -98,7 +98,7 @@ func (w *testCluster) boot(name string, wait int64, snapshot message.Set) *proce
 	p := &process{
 		w: w, id: message.Peer{Name: name, Boot: fmt.Sprintf("%08d-%s", w.now/ms, name)},
 		born: w.now, start: 1e15, rate: 1, foundAt: w.now + wait,
-		told: map[message.Peer]int64{}, acked: map[string]int64{},
+		told: map[message.Peer]int64{}, acked: map[string]int64{}, shown: map[string]message.Set{},
 	}
 	if w.slow > 0 {
 		p.start, p.rate = w.rng.Int64N(1e15), 1+0.09*w.rng.Float64()
@@ -106,7 +106,7 @@ func (w *testCluster) boot(name string, wait int64, snapshot message.Set) *proce
 	c := w.config
 	c.Self, c.Record.Set = p.id, snapshot
 	if d := w.disks[name]; d != nil {
-		c.Disk, c.Record = true, *d
+		c.Disk, c.Record, p.fromDisk = true, *d, d.Set
 	}
 	p.m = quorum.New(c, p.clock())
 	w.all[name] = p

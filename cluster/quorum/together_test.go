@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // TestBeatTogether starts nine processes at odd times. Soon they all beat within a few milliseconds of each other, ten times a

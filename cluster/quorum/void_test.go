@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/quorum"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/cluster/quorum"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // founders has y and z say to x, which knows no set, that they know none and expect three.
@@ -20,7 +20,7 @@ func founders(l lone, now int64, from ...message.Peer) {
 // that set only from a process that has quorum in it.
 func TestPromiseToTakeNoPart(t *testing.T) {
 	l := lone{t, quorum.New(quorum.Config{Self: x, Expect: 3, Disk: true}, 0)}
-	l.MayFound(0, true)
+	l.MayFound(0, true, true)
 	founders(l, 100*ms, y, z)
 	founding := message.Set{ID: y.Boot, Version: 1, Members: []string{"x", "y", "z"}}
 	accept := &message.Accept{Set: founding, Ballot: message.Ballot{Round: 1, Boot: y.Boot}}
@@ -81,6 +81,7 @@ func TestPromiseToTakeNoPart(t *testing.T) {
 func TestNoQuorumWithoutTheDisk(t *testing.T) {
 	mine := set(1, "x")
 	l := lone{t, quorum.New(quorum.Config{Self: x, Disk: true, Record: message.Record{Set: mine}}, 0)}
+	l.MayFound(0, true, true)
 	for now := 2500 * ms; now < 3000*ms; now += 100 * ms { // y wishes to join, and acknowledges
 		l.Introduced(y)
 		l.say(now, y, &message.Heartbeat{Sent: now, Set: mine, Wish: message.Join})

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Set returns the newest version that this process knows, zero if none.
@@ -50,8 +50,9 @@ func (m *Machine) learn(now int64, p *peer, k peerState) {
 		// A process that finds itself a voter may have been one in an earlier run. Only if it saw its own addition, or has
 		// accepted the founding, can it have made no promise yet.
 		name, old := m.c.Self.Name, m.set
-		if s.Has(name) && !(old.Has(name) && old.ID == s.ID) {
-			if old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join || m.record.Founding.ID == s.ID {
+		if s.Has(name) && (m.unproven || !(old.Has(name) && old.ID == s.ID)) {
+			added := old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join
+			if added && !m.unproven || m.record.Founding.ID == s.ID {
 				m.recovery.needed = false
 			} else {
 				m.beginGrace(now)
@@ -107,6 +108,7 @@ func (m *Machine) installSet(now int64, s message.Set) bool {
 		return false
 	}
 	old, missed := m.set, m.memberHeard
+	m.unproven = false
 	m.set, m.memberHeard = s, make([]int64, len(s.Members))
 	m.proposal, m.lastHeartbeat, m.pass = nil, nil, message.Role{}
 	for _, p := range m.peers {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // answerWays is the size of a set of answers. A full set evicts its oldest key. 65,536 answers take 3.1 MB.
@@ -81,16 +81,24 @@ func (a *Answers) NoteLocked(asked int64, r *bucket.Request, d *bucket.Decision)
 	if a.mu.sets == nil {
 		a.mu.sets = make([]answerSet, max(1, cmp.Or(a.limits, 1<<16)/answerWays))
 	}
+	left := d.Remaining
+	if !d.Allowed {
+		left = ^left
+	}
 	s, tag := a.placeLocked(r.Key, int(d.Index))
 	at := s.find(tag)
 	if at < 0 {
 		at = int(s.next % answerWays)
 		s.next++
 		s.tags[at] = tag
-	}
-	left := d.Remaining
-	if !d.Allowed {
-		left = ^left
+	} else if x := &s.answers[at]; max(x.asked, -x.asked) > asked {
+		// A check that was sent later was answered before. The owner may have decided this one later all
+		// the same, if both were in one window.
+		if _, to, _ := r.Limits.Says(int(d.Index), asked, d.ResetAfter); x.limits == r.Limits.Sum() && max(x.asked, -x.asked) < to &&
+			d.Remaining < max(x.left, ^x.left) {
+			x.left, x.asked = left, max(x.asked, -x.asked)
+		}
+		return
 	}
 	s.answers[at] = lastAnswer{r.Limits.Sum(), asked, left, d.ResetAfter}
 }

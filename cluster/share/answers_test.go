@@ -6,8 +6,8 @@ import (
 	"time"
 	"weak"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestAnswersKeepNoLimits: limits that came with a check go when nothing else refers to them.
@@ -54,6 +54,8 @@ func TestAnswers(t *testing.T) {
 		{"nothing", one, nil, hour, []int64{unknown}, unknown},
 		{"an answer", one, []answer{{hour, said(0, 40, true, time.Hour)}}, hour + 5, []int64{40}, 40},
 		{"a later one", one, []answer{{hour, said(0, 40, true, time.Hour)}, {hour + 1, said(0, 39, true, time.Hour)}}, hour + 5, []int64{39}, 39},
+		{"an earlier one that comes late", one, []answer{{hour + 1, said(0, 39, true, time.Hour)}, {hour, said(0, 40, true, time.Hour)}}, hour + 5, []int64{39}, 39},
+		{"an earlier one that was decided later", one, []answer{{hour + 1, said(0, 40, true, time.Hour)}, {hour, said(0, 39, true, time.Hour)}}, hour + 5, []int64{39}, 39},
 		{"at the end of the window", one, []answer{{hour, said(0, 40, true, time.Minute)}}, hour + int64(time.Minute) - 1, []int64{40}, 40},
 		{"in the next window", one, []answer{{hour, said(0, 40, true, time.Minute)}}, hour + int64(time.Minute), []int64{unknown}, unknown},
 		{"a bucket", flow, []answer{{hour, said(0, 40, true, time.Minute)}}, 2*hour - 1, []int64{40}, 40},

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // Deferred is a queue of charges for what a node has admitted without an owner, by key, the oldest first. When there are too
@@ -52,6 +52,7 @@ func (o *Deferred) put(c Charge) {
 	defer o.mu.Unlock()
 	if c.Once != 0 {
 		o.mu.again = append(o.mu.again, c)
+		o.changed()
 		return
 	}
 	before, known := o.mu.charges[c.Key]
@@ -121,13 +122,15 @@ func (o *Deferred) Answered() {
 	}
 }
 
-// all returns all charges, if sent also those that were taken and have no answer yet.
+// all returns all charges, if sent also those that were taken and have no answer yet. There may be
+// several of a key.
 func (o *Deferred) all(sent bool) (list []Charge) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if sent {
 		list = slices.Clone(o.mu.sent)
 	}
+	list = append(list, o.mu.again...)
 	for _, k := range o.mu.order {
 		list = append(list, o.mu.charges[k])
 	}
@@ -191,7 +194,8 @@ func (s *Shares) counts(now int64, c Charge, parts Parts) int64 {
 }
 
 // account returns limits divided by the parts, as they count what was admitted without an owner. It divides by at most the units
-// of a limit: a share of nothing would not count what was admitted while there were fewer voters.
+// of a limit: a share of nothing would not count what was admitted while there were fewer voters. It counts more than a share has,
+// for the same reason.
 func account(limits *bucket.Limits, parts Parts) *bucket.Limits {
 	n := parts.of(limits)
 	for i := range limits.Len() {
@@ -201,7 +205,7 @@ func account(limits *bucket.Limits, parts Parts) *bucket.Limits {
 			}
 		}
 	}
-	return limits.Share(n)
+	return limits.Share(n).Meter()
 }
 
 // cost returns how much has been spent of limits in the state list: the most that any of them counts.
@@ -219,14 +223,14 @@ func (s *Shares) Table(now int64, parts Parts, shards int) (*bucket.Table, int, 
 	if err != nil {
 		return nil, 0, err
 	}
-	keys := 0
+	saved := make(map[bucket.Key]int64)
 	for _, c := range s.Charges.all(guard.On(guard.SentIsSaved)) {
-		if cost := min(c.Cost, s.counts(now, c, parts)); cost > 0 {
+		if cost := min(c.Cost, s.counts(now, c, parts)-saved[c.Key]); cost > 0 {
 			table.Do(now, &bucket.Request{Key: c.Key, Limits: c.Limits, Cost: cost, Verb: bucket.Charge})
-			keys++
+			saved[c.Key] += cost
 		}
 	}
-	return table, keys, nil
+	return table, len(saved), nil
 }
 
 // FromTable returns the charges of one shard of a table made by Table, as of a time.

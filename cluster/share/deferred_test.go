@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestDeferred: charges come back in the order in which they were made, and the oldest is
@@ -151,5 +151,55 @@ func TestLostAnswerWithOnce(t *testing.T) {
 	s.Ended(int64(bucket.OnceFor), c, parts, AnswerLost)
 	if keys, _ := s.Charges.Count(); keys != 0 {
 		t.Error("sent again after the owner may have forgotten it")
+	}
+}
+
+// TestLostAnswerIsSaved: a charge that is to be sent again is on disk, from when its answer is
+// lost, together with a later one of its key.
+func TestLostAnswerIsSaved(t *testing.T) {
+	changes := 0
+	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10, Changed: func() { changes++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.When.Start(0, 0, 0)
+	parts, at := Parts{Voters: 3}, Place{Parts: Parts{Voters: 3}}
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour}), Cost: 2}
+	s.Answer(1, at, &r, rules.UnknownLimit, nil)
+	c := s.Take(1, parts, 10)[0]
+	c.Once = 7
+	s.Charges.Answered()
+	before := changes
+	s.Ended(1, c, parts, AnswerLost)
+	for _, want := range []int64{2, 4} {
+		saved, keys, err := s.Table(2, parts, 1)
+		if list := FromTable(2, saved, 0); err != nil || keys != 1 || len(list) != 1 || list[0].Cost != want || changes == before {
+			t.Errorf("%d keys are saved, %+v, after %d changes, %v; want a cost of %d", keys, list, changes-before, err, want)
+		}
+		s.Answer(2, at, &r, rules.UnknownLimit, nil)
+	}
+}
+
+// TestAdmittedIsNotCut: what a node has admitted as one of three is charged in full when it is one of seven, though that is more than its
+// share is then.
+func TestAdmittedIsNotCut(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.LeakyBucket, bucket.SlidingCounter} {
+		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.When.Start(0, 0, 0)
+		limits := limitsOf(bucket.Limit{Algorithm: algorithm, Count: 60, Period: 1000 * time.Hour})
+		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 20}
+		if _, charged := s.Answer(1, Place{Parts: Parts{Voters: 3}}, &r, rules.UnknownLimit, nil); !charged {
+			t.Fatalf("%s: a third was not admitted", algorithm)
+		}
+		if list := s.Take(2, Parts{Voters: 7}, 10); len(list) != 1 || list[0].Due != 20 {
+			t.Errorf("%s: %+v is to be charged, want 20", algorithm, list)
+		}
+		r.Cost = 1
+		if _, charged := s.Answer(3, Place{Parts: Parts{Voters: 7}}, &r, rules.UnknownLimit, nil); charged {
+			t.Errorf("%s: admitted above the share", algorithm)
+		}
 	}
 }

@@ -7,14 +7,15 @@
 package share
 
 import (
+	"cmp"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/leaf/guard"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // unknown is a number of units left that is not known.
@@ -129,7 +130,7 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 		return d, false
 	}
 	rc.Key, rc.cost = r.Key, max(1, r.Cost)
-	part.Verb = bucket.Charge
+	part.Verb, part.Limits = bucket.Charge, part.Limits.Meter()
 	s.admitted.DoHeld(now, &part, &rc.admitted)
 	s.Charges.put(Charge{Key: r.Key, Limits: r.Limits, Cost: rc.cost, Unreplicated: r.Unreplicated})
 	return d, true
@@ -182,7 +183,10 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 	if unheard {
 		s.unheard.Add(1)
 	}
-	own, _ := s.admitted.Look(asOf, r.Key, part)
+	own, _ := s.admitted.Look(asOf, r.Key, part.Meter())
+	for i := range own {
+		own[i].Limit = cmp.Or(part.At(i).Burst, part.At(i).Count)
+	}
 	if !guard.On(guard.Unacknowledged) {
 		for i := range own {
 			own[i].Spent = 0

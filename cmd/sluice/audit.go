@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/audit"
-	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit/model"
 )
 
 // auditFlags are the flags of `sluice audit`.

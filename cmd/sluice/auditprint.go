@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit"
 )
 
 // auditText is a report for people.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/api"
+	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load/api"
 )
 
 // benchFlags are the flags of `sluice bench`.

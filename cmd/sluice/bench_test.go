@@ -16,8 +16,8 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/api"
+	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load/api"
 )
 
 // twoNodes starts two nodes that have found each other and returns their addresses at an API.
@@ -85,8 +85,9 @@ func benchUntil(t *testing.T, enough func() bool, args ...string) (code int, std
 func answered(n uint64, nodes ...*running) (enough func() bool) {
 	count := func() (sum uint64) {
 		for _, r := range nodes {
-			s := r.Stats()
-			sum += s.Allowed + s.Denied
+			for _, n := range r.Stats().Results {
+				sum += n
+			}
 		}
 		return sum
 	}

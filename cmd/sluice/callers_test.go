@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/transport/access"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // testToken returns a token of one repeated byte, and its digest.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/certs"
-	"github.com/sluice-project/sluice/internal/certs/mint"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/certs"
+	"github.com/sluicecluster/sluice/internal/certs/mint"
 )
 
 // sharedName is a name that all nodes' certificates for clients have, so that a client can verify any node by one name.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/certs"
+	"github.com/sluicecluster/sluice/internal/certs"
 )
 
 // Of the certificates of `sluice cert`, a node may claim its own name and no other; clients' ports have the names that all share.

@@ -86,6 +86,9 @@ func TestRulesCommands(t *testing.T) {
 	denying := t.TempDir()
 	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m, {algorithm: concurrency, count: 3}]}\n")
 	writeRule(t, bad, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: -2, period: 1h}\n")
+	doubtful, manifest := t.TempDir(), t.TempDir()
+	writeRule(t, doubtful, "domain: d\ndescriptors:\n  - {key: a, value: 10.0.0.0/8, limits: [1/1s]}\n  - key: a\n    descriptors: [{key: b, limits: [1/1s]}]\n")
+	writeRule(t, manifest, "apiVersion: v1\nkind: ConfigMap\ndata:\n  config.yaml: |\n    domain: d\n")
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -93,6 +96,9 @@ func TestRulesCommands(t *testing.T) {
 		stdout string
 		stderr string
 	}{
+		{"a network", []string{"rules", "check", doubtful}, 0, "warning: " + filepath.Join(doubtful, "rules.yaml") + ":3: d/a=10.0.0.0/8.value: a network is compared as text", ""},
+		{"a hidden rule", []string{"rules", "check", doubtful}, 0, "rules.yaml:3: d/a=10.0.0.0/8: hides a/b (", ""},
+		{"a manifest", []string{"rules", "check", manifest}, 1, "", "rules.yaml:1: a Kubernetes manifest (ConfigMap), not a rule file: give the text under data"},
 		{"sound", []string{"rules", "check", dir}, 0, "1 rules: valid", ""},
 		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
 		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n7 files called *_test.yaml, for sluice rules test\n7 domains", ""},

@@ -138,6 +138,8 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--trace-sample":     {"--trace-sample", "1.5"},
 		"--trace-callers":    {"--trace-callers", "-1"},
 		"--admin-addr":       {"--admin-addr", "7464"},
+		"--metrics-addr":     {"--metrics-addr", "7465"},
+		"--grpc-max":         {"--grpc-max-connection-age", "10ms"},
 		"--admin-anywhere":   {"--admin-addr", "192.0.2.1:7464"},
 		"--log-level":        {"--log-level", "loud"},
 		"--log-format":       {"--log-format", "xml"},

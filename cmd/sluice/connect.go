@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/sluicegrpc"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/sluicegrpc"
 )
 
 // clientTLS are the flags of the commands that call nodes whose ports have TLS. Any of them turns it on.

@@ -19,15 +19,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/examples"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/longwire"
-	"github.com/sluice-project/sluice/internal/node"
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/limiter"
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/examples"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/longwire"
+	"github.com/sluicecluster/sluice/internal/node"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/limiter"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // demoNodes is the size of the demo's cluster: the smallest with a majority to spare.
@@ -185,7 +185,7 @@ func (d *demo) start(ctx context.Context, stop func(), log *slog.Logger) (client
 			return nil, end, fmt.Errorf("%s: %w", c.Name, err)
 		}
 		runs = append(runs, func() {
-			if err := n.Run(ctx); err != nil {
+			if err := n.Run(ctx); err != nil && !errors.Is(err, node.ErrNotHandedOver) {
 				failed <- fmt.Errorf("%s: %w", c.Name, err)
 				stop()
 			}

@@ -150,6 +150,32 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 		cmp.Or(didYouMean(cmd.SuggestionsFor(args[0]), ""), fmt.Sprintf("; see `%s --help`", cmd.CommandPath())))
 }
 
+// rejectUnknownHelp makes a request for help with an unknown command below root an error, which it sets: cobra prints the help of the
+// command above instead.
+func rejectUnknownHelp(root *cobra.Command) *error {
+	var unknown error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd.HasSubCommands() {
+			unknown = onlyCommands(cmd, cmd.Flags().Args())
+		}
+		if unknown == nil {
+			help(cmd, args)
+		}
+	})
+	root.InitDefaultHelpCmd()
+	if topics, _, err := root.Find([]string{"help"}); err == nil {
+		topics.Args = func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err == nil && cmd.HasSubCommands() {
+				err = onlyCommands(cmd, rest)
+			}
+			return usageError(err)
+		}
+	}
+	return &unknown
+}
+
 // answers reports whether addr accepts a connection within patience.
 func answers(addr string, patience time.Duration) bool {
 	conn, err := net.DialTimeout("tcp", addr, patience)

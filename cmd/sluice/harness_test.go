@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/certs/mint"
-	"github.com/sluice-project/sluice/internal/node"
+	"github.com/sluicecluster/sluice/internal/certs/mint"
+	"github.com/sluicecluster/sluice/internal/node"
 )
 
 // testConfig is that of a node on free ports of 127.0.0.1 with one rule.

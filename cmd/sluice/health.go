@@ -22,7 +22,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/sluice-project/sluice/transport/grpcapi"
+	"github.com/sluicecluster/sluice/transport/grpcapi"
 )
 
 func newHealth() *cobra.Command {

@@ -18,8 +18,8 @@ type flagGroup struct {
 // serveGroups are the groups of the flags of `sluice serve`. A flag is in the first that names it.
 var serveGroups = []flagGroup{
 	{"Node and cluster", []string{"config", "name", "bind", "advertise", "join", "bootstrap-*", "zone", "region*", "replicas", "forget-after", "join-timeout"}},
-	{"Ports", []string{"grpc-port", "http-port", "peer-port", "gossip-port"}},
-	{"Rules and decisions", []string{"rules", "merge-domains", "unknown-domain", "top-keys", "check-timeout", "lost-state-hold", "max-clock-skew", "settle-window", "envoy-*"}},
+	{"Ports", []string{"grpc-port", "http-port", "peer-port", "gossip-port", "metrics-addr", "grpc-max-connection-age"}},
+	{"Rules and decisions", []string{"rules", "merge-domains", "unknown-domain", "top-keys", "check-timeout", "assume-deadline", "lost-state-hold", "max-clock-skew", "settle-window", "envoy-*"}},
 	{"Security", []string{"secret-file", "insecure", "callers", "gossip-keyring", "tls-*", "peer-tls*", "allowed-hosts"}},
 	{"Operators", []string{"console", "operators-dir", "admin-*"}},
 	{"Counters and memory", []string{"max-entries", "when-full", "memory-limit", "data-dir", "snapshot-interval", "max-inline-log-entries"}},

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // TestInspectCommand asks a running node.

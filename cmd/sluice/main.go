@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -24,8 +26,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // version is set by the build; otherwise the module's version is used.
@@ -36,7 +38,7 @@ const (
 	exitOK        = 0
 	exitDenied    = 1 // check, reserve, spend, extend: denied; audit: FAIL; rules: a file is wrong or a case fails; serve: failed
 	exitUsage     = 2 // wrong flags or arguments
-	exitNoAnswer  = 3 // no node answered, or it answered with an error
+	exitNoAnswer  = 3 // no node answered, or its answer is an error; serve: none took over the counters
 	exitNoVerdict = 4 // check, reserve, rules explain: no rule matches; audit: INCONCLUSIVE
 )
 
@@ -82,7 +84,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	unknown := rejectUnknownHelp(root)
 	cmd, err := root.ExecuteContextC(ctx)
+	err = cmp.Or(err, *unknown)
 	if err == nil {
 		return exitOK
 	}
@@ -185,11 +189,24 @@ func settleFromEnv(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) 
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, explainValue(err)))
+			errs = append(errs, fmt.Errorf("environment variable %s: %w%s", name, explainValue(err), serviceLink(name, value)))
 		}
 	})
 	return errors.Join(errs...)
 }
+
+// serviceLink ends a message about a variable that Kubernetes sets for a Service of the namespace; it is empty about others.
+func serviceLink(name, value string) string {
+	service := linkName.FindStringSubmatch(name)
+	if service == nil || !strings.Contains(value, "://") && !strings.Contains(name, "_SERVICE_") && !strings.Contains(name, "_TCP") && !strings.Contains(name, "_UDP") {
+		return ""
+	}
+	return fmt.Sprintf("; Kubernetes sets it, a service link, for the Service %s: set enableServiceLinks: false in the spec of the pod",
+		strings.ToLower(strings.ReplaceAll(service[1], "_", "-")))
+}
+
+// linkName matches the variables of service links, and in them the Service.
+var linkName = regexp.MustCompile(`^(SLUICE.*?)_(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT(?:_\d+_(?:TCP|UDP)(?:_PROTO|_PORT|_ADDR)?)?)$`)
 
 func envName(flag string) string {
 	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -203,8 +220,8 @@ func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
 	}
 	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
 	for _, e := range environ {
-		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {
-			log.Warn("unknown setting in the environment", "name", name)
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {
+			log.Warn("unknown setting in the environment"+serviceLink(name, value), "name", name)
 		}
 	}
 }

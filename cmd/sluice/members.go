@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 )
 
 func newMembers() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-project/sluice/internal/migrate"
+	"github.com/sluicecluster/sluice/internal/migrate"
 )
 
 func newMigrate() *cobra.Command {

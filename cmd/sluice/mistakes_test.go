@@ -1,10 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // TestMistakes: a wrong command line says what is wrong and what to do, in words of sluice.
@@ -27,6 +34,13 @@ func TestMistakes(t *testing.T) {
 		{[]string{"stats"}, "did you mean status?"},
 		{[]string{"rules", "chekc", "--merge-domains"}, "unknown command \"chekc\" for \"sluice rules\"; did you mean check?"},
 		{[]string{"whatever"}, "unknown command \"whatever\" for \"sluice\"; see `sluice --help`"},
+		{[]string{"nosuch", "--help"}, "unknown command \"nosuch\" for \"sluice\"; see `sluice --help`"},
+		{[]string{"--help", "stauts"}, "unknown command \"stauts\" for \"sluice\"; did you mean status?"},
+		{[]string{"stauts", "-h", "--addr", "x"}, "unknown command \"stauts\" for \"sluice\"; did you mean status?"},
+		{[]string{"help", "stauts"}, "unknown command \"stauts\" for \"sluice\"; did you mean status?"},
+		{[]string{"help", "rules", "chekc"}, "unknown command \"chekc\" for \"sluice rules\"; did you mean check?"},
+		{[]string{"rules", "chekc", "--help"}, "unknown command \"chekc\" for \"sluice rules\"; did you mean check?"},
+		{[]string{"members", "forgot", "--help"}, "unknown command \"forgot\" for \"sluice members\"; did you mean forget?"},
 		{[]string{"serve", "--joins", "x"}, "unknown flag: --joins; did you mean --join?"},
 		{[]string{"serve", "--frobnicate"}, "unknown flag: --frobnicate; see `sluice serve --help`"},
 		{[]string{"serve", "-x"}, "see `sluice serve --help`"},
@@ -63,6 +77,57 @@ func TestMistakes(t *testing.T) {
 	t.Setenv("SLUICE_GRPC_PORT", "many")
 	if code, _, errs := cli("serve"); code != exitUsage || !strings.Contains(errs, `environment variable SLUICE_GRPC_PORT: --grpc-port: "many"; want a whole number`) {
 		t.Errorf("%d %s", code, errs)
+	}
+}
+
+// TestHelpOfNoCommand: a command below any other that does not exist is an error with --help too, and known ones have their help.
+func TestHelpOfNoCommand(t *testing.T) {
+	groups := 0
+	var walk func(cmd *cobra.Command, path []string)
+	walk = func(cmd *cobra.Command, path []string) {
+		code, out, errs := cli(append(slices.Clone(path), "--help")...)
+		if code != exitOK || !strings.Contains(out, "Usage:") {
+			t.Errorf("%v --help: %d %s %s", path, code, out, errs)
+		}
+		if !cmd.HasSubCommands() {
+			return
+		}
+		groups++
+		for _, args := range [][]string{append(slices.Clone(path), "nosuch", "--help"), append([]string{"help"}, append(path, "nosuch")...)} {
+			want := fmt.Sprintf("sluice: unknown command \"nosuch\" for %q; see `%s --help`\n", cmd.CommandPath(), cmd.CommandPath())
+			if code, out, errs := cli(args...); code != exitUsage || out != "" || errs != want {
+				t.Errorf("%v: exit code %d\n%s%s\nwant %s", args, code, out, errs, want)
+			}
+		}
+		for _, below := range cmd.Commands() {
+			walk(below, append(slices.Clone(path), below.Name()))
+		}
+	}
+	walk(newRoot(), nil)
+	if groups < 5 {
+		t.Errorf("only %d commands have others below them", groups)
+	}
+}
+
+// TestServiceLinks: a variable that Kubernetes sets for a Service is named as such, with the remedy.
+func TestServiceLinks(t *testing.T) {
+	const remedy = "for the Service sluice-grpc: set enableServiceLinks: false in the spec of the pod"
+	t.Setenv("SLUICE_GRPC_PORT", "tcp://10.96.3.4:7460")
+	if code, _, errs := cli("serve"); code != exitUsage || !strings.Contains(errs, `environment variable SLUICE_GRPC_PORT: --grpc-port: "tcp://10.96.3.4:7460"; want a whole number`) ||
+		!strings.Contains(errs, remedy) {
+		t.Errorf("%d %s", code, errs)
+	}
+	for variable, linked := range map[string]bool{
+		"SLUICE_GRPC_SERVICE_HOST=10.96.3.4": true, "SLUICE_GRPC_SERVICE_PORT=7460": true, "SLUICE_GRPC_SERVICE_PORT_API=7460": true,
+		"SLUICE_GRPC_PORT=tcp://10.96.3.4:7460": true, "SLUICE_GRPC_PORT_7460_TCP=tcp://10.96.3.4:7460": true,
+		"SLUICE_GRPC_PORT_7460_TCP_PROTO=tcp": true, "SLUICE_GRPC_PORT_7460_TCP_PORT=7460": true, "SLUICE_GRPC_PORT_7460_TCP_ADDR=10.96.3.4": true,
+		"SLUICE_GRPC_PORT=many": false, "SLUICE_RULS=/rules": false,
+	} {
+		var log bytes.Buffer
+		warnOfUnknown(pflag.NewFlagSet("", pflag.ContinueOnError), []string{variable}, slog.New(slog.NewTextHandler(&log, nil)))
+		if !strings.Contains(log.String(), "unknown setting") || strings.Contains(log.String(), remedy) != linked {
+			t.Errorf("%s: %s", variable, &log)
+		}
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/operators"
+	"github.com/sluicecluster/sluice/internal/operators"
 )
 
 // TestOperatorsCommands: the commands find the socket, or else the token, by the address alone; who is not the operator is told

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bucket"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // reserveFlags are the flags of `sluice reserve`.

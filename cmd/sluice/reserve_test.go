@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // ledger is a node with one reservation of 10 units.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/ruletest"
 )
 
 func newRules() *cobra.Command {

@@ -7,13 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-project/sluice/internal/node"
+	"github.com/sluicecluster/sluice/internal/node"
 )
 
 // lookupEnv is where settings in the environment come from.
@@ -51,6 +49,8 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.Insecure, "insecure", s.Insecure, "safety checks to skip, by their `words`, comma separated: secret (start beyond loopback without --secret-file: any process that reaches the ports can join the cluster), region-tls (connections to other regions beyond loopback without mutual TLS)")
 	f.StringVar(&s.TopKeys, "top-keys", s.TopKeys, "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to every client)")
 	f.BoolVar(&s.Console, "console", s.Console, "serve the console, a web page for operators, at /console on the HTTP port; `sluice console` logs a browser in")
+	f.StringVar(&s.MetricsAddr, "metrics-addr", s.MetricsAddr, "`address` (host:port) of a port with /metrics, /healthz and /readyz alone, in plain HTTP without --tls-cert and --callers, beside the HTTP port; for example 10.0.0.1:7465, or :7465 for all addresses")
+	f.DurationVar(&s.GRPCMaxConnectionAge, "grpc-max-connection-age", s.GRPCMaxConnectionAge, "age, plus or minus a tenth, at which clients of the gRPC port are told to open another connection, so that those behind one address spread over new nodes; calls in progress end first; 0 for no bound")
 	f.StringVar(&s.TLS.Cert, "tls-cert", s.TLS.Cert, "`file` with the certificate of the gRPC and HTTP ports, PEM, followed by its chain; turns TLS on; this and the other TLS files are re-read when they change")
 	f.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "`file` with the key of --tls-cert, PEM")
 	f.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "`file` with the CAs of clients' certificates, PEM")
@@ -66,6 +66,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.BoolVar(&s.EnvoyResponseHeaders, "envoy-response-headers", s.EnvoyResponseHeaders, "have Envoy send its clients the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
 	f.BoolVar(&s.EnvoyDynamicMetadata, "envoy-dynamic-metadata", s.EnvoyDynamicMetadata, "pass to Envoy's next filters the request's descriptors and the metadata of its rules")
 	f.DurationVar(&s.CheckTimeout, "check-timeout", s.CheckTimeout, "longest time to look for a key's owner before the rule's on_failure decides; other nodes take over a crashed node's keys within 1.2s")
+	f.StringSliceVar(&s.AssumeDeadline, "assume-deadline", s.AssumeDeadline, "how long proxies wait that have a timeout and send no deadline, by `api=time`, comma separated: envoy=20ms, forward-auth=50ms; checks are answered before it")
 	f.DurationVar(&s.JoinTimeout, "join-timeout", s.JoinTimeout, "how long a starting node waits for a --join target before it takes part in founding a cluster (see --bootstrap-expect)")
 	f.DurationVar(&s.ShutdownTimeout, "shutdown-timeout", s.ShutdownTimeout, "longest time for calls in progress to finish when stopping")
 	f.DurationVar(&s.HandoverTimeout, "handover-timeout", s.HandoverTimeout, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
@@ -112,7 +113,11 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a node",
 		Long: `Run a node of the cluster until SIGINT or SIGTERM. It then hands its counters over to
-the others before it stops; a second signal cuts that short.
+the others before it stops; a second signal cuts that short. SIGHUP reloads the rules,
+certificates, secrets and other files that the node follows.
+
+Exit codes: 0 stopped, 1 failed, 2 wrong usage, 3 stopped while no other voter answered that
+could take the counters over, and they are in no snapshot either.
 
 Every flag can also be given as an environment variable (SLUICE_ and the flag's
 name in capitals, dashes as underscores) or as a key of the --config file. The
@@ -124,11 +129,13 @@ command line wins over the environment, and the environment over the file.`,
 			if err := s.validate(); err != nil {
 				return usageError(err)
 			}
-			log, level, err := newLogger(cmd.ErrOrStderr(), s.logLevel, s.logFormat)
+			out := openLogWriter(cmd.ErrOrStderr())
+			defer out.Close()
+			log, level, err := newLogger(out, s.logLevel, s.logFormat)
 			if err != nil {
 				return usageError(err)
 			}
-			s.Admin.Level, s.Version, s.OwnProcess = level, versionString(), true
+			s.Admin.Level, s.LostLogLines, s.Version, s.OwnProcess = level, out.lost.Load, versionString(), true
 			warnOfUnknown(cmd.Flags(), os.Environ(), log)
 			return serve(cmd.Context(), s.Config, log)
 		},
@@ -140,31 +147,19 @@ command line wins over the environment, and the environment over the file.`,
 
 // serve runs one node until ctx ends or the node fails.
 func serve(ctx context.Context, c node.Config, log *slog.Logger) error {
+	signals := openSignals()
+	defer signals.Close()
 	n, err := node.Open(ctx, c, log)
 	if err != nil {
 		return &codedError{exitDenied, err}
 	}
-	defer onSecondSignal(n.Hurry)()
-	return withCode(exitDenied, n.Run(ctx))
-}
-
-// onSecondSignal calls f at the second signal to stop: the first one ends the context of the command. A third signal ends the
-// process at once. The result ends it.
-func onSecondSignal(f func()) (end func()) {
-	signals, over := make(chan os.Signal, 4), make(chan struct{})
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		defer signal.Stop(signals)
-		for range 2 {
-			select {
-			case <-signals:
-			case <-over:
-				return
-			}
-		}
-		f()
-	}()
-	return func() { close(over) }
+	signals.follow(n, log)
+	switch err := n.Run(ctx); {
+	case errors.Is(err, node.ErrNotHandedOver):
+		return withCode(exitNoAnswer, err)
+	default:
+		return withCode(exitDenied, err)
+	}
 }
 
 // newLogger returns a logger and its level, which may be changed while it is used.

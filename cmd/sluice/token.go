@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // newTokenCommand makes tokens of callers.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestTopText(t *testing.T) {

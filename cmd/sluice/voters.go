@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 )
 
 const bootstrapWarning = `This makes the node at %s found a new cluster, with itself as the only voter.

@@ -76,14 +76,14 @@ var only = []struct{ dir, uses, why string }{
 // homes says which places may import a library, or a folder of this module that is not for every package, and why only
 // these. Test files may do so in the places of test too. A library that is missing here may be used nowhere.
 var homes = []struct{ path, homes, test, why string }{
-	{"proto", "transport client internal/node cmd proto internal/audit internal/load/api", "internal/e2e internal/faultmatrix",
+	{"proto", "transport client internal/node cmd proto internal/audit internal/load/api", "test/e2e test/faults",
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit is a client"},
 	{"cmd", "cmd", "", "the binary is the last thing built: nothing may depend on how it is wired"},
-	{"internal/snapshot", "cluster/. internal/node", "internal/e2e",
+	{"internal/snapshot", "cluster/. internal/node", "test/e2e",
 		"files are for the process: the packages that decide get states as values"},
 	{"internal/node", "cmd", "", "the packages that it joins must not depend on what they are joined to"},
 	{"internal/arch", "", "", "it judges the tree and is part of no program"},
-	{"internal/audit/linear", "", "internal/audit internal/e2e",
+	{"internal/audit/linear", "", "internal/audit test/e2e",
 		"a search for an order may not terminate: only tests do it"},
 
 	{"github.com/hashicorp/memberlist", "cluster/gossip", "",
@@ -96,12 +96,12 @@ var homes = []struct{ path, homes, test, why string }{
 		"a ring table is copied out of it once; it can panic, and only ring knows when"},
 	{"github.com/hashicorp/golang-lru/v2", "cluster limiter transport/peer client/.", "",
 		"the bounded memories of rules and limits seen on the wire, of keys of other regions, and of owners and denials in the SDK"},
-	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "internal/e2e internal/faultmatrix internal/regions",
+	{"google.golang.org/grpc", "transport client examples/go proto internal/node cmd internal/audit internal/inflow internal/load/api", "test/e2e test/faults internal/regions",
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it"},
-	{"google.golang.org/protobuf", "transport client proto cmd internal/audit internal/inflow", "internal/node internal/e2e",
+	{"google.golang.org/protobuf", "transport client proto cmd internal/audit internal/inflow", "internal/node test/e2e",
 		"messages end at the edge; further in, requests are those of internal/check"},
-	{"google.golang.org/genproto", "transport client cmd", "internal/node internal/e2e", "error details are part of the wire"},
-	{"github.com/envoyproxy/go-control-plane", "transport/envoy internal/load/api", "internal/node internal/e2e",
+	{"google.golang.org/genproto", "transport client cmd", "internal/node test/e2e", "error details are part of the wire"},
+	{"github.com/envoyproxy/go-control-plane", "transport/envoy internal/load/api", "internal/node test/e2e",
 		"Envoy's own types end at its API"},
 	{"golang.org/x/time", "client/.", "",
 		"the fallback of the SDK while no node responds; everything else is limited by bucket"},
@@ -111,11 +111,11 @@ var homes = []struct{ path, homes, test, why string }{
 		"fast hashing where no attacker chooses the input: ring points, checksums"},
 	{"github.com/HdrHistogram/hdrhistogram-go", "internal/load/.", "",
 		"a load's latencies, to the last digit of the slowest, in a fixed amount of memory"},
-	{"golang.org/x/sys", "cluster internal/faultnet", "cmd/sluice",
+	{"golang.org/x/sys", "cluster test/faultnet", "cmd/sluice",
 		"the clock that runs while the machine sleeps, and tests' networks and terminals: the standard library reads and makes none of them"},
 	{"golang.org/x/term", "cmd", "", "the size of a terminal, and its keys: packages print nothing"},
 	{"github.com/charmbracelet/x/ansi", "cmd", "", "how wide text with colours is on a terminal, and where to break it"},
-	{"golang.org/x/net", "internal/rawh2", "", "tests speak HTTP/2 frame by frame, as no client that behaves does"},
+	{"golang.org/x/net", "test/rawh2", "", "tests speak HTTP/2 frame by frame, as no client that behaves does"},
 	{"github.com/spf13/cobra", "cmd", "", "commands and flags belong to the binary; packages take a Config"},
 	{"github.com/spf13/pflag", "cmd", "", "as cobra"},
 	{"github.com/fsnotify/fsnotify", "internal/rulefiles", "",
@@ -131,7 +131,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"tests hold the schema for editors against the parser, and the OpenAPI description against the server"},
 	{"github.com/anishathalye/porcupine", "internal/audit/linear", "",
 		"tests search a key's log for an order in which one counter could have answered"},
-	{"github.com/cockroachdb/datadriven", "", "cluster/transcripts",
+	{"github.com/cockroachdb/datadriven", "", "test/transcripts",
 		"commands and their output in one text file, which a flag writes anew"},
 	{"pgregory.net/rapid", "", ".", "property tests"},
 	{"go.uber.org/goleak", "", ".", "tests that no goroutine outlives its owner"},
@@ -141,11 +141,11 @@ var homes = []struct{ path, homes, test, why string }{
 var vague = strings.Fields("util utils utility common commons helper helpers misc manager shared base lib core types")
 
 // top are the files and folders that may stand at the root. Names that begin with a dot are free.
-var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ examples/ internal/ limiter/ proto/ ring/ rules/ transport/
+var top = strings.Fields(`bench/ bucket/ client/ cluster/ cmd/ deploy/ docs/ examples/ internal/ limiter/ proto/ ring/ rules/ test/ transport/
 	CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md go.mod go.sum go.work go.work.sum`)
 
 // apart are the places of modules that are not in go.work, because their libraries would move the versions of the product's.
-const apart = "bench internal/connecttest internal/consoletest internal/manifests internal/proxytest internal/tools"
+const apart = "bench test/connect test/browser test/manifests test/proxies internal/tools"
 
 // within reports whether dir is place or below it.
 func within(dir, place string) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // Module is the import path of the root; the paths of the other modules in go.work begin with it.
-const Module = "github.com/sluice-project/sluice"
+const Module = "github.com/sluicecluster/sluice"
 
 // Tree has every package of the modules in go.work, with the files for every operating system and build tag.
 type Tree struct {

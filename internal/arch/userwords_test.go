@@ -20,10 +20,39 @@ func TestLimitations(t *testing.T) {
 	}
 	for _, lacking := range []string{
 		"no version, image, package or Go module", "client libraries | Go only", "xDS", "statsd", "`detailed_metric`", "`value_to_metric`",
-		"maximum age of connections", "Unix socket",
+		"Unix socket",
 	} {
 		if !strings.Contains(string(page), lacking) {
 			t.Errorf("docs/start/limitations.md does not name %q: take it out here if sluice has it now", lacking)
+		}
+	}
+}
+
+// TestPageFacts: what pages say of other projects and of the image is what the repository has.
+func TestPageFacts(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile("../../" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	gubernator := regexp.MustCompile(`gubernator-io/gubernator/v2 (v\S+)`).FindStringSubmatch(read("bench/peers/gubernator/go.mod"))[1]
+	wants := map[string]string{
+		"docs/start/comparison.md":     "gubernator " + gubernator,
+		"docs/internals/benchmarks.md": "gubernator is " + gubernator,
+	}
+	if strings.Contains(read("Dockerfile"), "/etc/ssl/certs/ca-certificates.crt") {
+		wants["docs/operate/observability.md"] = "the image has the public CAs"
+	}
+	for page, want := range wants {
+		if !strings.Contains(read(page), want) {
+			t.Errorf("%s does not say %q", page, want)
+		}
+	}
+	for _, client := range []string{"Envoy Gateway", "Kuadrant"} { // they do not read rule files
+		if strings.Contains(read("README.md"), client) {
+			t.Errorf("README.md names %s: only what has been run with sluice", client)
 		}
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/audit/model"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/audit/model"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	"google.golang.org/grpc"
 )
 

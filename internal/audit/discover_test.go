@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit"
 )
 
 // Nodes that join are asked, those that leave are not, and the one that told of them may go.

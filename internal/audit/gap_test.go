@@ -3,7 +3,7 @@ package audit
 import (
 	"testing"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestLongestGap(t *testing.T) {

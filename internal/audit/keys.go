@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // keys are all keys of a run, numbered over all specs. The checks are immutable.

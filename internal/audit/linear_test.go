@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit"
-	"github.com/sluice-project/sluice/internal/audit/linear"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit/linear"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // logged runs an audit in which calls take their time and n2 crashes, and returns

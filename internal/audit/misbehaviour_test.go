@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/audit"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/audit"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // TestMisbehaviour audits three nodes of which n1 does something wrong, or something

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluicecluster/sluice/internal/audit/model"
 )
 
 // Progress is the state of a running audit.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // TestProgress: an admission above the limit shows while the audit runs, and one that the passing time may have admitted does not.

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // outcome is the result of a check.

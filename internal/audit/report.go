@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluicecluster/sluice/internal/audit/model"
 )
 
 // Seconds is a duration that JSON shows in seconds.

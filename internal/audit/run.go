@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit/model"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/audit/model"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )

@@ -20,7 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/reload"
+	"github.com/sluicecluster/sluice/internal/reload"
 )
 
 // Source is a TLS identity that is kept current from Open on. It needs no closing.

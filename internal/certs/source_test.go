@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/certs/mint"
+	"github.com/sluicecluster/sluice/internal/certs/mint"
 )
 
 // logBook keeps what is logged, for the goroutine that reads it.

@@ -8,8 +8,8 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Errors of a single check, in Answer.Err.
@@ -53,6 +53,19 @@ func (s Source) String() string {
 	return "unknown"
 }
 
+// Early says why a check was answered without its owner before its caller's deadline.
+type Early uint8
+
+const (
+	// AtMargin: the deadline is so near that an answer of the owner would come too late.
+	AtMargin Early = iota + 1
+	// NotAsked: the owner has just let another check wait in vain.
+	NotAsked
+)
+
+// String returns the name of e, "" for none.
+func (e Early) String() string { return [...]string{"", "deadline", "circuit_open"}[e] }
+
 // Request is one matched and hashed check.
 type Request struct {
 	bucket.Request
@@ -78,6 +91,8 @@ type Answer struct {
 	Owner string
 	// Age is the maximum time since the owner was asked, if the answer is cached; else 0.
 	Age time.Duration
+	// Early says why the check did not wait for its owner until the end of its time.
+	Early Early
 	// GivenBack: it was admitted and then refunded because another check failed its atomic batch. Allowed is then false.
 	GivenBack bool
 	// Err is set if there is no decision; Decision is then zero.
@@ -91,6 +106,9 @@ type Batch struct {
 	// AllOrNothing: if one check of verb Check is denied or fails, the charges of the others are refunded and they are
 	// answered as not allowed.
 	AllOrNothing bool
+	// Detached: it is decided to the end, though the caller's deadline may pass. Decide returns before the deadline, and the batch is
+	// the Decider's from then on.
+	Detached bool
 	// Trace is the parent span of the batch, nil if it is not traced.
 	Trace *Trace
 }

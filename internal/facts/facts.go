@@ -54,6 +54,11 @@ type Node struct {
 	MayDecide       bool
 	Reason          string
 	PartitionCounts PartitionCounts
+	// SnapshotLost says why the node has started without an earlier snapshot, empty if it has not.
+	SnapshotLost string
+	// Early is how many checks the node has answered without their owners, before their callers' deadlines, since fallbacks answer
+	// some; 0 when owners answer all.
+	Early uint64
 	// All are the checks of all rules, unmatched ones included.
 	All     Counts
 	Latency Latency
@@ -94,7 +99,8 @@ type Node struct {
 	Keys, Bytes, MaxBytes int64
 }
 
-// MaxNotices is the number of Files and of Insecure of a report, MaxText the length of their texts and of RulesError, in bytes.
+// MaxNotices is the number of Files and of Insecure of a report, MaxText the length of their texts,
+// of RulesError and of SnapshotLost, in bytes.
 const (
 	MaxNotices = 32
 	MaxText    = 1024

@@ -7,8 +7,8 @@ package inflow
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"maps"
@@ -23,9 +23,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
 )
 
 // Config are the bounds of a Budget. All numbers are required.
@@ -42,6 +41,9 @@ type Config struct {
 	Deadline time.Duration
 	// TrustKnown: calls of known clients are not counted, and have no deadline.
 	TrustKnown bool
+	// Memory bounds the decoded messages. The server's codec must know Message then. Nil bounds
+	// nothing; it must be nil with TrustKnown.
+	Memory *Memory
 	// Log gets a line when a call is ended. Nil logs nothing.
 	Log *slog.Logger
 }
@@ -55,18 +57,19 @@ const (
 	unknown
 	connection
 	process
-	stray // the connection is closed
+	stray  // the connection is closed
+	memory // its message is complete, and was not decoded
 	reasons
 )
 
-var reasonNames = [reasons]string{"deadline", "unknown", "connection", "process", "stray"}
+var reasonNames = [reasons]string{"deadline", "unknown", "connection", "process", "stray", "memory"}
 
 // Stats counts since New, except for Held.
 type Stats struct {
 	// Held is the number of bytes held now.
 	Held int64
 	// Ended are ended calls by reason: deadline, unknown, connection, process; stray counts connections closed because they
-	// went on sending to ended calls.
+	// went on sending to ended calls, and memory complete messages for which there was no room.
 	Ended Ended
 }
 
@@ -108,6 +111,9 @@ func New(c Config) (*Budget, error) {
 			return nil, fmt.Errorf("inflow: %s: %d; want more than 0", one.field, one.value)
 		}
 	}
+	if c.TrustKnown && c.Memory != nil {
+		return nil, errors.New("inflow: Memory: set with TrustKnown; want nil")
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -135,9 +141,13 @@ func (b *Budget) Options(c credentials.TransportCredentials) []grpc.ServerOption
 	return []grpc.ServerOption{
 		grpc.Creds(&secured{c, b}),
 		grpc.ReadBufferSize(0), // conn has the buffer
-		grpc.ChainStreamInterceptor(b.stream),
+		b.Streams(),
 	}
 }
+
+// Streams is the option that counts the messages of streams: alone it is for a server whose
+// connections are not counted.
+func (b *Budget) Streams() grpc.ServerOption { return grpc.ChainStreamInterceptor(b.stream) }
 
 // AuthInfo returns the inner AuthInfo of a connection with the credentials of Options.
 func AuthInfo(a credentials.AuthInfo) credentials.AuthInfo {
@@ -212,6 +222,14 @@ func connOf(ctx context.Context) *conn {
 	return nil
 }
 
+// Opened returns when the connection of a call was opened, the zero time if it is not one of a Budget.
+func Opened(ctx context.Context) (t time.Time) {
+	if c := connOf(ctx); c != nil {
+		t = c.opened
+	}
+	return t
+}
+
 // rejectedPause is how long a connection is not read after a rejected call: it gets a thousand of them a second.
 const rejectedPause = time.Millisecond
 
@@ -245,7 +263,7 @@ func (r Registrar) RegisterService(d *grpc.ServiceDesc, impl any) {
 	own.Methods = slices.Clone(d.Methods)
 	for i, m := range own.Methods {
 		r.budget.methods["/"+d.ServiceName+"/"+m.MethodName] = false
-		own.Methods[i].Handler = unary(m.Handler)
+		own.Methods[i].Handler = r.budget.unary(m.Handler)
 	}
 	for _, s := range d.Streams {
 		r.budget.methods["/"+d.ServiceName+"/"+s.StreamName] = s.ClientStreams
@@ -253,71 +271,18 @@ func (r Registrar) RegisterService(d *grpc.ServiceDesc, impl any) {
 	r.Server.RegisterService(&own, impl)
 }
 
-// unary is h, whose call is released when its message is decoded.
-func unary(h grpc.MethodHandler) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		k, ok := ctx.Value(callKey{}).(*call)
-		if !ok {
-			return h(srv, ctx, decode, interceptor)
-		}
-		defer k.decoded(io.EOF) // where h decodes nothing
-		if err := k.serve(ctx); err != nil {
-			return nil, err
-		}
-		return h(srv, ctx, func(m any) error {
-			err := decode(m)
-			k.decoded(err)
-			return err
-		}, interceptor)
-	}
-}
-
-// stream is a grpc.StreamServerInterceptor.
-func (b *Budget) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-	k, ok := s.Context().Value(callKey{}).(*call)
-	if !ok {
-		return h(srv, s)
-	}
-	defer k.conn.release(k)
-	if err := k.serve(s.Context()); err != nil {
-		return err
-	}
-	if b.config.TrustKnown {
-		return h(srv, s)
-	}
-	return h(srv, &counted{s, k})
-}
-
-// counted is a stream that releases the bytes of decoded messages.
-type counted struct {
-	grpc.ServerStream
-	call *call
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s *counted) RecvMsg(m any) error {
-	err := s.ServerStream.RecvMsg(m)
-	if err == nil {
-		s.call.conn.credit(s.call, sizeOf(m))
-	}
-	return err
-}
-
-// sizeOf is the encoded size of m.
-func sizeOf(m any) int {
-	switch m := m.(type) {
-	case interface{ WireSize() int }:
-		return m.WireSize()
-	case proto.Message:
-		return proto.Size(m)
-	}
-	return 0
-}
-
-// note counts and logs that a call of c was ended.
+// note counts and logs that a call of c was ended. c may be nil.
 func (b *Budget) note(reason int, c *conn) {
 	b.ended[reason].Add(1)
-	if b.lines.Allow(time.Now(), reasonNames[reason]) {
-		b.config.Log.Warn("a call was ended because its message is not complete", "port", b.config.Port, "reason", reasonNames[reason], "from", c.RemoteAddr().String(), "held_bytes", b.held.Load())
+	if !b.lines.Allow(time.Now(), reasonNames[reason]) {
+		return
 	}
+	text, from := "a call was ended because its message is not complete", ""
+	if reason == memory {
+		text = "a call was ended because its message would take too much memory"
+	}
+	if c != nil {
+		from = c.RemoteAddr().String()
+	}
+	b.config.Log.Warn(text, "port", b.config.Port, "reason", reasonNames[reason], "from", from, "held_bytes", b.held.Load())
 }

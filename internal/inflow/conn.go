@@ -53,9 +53,12 @@ func costOf(n int) int64 {
 type conn struct {
 	net.Conn
 	budget *Budget
+	opened time.Time
 	reader *bufio.Reader
 	stray  atomic.Int64
 	room   chan struct{} // a call has given back what it held, while patient
+	// decoded is what its decoded messages may still take.
+	decoded pool
 
 	// Of the goroutine that reads.
 	preface int // bytes of it that have been read
@@ -90,6 +93,7 @@ type call struct {
 	registered bool
 	why        atomic.Pointer[status.Status] // it was ended
 	stream     atomic.Value                  // its handler has begun: grpc.ServerTransportStream
+	message    Message                       // of a unary call
 
 	// Guarded by conn.mu.
 	began    time.Time
@@ -114,7 +118,8 @@ func (k *call) Value(key any) any {
 
 func newConn(inner net.Conn, b *Budget) *conn {
 	b.open.Add(1)
-	return &conn{Conn: inner, budget: b, reader: bufio.NewReaderSize(inner, readBuffer), room: make(chan struct{}, 1)}
+	return &conn{Conn: inner, budget: b, opened: time.Now(), reader: bufio.NewReaderSize(inner, readBuffer), room: make(chan struct{}, 1),
+		decoded: newPool(mostDecoded)}
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -451,7 +456,7 @@ func (c *conn) look() {
 	for _, k := range c.mu.calls {
 		left := deadline - now.Sub(k.began)
 		switch {
-		case !k.timed:
+		case !k.timed || k.whole: // one that is complete waits for a processor, or for memory
 		case left > 0:
 			if next == 0 || left < next {
 				next = left

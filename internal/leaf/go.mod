@@ -1,3 +1,3 @@
-module github.com/sluice-project/sluice/internal/leaf
+module github.com/sluicecluster/sluice/internal/leaf
 
 go 1.26.0

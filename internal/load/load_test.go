@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
 func TestKeyNames(t *testing.T) {

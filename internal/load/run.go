@@ -15,7 +15,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/sluice-project/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
 // Target is a cluster with one API. It is safe for concurrent use.

@@ -9,7 +9,9 @@
 package message
 
 import (
-	"github.com/sluice-project/sluice/bucket"
+	"slices"
+
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Peer is one process: the name of a member and the boot ID of one run of it.
@@ -76,6 +78,12 @@ type Heartbeat struct {
 	Void []string `cbor:"12,keyasint,omitempty"`
 	// Pass is a role that the sender has given up and asks the others to give to another region.
 	Pass Role `cbor:"13,keyasint,omitzero"`
+	// InSync is 1 more than the number of the receiver's newest change of in-sync replicas that the
+	// sender knows (OwnedPartitions.UpTo). 0: the sender is of a version that does not report it.
+	InSync uint64 `cbor:"14,keyasint,omitempty"`
+	// CannotStore: the sender, which knows no set, cannot write to its disk, and so takes no part
+	// in founding.
+	CannotStore bool `cbor:"15,keyasint,omitempty"`
 }
 
 // Ack answers a Heartbeat. Only one with OK counts towards quorum.
@@ -130,6 +138,12 @@ type OwnedPartitions struct {
 	// Full: the sender owns no partition outside Partitions. Otherwise Partitions only adds.
 	Full       bool             `cbor:"2,keyasint,omitempty"`
 	Partitions []OwnedPartition `cbor:"3,keyasint,omitempty"`
+	// The message has the sender's changes of in-sync replicas with numbers above After, up to
+	// UpTo.
+	After uint64 `cbor:"4,keyasint,omitempty"`
+	UpTo  uint64 `cbor:"5,keyasint,omitempty"`
+	// Awaits: decisions of the sender wait until the receiver reports that it knows them.
+	Awaits bool `cbor:"6,keyasint,omitempty"`
 }
 
 // OwnedPartition is one owned partition. While it is being handed to NextOwner, either may be the owner.
@@ -138,12 +152,30 @@ type OwnedPartition struct {
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 	// Start is the mark that this epoch began with.
 	Start Mark `cbor:"3,keyasint,omitzero"`
-	// NextOwner is zero unless a close is in flight.
+	// NextOwner is zero unless a close is in flight, or was and a majority does not know yet which
+	// replicas have all changes before it.
 	NextOwner Peer `cbor:"4,keyasint,omitzero"`
 	// Replicated: it has as many complete replicas as its owner wants.
 	Replicated bool `cbor:"5,keyasint,omitempty"`
 	// Loss is zero unless the partition was taken over without its state.
 	Loss Loss `cbor:"6,keyasint,omitzero"`
+	// InSync says which replicas of this epoch are out of date.
+	InSync InSync `cbor:"7,keyasint,omitzero"`
+}
+
+// InSync are the in-sync replicas of a partition at one epoch: those that have every change that
+// the owner has counted as replicated. The others may lack some. Zero means that they are not
+// known.
+type InSync struct {
+	// Number is higher after each change of in-sync replicas by one process.
+	Number uint64 `cbor:"1,keyasint,omitempty"`
+	// Syncs are 1 more than the numbers of the initial syncs that made them, 0 in unused places.
+	Syncs [4]uint64 `cbor:"2,keyasint,omitzero"`
+}
+
+// Excludes reports whether the replica of the initial sync numbered sync may be out of date.
+func (s InSync) Excludes(sync uint64) bool {
+	return s.Number != 0 && !slices.Contains(s.Syncs[:], sync+1)
 }
 
 // Loss describes lost counters of a partition, as far as its owner knows.
@@ -157,6 +189,14 @@ type Loss struct {
 	Complete Epoch `cbor:"3,keyasint,omitzero"`
 	// Age is the time (ns) since the takeover without that state.
 	Age int64 `cbor:"4,keyasint,omitempty"`
+	// InSync are the in-sync replicas of epoch LastCertain. The other replicas do not end the loss.
+	InSync InSync `cbor:"5,keyasint,omitzero"`
+	// Owned is the highest epoch with announced ownership that the claimer knew. LastCertain and
+	// Complete take all owners up to there into account.
+	Owned Epoch `cbor:"6,keyasint,omitzero"`
+	// Before are earlier lost epochs, after LastCertain and latest first, that may only have been
+	// granted, as Last.
+	Before [4]Epoch `cbor:"7,keyasint,omitzero"`
 }
 
 // AcceptLoss tells all members that an operator has declared lost counters unspent.
@@ -220,6 +260,11 @@ type ClaimResponsePart struct {
 	// granted before to another process, which may have owned the partition.
 	LastOwned  Epoch `cbor:"7,keyasint,omitzero"`
 	MaybeOwned Epoch `cbor:"8,keyasint,omitzero"`
+	// InSync are the in-sync replicas of epoch LastOwned that the sender knows.
+	InSync InSync `cbor:"9,keyasint,omitzero"`
+	// Sync is 1 more than the number of the initial sync by which the owner at State.Epoch has made
+	// the sender's state. 0: the state is no replica of that owner.
+	Sync uint64 `cbor:"10,keyasint,omitempty"`
 }
 
 // Completeness ranks states of a partition.

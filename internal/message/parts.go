@@ -12,7 +12,7 @@ import (
 //	number of boot ids, and each: length, bytes
 //	number of parts, and each: length (2 bytes, little endian), and
 //	    flags, Partition, Kind, Epoch, InitialSync, Seq, Counters, Bytes
-//	    as the flags say: Start, Next, Sum, Loss
+//	    as the flags say: Start, Next, Sum, Loss, InSync, Owned and Before of Loss
 //	    what a later version adds, which is skipped
 //
 // An epoch is 1 + the index of its boot id, or 0 without one, and its generation.
@@ -26,6 +26,7 @@ const (
 	partNext
 	partSum
 	partLoss
+	partOwned
 )
 
 const (
@@ -51,7 +52,7 @@ func (w *partWriter) epoch(b []byte, e *Epoch) []byte {
 func (w *partWriter) part(b []byte, p *Part) []byte {
 	at := len(b)
 	flags := uint64(0)
-	for i, is := range [...]bool{p.Begin, p.End, p.Start != Mark{}, p.Next != Epoch{}, p.Sum != 0, p.Loss != Loss{}} {
+	for i, is := range [...]bool{p.Begin, p.End, p.Start != Mark{}, p.Next != Epoch{}, p.Sum != 0, p.Loss != Loss{}, p.Loss.InSync != InSync{} || p.Loss.Owned != Epoch{} || p.Loss.Before != [4]Epoch{}} {
 		if is {
 			flags |= 1 << i
 		}
@@ -77,6 +78,16 @@ func (w *partWriter) part(b []byte, p *Part) []byte {
 	if flags&partLoss != 0 {
 		b = w.epoch(w.epoch(w.epoch(b, &p.Loss.Last), &p.Loss.LastCertain), &p.Loss.Complete)
 		b = binary.AppendUvarint(b, uint64(p.Loss.Age))
+	}
+	if flags&partOwned != 0 {
+		b = w.epoch(b, &p.Loss.Owned)
+		for i := range p.Loss.Before {
+			b = w.epoch(b, &p.Loss.Before[i])
+		}
+		b = binary.AppendUvarint(b, p.Loss.InSync.Number)
+		for _, n := range p.Loss.InSync.Syncs {
+			b = binary.AppendUvarint(b, n)
+		}
 	}
 	binary.LittleEndian.PutUint16(b[at:], uint16(len(b)-at-2))
 	return b
@@ -164,6 +175,16 @@ func (r *partReader) part(p *Part) {
 	}
 	if flags&partLoss != 0 {
 		p.Loss = Loss{Last: r.epoch(), LastCertain: r.epoch(), Complete: r.epoch(), Age: int64(r.number())}
+	}
+	if flags&partOwned != 0 {
+		p.Loss.Owned = r.epoch()
+		for i := range p.Loss.Before {
+			p.Loss.Before[i] = r.epoch()
+		}
+		p.Loss.InSync.Number = r.number()
+		for i := range p.Loss.InSync.Syncs {
+			p.Loss.InSync.Syncs[i] = r.number()
+		}
 	}
 }
 

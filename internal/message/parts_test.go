@@ -21,7 +21,7 @@ func genParts(t *rapid.T) Parts {
 		}
 		if p := &list[i]; rapid.Bool().Draw(t, "more") {
 			p.Start, p.Next, p.Sum = Mark{epoch("start"), rapid.Uint64().Draw(t, "start")}, epoch("next"), rapid.Uint64().Draw(t, "sum")
-			p.Loss = Loss{epoch("last"), epoch("certain"), epoch("complete"), rapid.Int64().Draw(t, "age")}
+			p.Loss = Loss{epoch("last"), epoch("certain"), epoch("complete"), rapid.Int64().Draw(t, "age"), InSync{rapid.Uint64().Draw(t, "number"), [4]uint64{rapid.Uint64().Draw(t, "in sync")}}, epoch("owned"), [4]Epoch{epoch("before")}}
 		}
 	}
 	return list

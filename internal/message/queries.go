@@ -1,8 +1,8 @@
 package message
 
 import (
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/facts"
 )
 
 // Queries of the console and tools are answered by all nodes: one node calls each of the others, and the call fails if a

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/facts"
 )
 
 // ErrUnknown reports an unknown enumeration value, such as a Wish, which a newer node may have added.
@@ -119,7 +119,7 @@ func validateFacts(n *facts.Node) error {
 	if len(n.Files) > facts.MaxNotices || len(n.Insecure) > facts.MaxNotices {
 		return fmt.Errorf("facts: %d files and %d notices; want at most %d of each", len(n.Files), len(n.Insecure), facts.MaxNotices)
 	}
-	texts := append([]string{n.RulesError, n.Region, n.RoleProblem}, n.Insecure...)
+	texts := append([]string{n.RulesError, n.SnapshotLost, n.Region, n.RoleProblem}, n.Insecure...)
 	for _, f := range n.Files {
 		texts = append(texts, f.Label, f.Error)
 	}

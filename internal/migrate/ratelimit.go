@@ -12,8 +12,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 const (

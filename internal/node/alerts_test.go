@@ -16,13 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 const (
 	alertsFile = "../../deploy/observability/alerts.yaml"
 	// runbooks is what runbook_url is without the section.
-	runbooks = "https://github.com/sluice-project/sluice/blob/main/docs/operate/troubleshooting.md#"
+	runbooks = limiter.DocsURL + "operate/troubleshooting.md#"
 )
 
 // alertRules is a rule file of Prometheus, as far as alerts.yaml may use it.

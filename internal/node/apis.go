@@ -1,23 +1,26 @@
 package node
 
 import (
+	"log/slog"
 	"net/http"
 	"os"
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/shed"
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/console"
-	"github.com/sluice-project/sluice/transport/envoy"
-	"github.com/sluice-project/sluice/transport/forwardauth"
-	"github.com/sluice-project/sluice/transport/grpcapi"
-	"github.com/sluice-project/sluice/transport/gubernator"
-	"github.com/sluice-project/sluice/transport/httpapi"
-	"github.com/sluice-project/sluice/transport/watch"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/internal/shed"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/console"
+	"github.com/sluicecluster/sluice/transport/deadline"
+	"github.com/sluicecluster/sluice/transport/envoy"
+	"github.com/sluicecluster/sluice/transport/forwardauth"
+	"github.com/sluicecluster/sluice/transport/grpcapi"
+	"github.com/sluicecluster/sluice/transport/gubernator"
+	"github.com/sluicecluster/sluice/transport/httpapi"
+	"github.com/sluicecluster/sluice/transport/watch"
 )
 
 // openLimiter makes the limiter, and puts the rules into force.
@@ -34,8 +37,8 @@ func (n *Node) openLimiter() error {
 	n.service, err = limiter.New(limiter.Config{
 		Decider: n.cluster, Cluster: limiterCluster{n, n.queries}, TopKeys: topKeys[n.config.TopKeys], Callers: n.guard.Callers,
 		Hasher: hasher, Gate: n.gate, Log: n.log, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
-		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
-		MaxWait: n.config.CheckTimeout,
+		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries,
+		Account: n.table.Account, SetsFull: n.table.SetsFull, MaxWait: n.config.CheckTimeout,
 	})
 	if err != nil {
 		return err
@@ -56,7 +59,7 @@ func (n *Node) openAPIs() error {
 	}
 	api, err := httpapi.New(httpapi.Config{
 		Limiter: n.service, Guard: n.guard, Ready: n.Ready, RulesError: n.rulesError, RulesSkipped: n.rulesSkipped, Regions: n.regionWarnings, Metrics: n.metricsHandler(),
-		CheckTimeout: n.config.CheckTimeout,
+		CheckTimeout: n.config.CheckTimeout, Memory: n.messages,
 	})
 	if err != nil {
 		return err
@@ -68,12 +71,16 @@ func (n *Node) openAPIs() error {
 		return err
 	}
 	n.serveOperators(mux)
-	proxies, err := forwardauth.New(forwardauth.Config{Limiter: n.service, Guard: n.guard, Authorize: n.authorize, Leaving: n.draining.Load})
+	n.metrics = httpapi.NewServer(httpapi.OwnPages(n.config.Admin.Hosts, httpapi.Only(api, "/healthz", "/readyz", "/metrics")))
+	n.metrics.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
+	proxies, err := forwardauth.New(forwardauth.Config{
+		Limiter: n.service, Guard: n.guard, Authorize: n.authorize, Leaving: n.draining.Load, AssumeDeadline: n.config.assumed().ForwardAuth,
+	})
 	if err != nil {
 		return err
 	}
 	// Forward auth stands before the check of browsers' headers and of paths: its requests carry those of other requests.
-	handler := proxies.Before(httpapi.OwnPages(n.config.Admin.Hosts, mux))
+	handler := proxies.Before(deadline.HTTP(httpapi.OwnPages(n.config.Admin.Hosts, mux)))
 	n.httpServer = httpapi.NewServer(httpapi.Shed(handler, isCheck, n.gate.Admit))
 	n.withTLS(n.httpServer)
 	return nil
@@ -82,16 +89,24 @@ func (n *Node) openAPIs() error {
 // openGRPC makes the server of the gRPC port with all its services.
 func (n *Node) openGRPC() (err error) {
 	traced := n.spans != nil
+	limit, _ := n.config.memoryLimit() // validated
+	n.messages = inflow.NewMemory(limit)
 	n.grpcAPI, err = grpcapi.New(grpcapi.Config{
 		Limiter: n.service, Guard: n.guard, Reasons: func() []string { _, reasons := n.Ready(); return reasons }, Tracing: traced, CheckTimeout: n.config.CheckTimeout, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
-		MaxUnread: n.config.part(8, 128<<20),
+		MaxUnread: n.config.part(8, 128<<20), Memory: n.messages, MaxAge: n.config.GRPCMaxConnectionAge,
 	})
 	if err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(n.grpcCreds())...)
+	options := n.grpcAPI.Options(n.grpcCreds())
+	if wait := n.config.assumed().Envoy; wait > 0 {
+		options = append(options, grpc.ChainUnaryInterceptor(deadline.Unary(wait, func(method string) bool {
+			return method == envoy.Method || method == envoy.CheckRateLimitMethod // what is charged afterwards may take its time
+		})))
+	}
+	n.grpcServer = grpc.NewServer(options...)
 	services := n.grpcAPI.Register(n.grpcServer)
-	n.gubernatorAPI, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced})
+	n.gubernatorAPI, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced, Memory: n.messages})
 	if err != nil {
 		return err
 	}
@@ -127,7 +142,7 @@ func (n *Node) mountConsole(mux *http.ServeMux) error {
 	if !n.config.Console {
 		return nil
 	}
-	page, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL(), Command: n.consoleCommand(), Pod: pod()})
+	page, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL(), Command: n.consoleCommand(), Pod: pod(), Memory: n.messages})
 	if err == nil {
 		page.Mount(mux)
 	}

@@ -14,11 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/certs"
-	"github.com/sluice-project/sluice/internal/regions"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/certs"
+	"github.com/sluicecluster/sluice/internal/regions"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/deadline"
 )
 
 // Config has the settings of a node. The help of the flags of `sluice serve` describes the fields and their defaults; errors
@@ -39,6 +40,10 @@ type Config struct {
 	BootstrapNames  []string
 
 	GRPCPort, HTTPPort, PeerPort, GossipPort uint16
+	// MetricsAddr has probes and metrics in plain HTTP; empty for none.
+	MetricsAddr string
+	// GRPCMaxConnectionAge is grpcapi.Config.MaxAge.
+	GRPCMaxConnectionAge time.Duration
 
 	Rules, Callers, UnknownDomain, TopKeys string
 	MergeDomains, Console                  bool
@@ -51,10 +56,12 @@ type Config struct {
 	EnvoyAllOrNothing, EnvoyResponseHeaders, EnvoyDynamicMetadata bool
 
 	CheckTimeout, JoinTimeout, ShutdownTimeout, HandoverTimeout time.Duration
-	ForgetAfter, LostStateHold, MaxClockSkew, SettleWindow      time.Duration
-	QuorumTimeout                                               time.Duration // cluster.Config.QuorumTimeout, no flag
-	Rejoin                                                      time.Duration // gossip.Config.RejoinInterval, no flag
-	Replicas                                                    int
+	// AssumeDeadline are the items of --assume-deadline.
+	AssumeDeadline                                         []string
+	ForgetAfter, LostStateHold, MaxClockSkew, SettleWindow time.Duration
+	QuorumTimeout                                          time.Duration // cluster.Config.QuorumTimeout, no flag
+	Rejoin                                                 time.Duration // gossip.Config.RejoinInterval, no flag
+	Replicas                                               int
 
 	MaxEntries        int
 	WhenFull, DataDir string
@@ -64,6 +71,8 @@ type Config struct {
 	Bounds Bounds
 	Traces Traces
 
+	// LostLogLines counts the log lines that could not be written. May be nil.
+	LostLogLines func() uint64
 	// Version is the program's, for metrics and other nodes.
 	Version string
 	// OwnProcess: the node is alone in its process, and tunes its memory limit and garbage collector.
@@ -99,7 +108,7 @@ type Bounds struct {
 	MaxInlineEntries int
 	MemoryLimit      string
 
-	// maxOwn is the most connections to the peer and the admin port; 0 means MaxConnections.
+	// maxOwn is the most connections to the peer and the admin port, and four times those to the metrics port; 0 means MaxConnections.
 	maxOwn int
 }
 
@@ -180,6 +189,17 @@ func (c *Config) Validate() error {
 			p.add(d.flag, "%v is not above 0", d.value)
 		}
 	}
+	if _, err := deadline.ParseAssumed(c.AssumeDeadline); err != nil {
+		p.add("assume-deadline", "%w", err)
+	}
+	if c.MetricsAddr != "" {
+		if _, _, err := net.SplitHostPort(c.MetricsAddr); err != nil {
+			p.add("metrics-addr", "%w; want host:port, or :port for all addresses", err)
+		}
+	}
+	if age := c.GRPCMaxConnectionAge; age != 0 && age < time.Second {
+		p.add("grpc-max-connection-age", "%v; want 1s or more, or 0 for no bound", age)
+	}
 	if c.SnapshotInterval < 0 {
 		p.add("snapshot-interval", "%v is below 0", c.SnapshotInterval)
 	}
@@ -203,6 +223,12 @@ func (c *Config) Validate() error {
 	}
 	_, err := c.counterBytes()
 	return errors.Join(append(p, err)...)
+}
+
+// assumed are the deadlines of callers that send none. AssumeDeadline must be valid.
+func (c *Config) assumed() deadline.Assumed {
+	a, _ := deadline.ParseAssumed(c.AssumeDeadline)
+	return a
 }
 
 // insecureWords are the words of --insecure. Each lifts one check.

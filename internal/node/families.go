@@ -4,9 +4,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // families are the metrics of a node with their samples. Labels are bounded: by results, error codes and rules.
@@ -31,7 +32,7 @@ func (m *scrape) nodeMetrics(s *snapshot) {
 	m.gauge("sluice_ready", "1 while this node is ready for traffic.", flag(s.ready))
 	m.gauge("sluice_rules_generation", "Number of times that rules came into force since the start; 0 without --rules.", float64(s.rules.Generation))
 	m.gauge("sluice_rules_stale", "1 while the rule files are invalid and older rules are in force.", flag(s.rules.LastError != nil))
-	m.gauge("sluice_rules", "Rules in force.", float64(len(s.service.Rules)))
+	m.gauge("sluice_rules", "Rules in force.", float64(s.service.InForce))
 	m.gauge("sluice_rules_loaded_timestamp_seconds", "Time at which the rules in force were read, in Unix time; 0 without --rules.", unix(s.rules.LoadedAt))
 	m.counter("sluice_rules_failures_total", "Different errors found in rule files.", s.rules.Failures)
 
@@ -55,6 +56,7 @@ func (m *scrape) nodeMetrics(s *snapshot) {
 	for _, f := range s.secrets {
 		m.sample(float64(f.status.Failures), f.label)
 	}
+	m.counter("sluice_log_lines_lost_total", "Log lines that could not be written: nothing reads the pipe, or the disk is full.", s.lostLines)
 
 	m.counters("sluice_callers_rejected_total", "Rejected calls, and single checks of calls, for which the caller has no permission, by API and reason.", "api", "reason")
 	for _, r := range s.rejected {
@@ -69,8 +71,19 @@ func (m *scrape) checkMetrics(s *snapshot) {
 	for _, d := range s.service.APIs {
 		m.times(d.Snapshot, d.API.String())
 	}
-	m.counters("sluice_checks_total", "Checks by result.", "result")
-	m.by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
+	m.counters("sluice_answered_by_margin_total", "Checks answered without their owners before their callers' deadlines, by API and reason: deadline, "+
+		"because the owner had not answered just before the deadline; circuit_open, because it had just let another check wait so.", "api", "reason")
+	for api, reasons := range s.service.Early {
+		for i, n := range reasons {
+			m.sample(float64(n), limiter.API(api).String(), check.Early(i+1).String())
+		}
+	}
+	m.counters("sluice_checks_total", "Checks by result: checks and reservations that were allowed, what was denied or shadowed of every verb, and the rest by verb. A check of cost 0 is a read.", "result")
+	for i, n := range s.service.Results {
+		if i != limiter.ResultError {
+			m.sample(float64(n), limiter.ResultNames[i])
+		}
+	}
 	r := &s.service.Reservations
 	m.counters("sluice_reservations_total", "Reservations by result.", "result")
 	m.by("reserved", r.Made, "denied", r.Denied)
@@ -86,9 +99,9 @@ func (m *scrape) checkMetrics(s *snapshot) {
 	for _, domain := range slices.Sorted(maps.Keys(s.service.Unmatched)) {
 		m.sample(float64(s.service.Unmatched[domain]), domain)
 	}
-	m.counters("sluice_rule_checks_total", "Checks by rule and result.", "domain", "rule", "result")
+	m.counters("sluice_rule_checks_total", "Checks by rule and result, as in sluice_checks_total, each series from the first such check on. The first rules have a label of their own; the others of a domain share the label other.", "domain", "rule", "result")
 	m.rules(s.service.Rules)
-	m.counters("sluice_descriptor_checks_total", "Checks of rules with detailed_metric or value_to_metric, by value and result. The first values since the last change of the rules have a label of their own; the others of a domain share the label other.", "domain", "descriptor", "result")
+	m.counters("sluice_descriptor_checks_total", "Checks of rules with detailed_metric or value_to_metric, by value and result, as in sluice_rule_checks_total. The first values since the last change of the rules have a label of their own; the others of a domain share the label other.", "domain", "descriptor", "result")
 	m.rules(s.service.Descriptors)
 
 	m.counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and result.", "domain", "pool", "result")
@@ -186,7 +199,8 @@ func (m *scrape) queueMetrics(s *snapshot) {
 	m.sample(float64(s.unread.Held), "grpc")
 	m.sample(float64(s.server.Unread.Held), "peer")
 	m.counters("sluice_unfinished_calls_ended_total", "Calls ended because their message was not complete: after 10 s (deadline), too long for an unauthenticated "+
-		"client (unknown), too many bytes held for one connection (connection) or for all (process). For stray, a connection was closed because it kept sending to ended calls.", "port", "reason")
+		"client (unknown), too many bytes held for one connection (connection) or for all (process). For stray, a connection was closed because it kept sending to ended calls. For memory, the message was complete, and would take "+
+		"too much memory when it is decoded.", "port", "reason")
 	for _, port := range []struct {
 		name string
 		inflow.Stats
@@ -223,7 +237,7 @@ func (m *scrape) counterMetrics(s *snapshot) {
 	}
 	m.counter("sluice_denied_full_total", "Checks of new keys that were denied because there was no room for a counter: see --when-full and max_keys.",
 		s.table.DeniedFull)
-	m.gauge("sluice_limit_sets", "Sets of limits that counters refer to, from rules and from inline limits; at 65,536 new inline limits are rejected.",
+	m.gauge("sluice_limit_sets", "Sets of limits that counters refer to, by domain, from rules and from inline limits; at 65,536, domains with more than their share are rejected new inline limits.",
 		float64(s.table.Sets))
 }
 

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 // TestGubernatorAPI: one counter, whichever node and port its clients ask, whose answers name the

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // TestInsecure: a node that other machines reach says what it runs without, in its log at any level, in its report, and in the

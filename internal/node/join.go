@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 const (
@@ -103,7 +103,10 @@ func (n *Node) logNotReady(ctx context.Context) {
 		} else if time.Since(asked) >= logNotReadyEvery {
 			asked, answers = time.Now(), n.greetRejecting(rejected)
 		}
-		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0) // fails when the node ends
+		all := n.gossip.AllAnswered()
+		n.cluster.SetView(n.gossip.View())
+		// It fails when the node ends.
+		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0, all)
 		if waits := n.updateNotReady(ctx, rejected, answers); len(waits) > 0 && time.Since(logged) >= logNotReadyEvery {
 			logged = time.Now()
 			n.log.Warn("not ready yet", "waits", strings.Join(waits, "; "))
@@ -153,9 +156,10 @@ func (n *Node) updateNotReady(ctx context.Context, rejected map[string]string, a
 	return waits
 }
 
-// awaitRejoin waits until members that know this node have tried its address, before it founds a cluster alone.
+// awaitRejoin waits until members that know this node have tried its address, before it founds a
+// cluster alone, or decides as the only voter that its data directory has.
 func (n *Node) awaitRejoin(ctx context.Context) error {
-	if n.hasSet || len(n.config.Join) > 0 || n.config.expect() != 1 {
+	if n.voters > 1 || len(n.config.Join) > 0 || n.voters == 0 && n.config.expect() != 1 {
 		return nil
 	}
 	pause.For(ctx, n.gossip.LongestRejoin())

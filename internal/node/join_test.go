@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // shut is a listener that drops every connection as long as it is shut.

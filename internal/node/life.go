@@ -1,23 +1,36 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/member"
 )
 
 const (
 	// settleTimeout is the longest time that a joining node waits for its partitions before it accepts traffic: it can forward.
 	settleTimeout = 30 * time.Second
+	// departureWait is how long a node without a next owner waits to hear that the other voters
+	// leave too.
+	departureWait = time.Second
 	// leaveSetTimeout is the longest time that a leaving node waits to be removed from the voter set.
 	leaveSetTimeout = 3 * time.Second
 )
 
-// Run serves until ctx ends or a part fails, then stops in order. It returns the part's error, nil if ctx ended.
+// ErrNotHandedOver is Run's error when the node stopped with counters that it could hand over to no
+// other node, and that are in no snapshot, while others were to go on.
+var ErrNotHandedOver = errors.New("no other node has taken over this node's counters")
+
+// Run serves until ctx ends or a part fails, then stops in order. It returns the part's error or
+// ErrNotHandedOver, else nil.
 func (n *Node) Run(ctx context.Context) error {
 	parts := &parts{failed: make(chan error, 1)}
 	parts.ctx, parts.stop = context.WithCancel(context.Background())
@@ -39,13 +52,13 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	stopJoining()
 	<-joined
-	n.leave()
+	left := n.leave()
 	parts.stop()
 	<-n.ended // until then the cluster node refunds charges at peers
 	n.closeParts()
 	parts.group.Wait()
 	n.log.Info("stopped", "name", n.config.Name)
-	return err
+	return cmp.Or(err, left)
 }
 
 func (n *Node) startParts(p *parts) {
@@ -73,6 +86,9 @@ func (n *Node) startParts(p *parts) {
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
 	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.httpListener(n.listen.http)) })
+	if n.listen.metrics != nil {
+		p.run("metrics port", func(context.Context) error { return serveHTTP(n.metrics, n.listen.metrics) })
+	}
 	if n.listen.admin != nil {
 		p.run("admin port", func(context.Context) error { return serveHTTP(n.operators.http, n.listen.admin) })
 	}
@@ -81,40 +97,50 @@ func (n *Node) startParts(p *parts) {
 	}
 }
 
-// leave takes this node out of service in order: it rejects new clients, hands its partitions off while it still answers, waits
-// for calls in flight, and leaves the voter set and gossip. The last snapshot has the remaining counters. If all nodes leave, it
-// stays in the voter set, so that no minority of it can continue at the next start. A process with another's name only stops.
-func (n *Node) leave() {
+// leave takes this node out of service in order: it rejects new clients, hands its partitions off
+// while it still answers, waits for calls in flight, and leaves the voter set and gossip. The last
+// snapshot has the remaining counters. If all nodes leave, it stays in the voter set, so that no
+// minority of it can continue at the next start. A process with another's name only stops. It
+// returns ErrNotHandedOver, wrapped, or nil.
+func (n *Node) leave() error {
 	n.leaving.Store(true)
 	n.grpcAPI.SetReady(false)
 	own, all := n.gossip.Err() == nil && n.gossip.WaitsFor() == "", false
+	var absent []string
 	if own {
 		if err := n.gossip.SetState(member.Leaving); err != nil {
 			n.log.Debug("could not announce leaving", "error", err)
 		}
 		n.cluster.SetView(n.gossip.View())
-		all = n.handOff()
+		all, absent = n.handOff()
 	}
 	n.drain()
 	if own && !all {
 		n.leaveSet()
 	}
+	if own && all {
+		n.awaitQuiet()
+	}
 	if own && n.snapshotter != nil {
-		n.stopDeciding(all)
+		n.stopDeciding()
 	}
 	telling, done := context.WithTimeout(context.Background(), time.Second)
 	defer done()
 	if err := n.gossip.Leave(telling); err != nil {
 		n.log.Warn("left without announcing it to all nodes; they will notice", "error", err)
 	}
-	if own && n.snapshotter != nil {
-		n.snapshotter.writeLast()
+	saved := own && n.snapshotter != nil && n.snapshotter.writeLast()
+	if len(absent) > 0 && !saved {
+		return fmt.Errorf("%w: %s did not answer or did not serve, and no snapshot has the counters",
+			ErrNotHandedOver, strings.Join(absent, ", "))
 	}
+	return nil
 }
 
-// handOff waits until other nodes own this node's partitions, at most --handover-timeout. It reports whether all nodes leave, so
-// that there was no next owner.
-func (n *Node) handOff() (all bool) {
+// handOff waits until other nodes own this node's partitions, at most --handover-timeout. It
+// reports whether there was no next owner, and then, if this node has counters, the other voters
+// that do not leave too.
+func (n *Node) handOff() (all bool, absent []string) {
 	ctx, cancel := context.WithTimeout(n.leaveCtx, n.config.HandoverTimeout)
 	defer cancel()
 	if held := n.cluster.Stats().Partitions.Owned; held > 0 {
@@ -129,24 +155,46 @@ func (n *Node) handOff() (all bool) {
 	case left == 0:
 		n.log.Info("handed over", facts...)
 	case err == nil:
-		n.log.Info("no node is left to hand over to", facts...)
+		if n.table.Stats().Entries > 0 {
+			absent = n.absentVoters()
+		}
+		if len(absent) > 0 {
+			n.log.Warn("no node took over this node's counters: the other voters do not answer or "+
+				"do not serve", append(facts, "voters", absent)...)
+		} else {
+			n.log.Info("no node is left to hand over to", facts...)
+		}
 	default:
 		n.log.Warn("not all was handed over; the others take it over, from their replicas", facts...)
 	}
-	return err == nil && left > 0
+	return err == nil && left > 0, absent
 }
 
-// stopDeciding makes this node decide no more, so that the last snapshot has all decisions. If all nodes leave, it first waits for
-// the last checks of the others.
-func (n *Node) stopDeciding(all bool) {
-	ctx, cancel := context.WithTimeout(n.leaveCtx, n.config.ShutdownTimeout)
-	defer cancel()
-	if all {
-		if err := n.cluster.Quiet(ctx); err != nil {
-			n.log.Debug("others still asked this node when it stopped", "error", err)
+// absentVoters returns the other voters that do not leave in order. It gives gossip time to tell of
+// those that do.
+func (n *Node) absentVoters() (names []string) {
+	for range 10 {
+		names = slices.DeleteFunc(n.cluster.OtherVoters(), n.gossip.Leaves)
+		if len(names) == 0 || !pause.For(n.leaveCtx, departureWait/10) {
+			break
 		}
 	}
-	if err := n.cluster.Rest(context.WithoutCancel(ctx)); err != nil {
+	return names
+}
+
+// awaitQuiet waits for the last checks of other nodes when all nodes leave. By then all know that
+// this one has left in order.
+func (n *Node) awaitQuiet() {
+	ctx, cancel := context.WithTimeout(n.leaveCtx, n.config.ShutdownTimeout)
+	defer cancel()
+	if err := n.cluster.Quiet(ctx); err != nil {
+		n.log.Debug("others still asked this node when it stopped", "error", err)
+	}
+}
+
+// stopDeciding makes this node decide no more, so that the last snapshot has all decisions.
+func (n *Node) stopDeciding() {
+	if err := n.cluster.Rest(context.Background()); err != nil {
 		n.log.Error("the last snapshot may lack later decisions", "error", err)
 	}
 }
@@ -165,6 +213,7 @@ func (n *Node) drain() {
 	var apis sync.WaitGroup
 	apis.Go(func() { n.grpcAPI.Shutdown(ctx, n.grpcServer) })
 	apis.Go(func() { shutdown(n.httpServer) })
+	apis.Go(func() { shutdown(n.metrics) })
 	apis.Go(func() {
 		shutdown(n.operators.http)
 		n.operators.grpc.Stop()

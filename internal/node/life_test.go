@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // together starts nodes n1 to n<count> that join the first.

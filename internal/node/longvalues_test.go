@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	sluice "github.com/sluice-project/sluice/client"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluice "github.com/sluicecluster/sluice/client"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // TestLongValues: a value that is too long to be counted as it is has one counter, by whichever API it comes, and a value that

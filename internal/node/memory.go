@@ -17,8 +17,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/shed"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/shed"
 )
 
 const (

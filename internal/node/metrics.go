@@ -8,18 +8,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster"
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/internal/reload"
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/internal/shed"
-	"github.com/sluice-project/sluice/internal/timing"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/internal/reload"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/internal/shed"
+	"github.com/sluicecluster/sluice/internal/timing"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/peer"
 )
 
 // metricsHandler serves a registry of this node alone, for processes of several nodes.
@@ -54,6 +54,7 @@ type snapshot struct {
 	load      shed.Stats
 	watchers  int
 	ready     bool
+	lostLines uint64 // of the log
 
 	failedGRPC, failedHTTP, failedPeer uint64 // TLS handshakes
 }
@@ -76,6 +77,9 @@ func (n *Node) snapshot() snapshot {
 	s.ready, _ = n.Ready()
 	if n.rules != nil {
 		s.rules = n.rules.Status()
+	}
+	if n.config.LostLogLines != nil {
+		s.lostLines = n.config.LostLogLines()
 	}
 	s.secrets, s.regions = n.secretStatuses(), n.regionStates()
 	return s
@@ -187,12 +191,14 @@ func (m *scrape) by(pairs ...any) {
 	}
 }
 
+// rules adds the results that there were: of ten thousand rules most have none.
 func (m *scrape) rules(all []limiter.RuleStats) {
 	for _, r := range all {
-		m.sample(float64(r.Allowed), r.Domain, r.Name, "allowed")
-		m.sample(float64(r.Denied), r.Domain, r.Name, "denied")
-		m.sample(float64(r.Shadowed), r.Domain, r.Name, "shadowed")
-		m.sample(float64(r.Errors), r.Domain, r.Name, "error")
+		for i, n := range r.Results {
+			if n > 0 {
+				m.sample(float64(n), r.Domain, r.Name, limiter.ResultNames[i])
+			}
+		}
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 const metricsDoc = "../../docs/operate/metrics.md"
@@ -43,7 +43,7 @@ var metricChapters = []struct{ from, title string }{
 // openLabels are labels whose values come from outside the program, and what bounds them.
 var openLabels = map[string]string{
 	"domain":     "a domain of the rule files",
-	"rule":       "a rule in force; its name",
+	"rule":       "the name of a rule in force, at most 1,000 in all, or `other`",
 	"pool":       "a pool in force; its name",
 	"descriptor": "a rule's path with values of checks, at most 1,000 in all, or `other`",
 	"version":    "one",
@@ -126,8 +126,12 @@ func specimen() *snapshot {
 	s.regions = []facts.Region{{Name: "us"}}
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Unmatched = map[string]uint64{"domain": 1, limiter.UnknownDomains: 1}
-	s.service.Rules = []limiter.RuleStats{{Domain: "domain", Name: "rule"}}
-	s.service.Descriptors = []limiter.RuleStats{{Domain: "domain", Name: "descriptor"}}
+	results := s.service.Results
+	for i := range results {
+		results[i] = 1
+	}
+	s.service.Rules = []limiter.RuleStats{{Domain: "domain", Name: "rule", Results: results}}
+	s.service.Descriptors = []limiter.RuleStats{{Domain: "domain", Name: "descriptor", Results: results}}
 	s.service.Pools = []limiter.PoolStats{{Domain: "domain", Name: "pool"}}
 	for d := limiter.OtherAPI; d == limiter.OtherAPI || d.String() != limiter.OtherAPI.String(); d++ {
 		s.service.APIs = append(s.service.APIs, limiter.APILatency{API: d})

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/limit"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // mistakeRules are those of TestMistakes.

@@ -17,21 +17,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster"
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/regions"
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/internal/shed"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/grpcapi"
-	"github.com/sluice-project/sluice/transport/gubernator"
-	"github.com/sluice-project/sluice/transport/peer"
-	"github.com/sluice-project/sluice/transport/watch"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/regions"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/internal/shed"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/ring"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/grpcapi"
+	"github.com/sluicecluster/sluice/transport/gubernator"
+	"github.com/sluicecluster/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/transport/watch"
 	"google.golang.org/grpc"
 )
 
@@ -56,6 +57,7 @@ type Node struct {
 	guard       *access.Guard
 	queries     *peerQueries
 	gate        *shed.Gate
+	messages    *inflow.Memory                   // of all APIs
 	schedLoad   func() (l shed.Load, ran uint64) // see schedMetrics.next
 	clock       func() int64                     // of the cluster node
 	hub         *watch.Hub
@@ -70,6 +72,7 @@ type Node struct {
 	grpcAPI    *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
+	metrics    *http.Server // of --metrics-addr
 	operators  operatorsServer
 
 	gubernatorAPI *gubernator.API
@@ -77,7 +80,7 @@ type Node struct {
 	began           time.Time
 	joined, leaving atomic.Bool
 	lostAddress     atomic.Bool              // see errLostAddress
-	hasSet          bool                     // the node began with a voter set
+	voters          int                      // of the set that the node began with
 	notReady        atomic.Pointer[[]string] // why the node has not joined yet
 	mayFound        atomic.Bool              // join targets and members had time to answer
 	draining        atomic.Bool              // the counters are handed over, and no new calls are accepted
@@ -175,7 +178,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		}
 		dir := n.snapshotter.dir
 		store = func(r message.Record) error { return dir.PutVoters(n.config.Name, [16]byte(fingerprint), r) }
-		n.hasSet = !recorded.Record.Set.Zero()
+		n.voters = len(recorded.Record.Set.Members)
 	}
 	peerConfig := peer.Config{
 		Name: n.config.Name, Boot: n.boot, Placement: ring.Placement, ProofKeys: n.proofKeys, CountersTag: fingerprint,
@@ -232,10 +235,10 @@ func (n *Node) advertised(l net.Listener) string {
 	return addr.String()
 }
 
-// Addrs are the addresses of a node's ports. Admin is nil without an admin port.
+// Addrs are the addresses of a node's ports. Admin and Metrics are nil without such a port.
 type Addrs struct {
-	GRPC, HTTP, Peer, Admin net.Addr
-	Gossip                  string
+	GRPC, HTTP, Peer, Admin, Metrics net.Addr
+	Gossip                           string
 }
 
 // Addrs returns the addresses of the ports.
@@ -243,6 +246,9 @@ func (n *Node) Addrs() Addrs {
 	a := Addrs{GRPC: n.listen.grpc.Addr(), HTTP: n.listen.http.Addr(), Peer: n.listen.peer.Addr(), Gossip: n.gossip.Addr()}
 	if n.listen.admin != nil {
 		a.Admin = n.listen.admin.Addr()
+	}
+	if n.listen.metrics != nil {
+		a.Metrics = n.listen.metrics.Addr()
 	}
 	return a
 }

@@ -1,7 +1,7 @@
 package node
 
 import (
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 
 	"bytes"
 	"context"
@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // testConfig is that of a node on free ports of 127.0.0.1 with one rule.
@@ -268,6 +268,11 @@ func TestMetrics(t *testing.T) {
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
+		}
+	}
+	for _, absent := range []string{`rule="auth/team"`, `result="shadowed",rule=`} { // before the first
+		if strings.Contains(text, absent) {
+			t.Errorf("%s has a series and no checks", absent)
 		}
 	}
 }

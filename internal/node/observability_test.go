@@ -69,6 +69,23 @@ func (d *datasource) chosen() bool {
 	return d != nil && d.Type == "prometheus" && d.UID == "${datasource}"
 }
 
+// TestDashboardPage: the page about the dashboard has its rows, in order.
+func TestDashboardPage(t *testing.T) {
+	page, err := os.ReadFile(observability + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| Row | Content |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var rows []string
+	for line := range strings.Lines(table) {
+		rows = append(rows, strings.TrimSpace(strings.Split(line, "|")[1]))
+	}
+	if !slices.Equal(rows, dashboardRows) {
+		t.Errorf("%q, want %q", rows, dashboardRows)
+	}
+}
+
 // The dashboard answers its rows in order, by metrics and labels that the program has.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)

@@ -15,10 +15,10 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/internal/operators"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/httpapi"
+	"github.com/sluicecluster/sluice/internal/operators"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/httpapi"
 )
 
 // openOperators opens the operators' socket, and makes the token of the admin port. A default directory may fail: then only

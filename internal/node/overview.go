@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // limiterCluster is the node as its limiter sees it.
@@ -37,7 +37,7 @@ func (n limiterCluster) Overview(ctx context.Context) limiter.Overview {
 	p := own.Partitions
 	o.PartitionCounts = p.PartitionCounts
 	if p.Lost > 0 {
-		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
+		o.LostRules = lostRules(n.table, n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
 	}
 	return o
 }
@@ -62,6 +62,10 @@ func (n limiterCluster) Report(r *facts.Node) {
 		}
 		r.Files = append(r.Files, f)
 	}
+	if n.snapshotter != nil {
+		r.SnapshotLost = n.snapshotter.lost
+	}
+	r.Early = n.cluster.Stats().Early
 	r.Insecure = n.config.insecurities()
 	r.Region, r.Regions = n.config.Region, n.regionStates()
 	n.addRoles(r)
@@ -93,7 +97,8 @@ func (n *Node) useRules(set *rules.Set) {
 	n.capAccounts(set.MaxKeys(), nil)
 	n.service.SetRules(set)
 	n.table.SetSettleWindow(cmp.Or(n.config.SettleWindow, longestTTL(set)))
-	n.cluster.SetLostLimits(lostLimits(set))
+	n.table.SetHeld(heldSlots(set))
+	n.cluster.SetLostLimits(lostLimits(set)) // after SetHeld, which says when they end
 	n.setGlobals(set)
 }
 
@@ -103,6 +108,20 @@ func longestTTL(set *rules.Set) time.Duration {
 	if set != nil {
 		for _, r := range set.Rules() {
 			longest = max(longest, r.Reservation.MaxTTL)
+		}
+	}
+	return longest
+}
+
+// heldSlots returns how long slots may be held under the limits of the rules, by their sum. set may
+// be nil.
+func heldSlots(set *rules.Set) map[uint64]time.Duration {
+	longest := map[uint64]time.Duration{}
+	if set != nil {
+		for _, r := range set.Rules() {
+			if r.Limits != nil && r.Limits.Slots() {
+				longest[r.Limits.Sum()] = max(longest[r.Limits.Sum()], r.Reservation.MaxTTL)
+			}
 		}
 	}
 	return longest
@@ -128,7 +147,7 @@ func lostLimits(set *rules.Set) (list []*bucket.Limits) {
 const maxLostRules = 20 // in an overview
 
 // lostRules lists rules that deny at now because counters were lost at since, at most until ends.
-func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule) {
+func lostRules(table *bucket.Table, set *rules.Set, since, ends, now int64) (list []limiter.LostRule) {
 	if set == nil || since == 0 {
 		return nil
 	}
@@ -136,7 +155,7 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule)
 		if r.OnLostState != rules.LostDeny || r.Limits == nil {
 			continue
 		}
-		if left := min(r.Limits.SpentUntil(since), ends) - now; left > 0 && len(list) < maxLostRules {
+		if left := min(table.LostUntil(r.Limits, since), ends) - now; left > 0 && len(list) < maxLostRules {
 			list = append(list, limiter.LostRule{Domain: r.Domain, Rule: r.Name, Left: time.Duration(left)})
 		}
 	}

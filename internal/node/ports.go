@@ -10,11 +10,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/listen"
+	"github.com/sluicecluster/sluice/internal/listen"
 )
 
-// ports are the TCP listeners except gossip's. admin is nil without an admin port.
-type ports struct{ grpc, http, peer, admin net.Listener }
+// ports are the TCP listeners except gossip's. admin and metrics are nil without such a port.
+type ports struct{ grpc, http, peer, admin, metrics net.Listener }
 
 func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
 	if wanted, limit := c.Bounds.MaxConnections, maxDescriptors(); c.Bounds.fitDescriptors(limit) {
@@ -25,15 +25,16 @@ func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
 		flag     string
 		addr     string
 		listener *net.Listener
-		own      bool
+		part     int // of Bounds.maxOwn; 0 for ports of clients
 	}{
-		{"grpc-port", c.listenAddr(c.GRPCPort), &l.grpc, false}, {"http-port", c.listenAddr(c.HTTPPort), &l.http, false},
-		{"peer-port", c.listenAddr(c.PeerPort), &l.peer, true}, {"admin-addr", c.Admin.Addr, &l.admin, true},
+		{"grpc-port", c.listenAddr(c.GRPCPort), &l.grpc, 0}, {"http-port", c.listenAddr(c.HTTPPort), &l.http, 0},
+		{"peer-port", c.listenAddr(c.PeerPort), &l.peer, 1}, {"admin-addr", c.Admin.Addr, &l.admin, 1},
+		{"metrics-addr", c.MetricsAddr, &l.metrics, 4},
 	} {
 		if one.addr == "" {
 			continue
 		}
-		bounded, err := c.Bounds.listenWithin(one.addr, one.own)
+		bounded, err := c.Bounds.listenWithin(one.addr, one.part)
 		if err != nil {
 			l.close()
 			if errors.Is(err, syscall.EADDRINUSE) {
@@ -47,7 +48,7 @@ func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
 }
 
 func (l ports) close() {
-	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
+	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin, l.metrics} {
 		if one != nil {
 			one.Close() // a server may have closed it already
 		}
@@ -79,15 +80,15 @@ func (b *Bounds) fitDescriptors(descriptors uint64) bool {
 	return true
 }
 
-// listenWithin opens a port within the bounds, of clients or of the cluster and its operators (own).
-func (b *Bounds) listenWithin(addr string, own bool) (*listen.Listener, error) {
+// listenWithin opens a port within the bounds: of clients, or with that part of the connections of the cluster and its operators.
+func (b *Bounds) listenWithin(addr string, part int) (*listen.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	total := b.MaxConnections
-	if own && b.maxOwn > 0 {
-		total = b.maxOwn
+	if part > 0 && b.maxOwn > 0 {
+		total = b.maxOwn / part
 	}
 	return listen.New(l, listen.Bounds{Total: total, PerAddress: b.MaxPerAddress, Silence: silence})
 }
@@ -99,10 +100,10 @@ type portStats struct {
 }
 
 // portLabels are the values of the label port.
-var portLabels = []string{"grpc", "http", "peer", "admin"}
+var portLabels = []string{"grpc", "http", "peer", "admin", "metrics"}
 
 func (l ports) stats() (all []portStats) {
-	for i, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
+	for i, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin, l.metrics} {
 		if bounded, ok := one.(*listen.Listener); ok {
 			all = append(all, portStats{portLabels[i], bounded.Stats()})
 		}

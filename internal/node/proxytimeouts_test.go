@@ -28,8 +28,7 @@ var proxyTimeouts = []struct{ file, pattern string }{
 // toldCheckTimeout finds what a text says that --check-timeout is.
 var toldCheckTimeout = regexp.MustCompile("check-timeout`?(?:, | \\()([0-9.]+ ?m?s)\\b")
 
-// TestProxyTimeouts: proxies wait longer than a node looks for a key's owner. Otherwise they give up while on_failure is about to
-// answer, and Envoy may pass the request.
+// TestProxyTimeouts: proxies wait longer than a node looks for a key's owner. Otherwise on_failure decides during a takeover.
 func TestProxyTimeouts(t *testing.T) {
 	checkTimeout := Defaults().CheckTimeout
 	for _, p := range proxyTimeouts {

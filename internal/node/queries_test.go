@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/topk"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/topk"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // asked are nodes that ask each other, but for those who are isolated.

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/regions"
-	"github.com/sluice-project/sluice/internal/reload"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/regions"
+	"github.com/sluicecluster/sluice/internal/reload"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // openRegions prepares the links to other regions, if there are any.

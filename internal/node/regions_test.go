@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/facts"
 )
 
 // TestRegionsOverTLS: clusters of two regions are linked over mutual TLS, and a node with a certificate of another CA is not.

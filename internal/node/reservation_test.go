@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/rules"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // The tests of the seventeen traps of reservations, which have burnt other systems, are TestTrapNN, here and in the package that
@@ -98,11 +98,14 @@ func (b *budgets) keys(descriptors ...string) (keys []sluice.Key) {
 	return keys
 }
 
-// reserve asks node i to reserve units of descriptors.
+// reserve asks node i to reserve units of descriptors. A denied one is returned without an ID.
 func (b *budgets) reserve(i int, r sluice.ReserveRequest, descriptors ...string) *sluice.Reservation {
 	b.t.Helper()
 	r.Keys = b.keys(descriptors...)
 	x, err := b.by[i].Reserve(b.t.Context(), r)
+	if denied, ok := errors.AsType[*sluice.DeniedError](err); ok {
+		return &sluice.Reservation{Batch: denied.Batch}
+	}
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -273,7 +276,9 @@ func TestTrap16(t *testing.T) {
 				}
 				Count, Units int64
 			}
-			n.post(t, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held)
+			if status := n.post(t, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held); status != http.StatusOK {
+				t.Fatalf("%s, by %s: status %d", what, n.config.Name, status)
+			}
 			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
 				t.Fatalf("%s, by %s: %+v", what, n.config.Name, held)
 			}
@@ -373,16 +378,49 @@ func TestAcquireWith(t *testing.T) {
 			t.Fatal(err)
 		}
 		ask.MaxWait, ask.Key, ask.With = -1, keys[1], []sluice.Key{c.Key("llm", "tool", "free"), keys[2], keys[3]}
-		if denied, err := c.Acquire(t.Context(), ask); err != nil || denied.Allowed || denied.Rule != "llm/tool" {
+		if denied, err := c.Acquire(t.Context(), ask); !errors.Is(err, sluice.ErrDenied) || denied.Rule != "llm/tool" {
 			t.Errorf("the slots are in use: %+v %v", denied, err)
 		}
 		x.Release()
 		await(t, "released", func() bool { d, err := keys[1].Read(t.Context(), 3); return err == nil && d.Allowed })
-		if denied, err := c.Acquire(t.Context(), ask); err != nil || denied.Allowed || denied.Rule != "llm/user" {
+		if denied, err := c.Acquire(t.Context(), ask); !errors.Is(err, sluice.ErrDenied) || denied.Rule != "llm/user" {
 			t.Errorf("the user has 1 left: %+v %v", denied, err)
 		}
 		if d, err := keys[3].Read(t.Context(), 1); err != nil || d.Remaining != 100_000-2 {
 			t.Errorf("a denial has taken units: %+v %v", d, err)
+		}
+	}
+}
+
+// TestNothingToHold: where no rule matches, nothing is reserved, settling says so, and a hold, which would have no effect, is an error.
+func TestNothingToHold(t *testing.T) {
+	t.Parallel()
+	b := startBudgets(t, 1, func(*Config) {})
+	c, ctx := b.by[0], t.Context()
+	if err := c.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []sluice.Key{c.Key("llm", "usr", "ann"), c.Key("lm", "user", "ann")} {
+		r, err := c.Reserve(ctx, sluice.ReserveRequest{Keys: []sluice.Key{key}, Units: 5})
+		if err != nil || !r.Allowed || r.ID != "" || r.Units != 5 {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if s, err := r.Spend(ctx, 9); err != nil || !s.Allowed {
+			t.Errorf("%+v %v", s, err)
+		}
+		if s, err := r.Settle(ctx, 3); err != nil || s != (sluice.Settlement{Unlimited: true}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if _, err := c.Hold(ctx, key, time.Minute); !errors.Is(err, sluice.ErrRejected) || !strings.Contains(err.Error(), "no limit of domain") {
+			t.Error(err)
+		}
+		x, err := c.Acquire(ctx, sluice.AcquireRequest{Key: key})
+		if err != nil || !x.Allowed || x.ID != "" || x.Context().Err() != nil {
+			t.Fatalf("%+v %v", x, err)
+		}
+		x.Release()
+		if x.Context().Err() == nil {
+			t.Error("the context goes on after Release")
 		}
 	}
 }

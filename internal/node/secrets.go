@@ -9,11 +9,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/certs"
-	"github.com/sluice-project/sluice/internal/reload"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/certs"
+	"github.com/sluicecluster/sluice/internal/reload"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // defaultSecret is the secret of a cluster without --secret-file. It is public, so it protects nothing.

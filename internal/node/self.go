@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/listen"
-	"github.com/sluice-project/sluice/internal/shed"
-	"github.com/sluice-project/sluice/transport/forwardauth"
+	"github.com/sluicecluster/sluice/internal/listen"
+	"github.com/sluicecluster/sluice/internal/shed"
+	"github.com/sluicecluster/sluice/transport/forwardauth"
 )
 
 const (

@@ -3,7 +3,7 @@ package node
 import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 
 	"context"
 	"errors"
@@ -28,9 +28,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/internal/listen"
-	"github.com/sluice-project/sluice/internal/shed"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/internal/listen"
+	"github.com/sluicecluster/sluice/internal/shed"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 func TestNotice(t *testing.T) {

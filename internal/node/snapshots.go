@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/message"
-	disk "github.com/sluice-project/sluice/internal/snapshot"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/cluster"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/message"
+	disk "github.com/sluicecluster/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // deferredPause is the least time between two writes of deferred charges.
@@ -25,6 +25,7 @@ type snapshotter struct {
 	header   disk.Header // without the time and the voter set
 	interval time.Duration
 	log      *slog.Logger
+	lost     string        // why this node has started without an earlier snapshot; see cluster.Recorded
 	node     *cluster.Node // set before begin
 
 	running context.Context // of writing snapshots and deferred charges before the last ones
@@ -58,16 +59,50 @@ func openSnapshotter(s Config, boot string, fingerprint [16]byte, table *bucket.
 		Placement: ring.Placement, Fingerprint: fingerprint, Name: s.Name, Boot: boot, Partitions: ring.DefaultPartitions,
 	}}
 	k.running, k.halt = context.WithCancel(context.Background())
-	recorded, err := k.load(table, time.Now())
-	if err == nil {
-		recorded.Record, err = k.loadVoters()
-	}
+	recorded, err := k.open(table, time.Now())
 	if err != nil {
 		k.close()
 		return nil, nil, err
 	}
 	k.loadDeferred(recorded, time.Now())
 	return k, recorded, nil
+}
+
+// open reads the snapshot and this node's record of the voter set. A new directory gets an empty
+// snapshot before anything else, so that one with a voter set and no snapshot has lost it.
+func (k *snapshotter) open(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
+	recorded, err := k.load(table, now)
+	if err != nil {
+		return nil, err
+	}
+	record, err := k.loadVoters()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case record.Set.Zero() && (recorded == nil || recorded.SnapshotLost == string(disk.Foreign)):
+		recorded = new(cluster.Recorded)
+		k.writeFirst(now)
+	case recorded == nil:
+		recorded = &cluster.Recorded{SnapshotLost: "missing"}
+		k.log.Warn("the snapshot is missing, this node starts without")
+	}
+	recorded.Record, k.lost = record, recorded.SnapshotLost
+	return recorded, nil
+}
+
+// writeFirst writes a snapshot of nothing.
+func (k *snapshotter) writeFirst(now time.Time) {
+	h := k.header
+	h.Begun = now
+	w, err := k.dir.Create(h)
+	if err == nil {
+		err = w.Commit()
+	}
+	if err != nil {
+		k.mu.stats.failed++
+		k.log.Error("no first snapshot was written", "error", err)
+	}
 }
 
 // loadVoters reads this node's record of the voter set.
@@ -82,7 +117,8 @@ func (k *snapshotter) loadVoters() (message.Record, error) {
 	return record, err
 }
 
-// load reads the snapshot. It sets an unusable one aside, and the node starts without.
+// load reads the snapshot, and returns nil if there is none. It sets an unusable one aside, and the
+// node starts without.
 func (k *snapshotter) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	recorded, err := k.read(table, now)
 	reason := disk.Damaged
@@ -97,7 +133,7 @@ func (k *snapshotter) load(table *bucket.Table, now time.Time) (*cluster.Recorde
 	}
 	k.mu.stats.rejected++
 	k.log.Warn("snapshot rejected and set aside, this node starts without", "reason", reason, "error", err, "file", aside)
-	return &cluster.Recorded{}, nil
+	return &cluster.Recorded{SnapshotLost: string(reason)}, nil
 }
 
 // want describes the files of this node.
@@ -113,7 +149,7 @@ func (k *snapshotter) read(table *bucket.Table, now time.Time) (*cluster.Recorde
 		return nil, err
 	}
 	if r == nil {
-		return &cluster.Recorded{}, nil
+		return nil, nil
 	}
 	defer r.Close()
 	recorded, err := cluster.Load(table, r, now)
@@ -206,8 +242,8 @@ func (k *snapshotter) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 	}
 }
 
-// writeLast writes the node's state at its end.
-func (k *snapshotter) writeLast() {
+// writeLast writes the node's state at its end, and reports whether it has.
+func (k *snapshotter) writeLast() bool {
 	k.halt()
 	k.writers.Wait()
 	select {
@@ -218,11 +254,12 @@ func (k *snapshotter) writeLast() {
 	if k.unsaved {
 		k.writeDeferred(context.Background())
 	}
-	k.write(context.Background(), slog.LevelInfo, "last snapshot written")
+	return k.write(context.Background(), slog.LevelInfo, "last snapshot written")
 }
 
-// write writes one snapshot and logs text. It counts and logs an error; the snapshot from before stays.
-func (k *snapshotter) write(ctx context.Context, level slog.Level, text string) {
+// write writes one snapshot, logs text, and reports whether it was written. It counts and logs an
+// error; the snapshot from before stays.
+func (k *snapshotter) write(ctx context.Context, level slog.Level, text string) bool {
 	began := time.Now()
 	totals, err := k.node.Snapshot(ctx, func(set message.Set) (*disk.Writer, error) {
 		h := k.header
@@ -230,7 +267,7 @@ func (k *snapshotter) write(ctx context.Context, level slog.Level, text string) 
 		return k.dir.Create(h)
 	})
 	if err != nil && ctx.Err() != nil {
-		return // the last snapshot follows
+		return false // the last snapshot follows
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -238,12 +275,13 @@ func (k *snapshotter) write(ctx context.Context, level slog.Level, text string) 
 	if err != nil {
 		s.failed++
 		k.log.Error("no snapshot was written, the one before stays", "error", err)
-		return
+		return false
 	}
 	s.written++
 	s.at, s.took, s.totals = began, time.Since(began), totals
-	k.log.Log(ctx, level, text, "partitions", totals.Sections, "counters", totals.Counters, "bytes", totals.Bytes,
+	k.log.Log(ctx, level, text, "partitions", totals.Complete, "counters", totals.Counters, "bytes", totals.Bytes,
 		"took", s.took.Round(time.Millisecond))
+	return true
 }
 
 func (k *snapshotter) stats() snapshotStats {

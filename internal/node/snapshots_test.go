@@ -3,6 +3,8 @@ package node
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,9 +14,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	disk "github.com/sluice-project/sluice/internal/snapshot"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/ring"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
+	disk "github.com/sluicecluster/sluice/internal/snapshot"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/ring"
 )
 
 // keptTogether starts nodes n1 to n<count> with data directories.
@@ -69,7 +73,7 @@ func TestLastSnapshots(t *testing.T) {
 	if err := nodes[0].stop(); err != nil {
 		t.Fatal(err)
 	}
-	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Sections != 0 {
+	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Complete != 0 {
 		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)
 	}
 	for _, n := range nodes[1:] { // at once: who is told first is not to have gone before the other is told
@@ -122,4 +126,75 @@ func TestKeptNode(t *testing.T) {
 		}
 	}
 	goleak.VerifyNone(t, ignore)
+}
+
+// TestSnapshotLost: a node knows from its data directory whether it had counters that it does not
+// have any more.
+func TestSnapshotLost(t *testing.T) {
+	file := func(dir string) string { return filepath.Join(dir, "counters.snapshot") }
+	write := func(data string) func(string) error {
+		return func(dir string) error { return os.WriteFile(file(dir), []byte(data), 0o600) }
+	}
+	foreign := func(dir string) error {
+		d, err := disk.Open(dir)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		w, err := d.Create(disk.Header{Name: "n2", Begun: time.Now(), Partitions: 1})
+		if err != nil {
+			return err
+		}
+		return w.Commit()
+	}
+	for _, c := range []struct {
+		name    string
+		set     bool // a voter set is on disk
+		changes func(dir string) error
+		want    string
+	}{
+		{"left as it was", true, func(string) error { return nil }, ""},
+		{"damaged", true, write("garbage"), "damaged"},
+		{"damaged, no voter set", false, write("garbage"), "damaged"},
+		{"empty", true, write(""), "damaged"},
+		{"removed", true, func(dir string) error { return os.Remove(file(dir)) }, "missing"},
+		{"removed, no voter set", false, func(dir string) error { return os.Remove(file(dir)) }, ""},
+		{"another node's", true, foreign, "foreign"},
+		{"another node's, no voter set", false, foreign, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := testConfig(t)
+			s.Name, s.DataDir = "n1", t.TempDir()
+			opened := func() string {
+				table, err := bucket.NewTable(bucket.Config{Shards: ring.DefaultPartitions})
+				if err != nil {
+					t.Fatal(err)
+				}
+				k, recorded, err := openSnapshotter(s, "boot", [16]byte{}, table, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer k.close()
+				if k.lost != recorded.SnapshotLost {
+					t.Errorf("the node reports %q, the cluster gets %q", k.lost, recorded.SnapshotLost)
+				}
+				if c.set {
+					set := message.Set{ID: "c", Version: 1, Members: []string{"n1"}}
+					if err := k.dir.PutVoters("n1", [16]byte{}, message.Record{Set: set}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return recorded.SnapshotLost
+			}
+			if got := opened(); got != "" {
+				t.Errorf("a new directory: %q", got)
+			}
+			if err := c.changes(s.DataDir); err != nil {
+				t.Fatal(err)
+			}
+			if got := opened(); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
 }

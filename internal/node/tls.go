@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/internal/certs"
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/certs"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
 )
 
 // The values of --peer-tls.

@@ -24,12 +24,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/certs/mint"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/internal/certs/mint"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/ring"
+	"github.com/sluicecluster/sluice/transport/peer"
 )
 
 // papers are an authority's files for one cluster under test.

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/sluice-project/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/internal/tracing"
 )
 
 // enabled reports whether traces are to be sent, by the flag or by OpenTelemetry's environment variables. unsupported is a variable

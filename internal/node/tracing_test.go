@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/prototext"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // sink is a collector that keeps what it is sent.

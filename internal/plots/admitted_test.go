@@ -3,7 +3,7 @@ package plots
 import (
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // algorithms are those of the rule files, in the order of docs/use/algorithms.md.

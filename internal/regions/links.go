@@ -13,11 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/transport/peer"
 )
 
 const (

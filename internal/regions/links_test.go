@@ -18,10 +18,10 @@ import (
 
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/transport/peer"
 )
 
 // network has nodes by address, in memory. Names have the addresses of names.

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluicecluster/sluice/cluster/gossip"
 )
 
 // MaxRegions is the most regions of a List, this one included.

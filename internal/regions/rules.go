@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // maxRules is the most rules of a response. Of more, the rest are compared by the sum of all only.

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/pause"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/transport/peer"
 )
 
 // speak sends what Post got until ctx ends, the urgent before others. With urgent nil it makes a connection when there is something to be

@@ -74,6 +74,7 @@ type Status struct {
 // Files are followed from Open on. They need no closing.
 type Files struct {
 	config Config
+	asked  chan chan<- struct{} // from Reload to Run
 	// Run's goroutine only: the contents in force, the invalid ones seen last, and how often these were seen in a row.
 	inForce, invalid [sha256.Size]byte
 	sightings        int
@@ -99,7 +100,7 @@ func Open(c Config) (*Files, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	f := &Files{config: c}
+	f := &Files{config: c, asked: make(chan chan<- struct{})}
 	contents, err := c.read()
 	if err == nil {
 		err = c.Take(contents)
@@ -121,9 +122,26 @@ func (f *Files) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			f.look()
+			f.look(1)
+		case done := <-f.asked:
+			f.look(loggedAt)
+			close(done)
 		}
 	}
+}
+
+// Reload has Run read the files now, and waits for it. It reports whether other contents came into force, and the error of the
+// files if they are invalid.
+func (f *Files) Reload(ctx context.Context) (changed bool, err error) {
+	before, done := f.Status().Generation, make(chan struct{})
+	select {
+	case f.asked <- done:
+		<-done
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	s := f.Status()
+	return s.Generation != before, s.LastError
 }
 
 // Status returns the outcome of reading so far.
@@ -133,9 +151,11 @@ func (f *Files) Status() Status {
 	return f.mu.status
 }
 
-// look reads the files and puts them into force if they have changed. Files are replaced one after the other, so an error
-// counts when a second look finds the same.
-func (f *Files) look() {
+// loggedAt is how often the same error is seen before it counts: files are replaced one after the other.
+const loggedAt = 2
+
+// look reads the files and puts them into force if they have changed. An error that it finds has been seen weight times more.
+func (f *Files) look(weight int) {
 	contents, err := f.config.read()
 	sum := digest(contents)
 	if err == nil && sum == f.inForce {
@@ -145,7 +165,7 @@ func (f *Files) look() {
 	if err != nil {
 		sum = sha256.Sum256([]byte(err.Error()))
 	}
-	if f.sightings > 1 && sum == f.invalid && !f.later {
+	if f.sightings >= loggedAt && sum == f.invalid && !f.later {
 		return // logged before
 	}
 	if err == nil {
@@ -163,7 +183,8 @@ func (f *Files) look() {
 		f.invalid, f.sightings = sum, 0
 	}
 	f.later = errors.Is(err, ErrLater)
-	if f.sightings++; f.sightings == 2 {
+	before := f.sightings
+	if f.sightings += weight; before < loggedAt && f.sightings >= loggedAt {
 		f.mu.Lock()
 		f.mu.status.LastError = err
 		f.mu.status.Failures++

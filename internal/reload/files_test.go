@@ -162,6 +162,33 @@ func TestFault(t *testing.T) {
 	})
 }
 
+// TestReload: no time passes, and an error counts at once and is logged once.
+func TestReload(t *testing.T) {
+	inBubble(t, func(f *followed) {
+		reloads := func(changed bool, want error) {
+			f.Helper()
+			if is, err := f.Reload(f.Context()); is != changed || !errors.Is(err, want) {
+				f.Errorf("Reload: %v, %v; want %v, %v", is, err, changed, want)
+			}
+		}
+		reloads(false, nil)
+		f.write(f.a, "2")
+		reloads(false, errBad)
+		reloads(false, errBad)
+		f.pass(3, "1", 1)
+		f.write(f.b, "2")
+		reloads(true, nil)
+		if got, n := f.inForce.Load(), strings.Count(f.log.String(), "they do not match"); got != "2" || n != 1 {
+			t.Errorf("%q is in force, and the error is logged %d times", got, n)
+		}
+		// A first sighting at an interval, and then a reload: the error is logged too.
+		f.write(f.a, "3")
+		f.pass(1, "2", 1)
+		reloads(false, errBad)
+		f.pass(0, "2", 2)
+	})
+}
+
 func TestFileGoneEmptyLarge(t *testing.T) {
 	inBubble(t, func(f *followed) {
 		if err := os.Remove(f.b); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
 )
 
 // TestConfigMapWithDirectories: items of a ConfigMap may have paths, of which the first element is the link.

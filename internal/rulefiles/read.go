@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // ErrNoFiles is returned for a directory without rule files.
@@ -82,7 +82,11 @@ func readAll(sources []source) ([]rules.File, error) {
 			errs = append(errs, err)
 			continue
 		}
-		files = append(files, rules.File{Name: s.shown, Data: data})
+		f := rules.File{Name: s.shown, Data: data}
+		if s.outside {
+			f.Outside = s.real
+		}
+		files = append(files, f)
 	}
 	return files, errors.Join(errs...)
 }

@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/ruletest"
 )
 
 func names(files []rules.File) string {
@@ -160,5 +161,57 @@ func TestExamplesLoad(t *testing.T) {
 	}
 	if got := strings.Join(set.Domains(), " "); got != "api auth llm messaging payments search social" {
 		t.Errorf("domains %s", got)
+	}
+}
+
+// TestLinksOutOfTheDirectory: a link may lead to rules elsewhere, but no error quotes a file that a
+// link leads to out of the directory, such as a file of passwords.
+func TestLinksOutOfTheDirectory(t *testing.T) {
+	const secret = "root:x9y:0:0:secret-7f3a:/root\n"
+	root := t.TempDir()
+	dir, passwords := filepath.Join(root, "rules"), filepath.Join(root, "passwords")
+	do(t, os.MkdirAll(filepath.Join(dir, "mount", "..data"), 0o700))
+	do(t, os.Mkdir(filepath.Join(root, "rules.d"), 0o700))
+	write(t, passwords, secret)
+	write(t, filepath.Join(root, "good.yaml"), limit(1))
+	write(t, filepath.Join(root, "rules.d", "y.yaml"), secret)
+	write(t, filepath.Join(dir, "mount", "..data", "mounted.yaml"), "domain: a\ndescriptorz: []\n")
+	for link, target := range map[string]string{
+		"good.yaml": "../good.yaml", "x.yaml": passwords, "x_test.yaml": passwords, "dir": "../rules.d",
+		"mount/mounted.yaml": "..data/mounted.yaml",
+	} {
+		do(t, os.Symlink(target, filepath.Join(dir, link)))
+	}
+	_, _, err := rulefiles.Load(dir, rules.Options{})
+	var got []string
+	for _, e := range rules.Errors(err) {
+		got = append(got, strings.TrimPrefix(e.Error(), dir+"/"))
+	}
+	tests, testErr := rulefiles.ReadTests(dir)
+	if testErr != nil || len(tests) != 1 {
+		t.Fatalf("%v, %v", tests, testErr)
+	}
+	set, err := rules.Parse(nil, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ruletest.Run(set, tests); err != nil {
+		got = append(got, strings.TrimPrefix(err.Error(), dir+"/"))
+	}
+	says := func(file, target string) string {
+		return file + ": the link leads out of the directory, to " + target +
+			", which is invalid; its text is not quoted here: to see the errors, check that file"
+	}
+	want := []string{
+		says("dir/y.yaml", filepath.Join(root, "rules.d", "y.yaml")),
+		`mount/mounted.yaml:2: unknown key "descriptorz"`, says("x.yaml", passwords), says("x_test.yaml", passwords),
+	}
+	for i, w := range want {
+		if i >= len(got) || !strings.HasPrefix(got[i], w) {
+			t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	if text := strings.Join(got, "\n"); strings.Contains(text, "secret-7f3a") || strings.Contains(text, "x9y") {
+		t.Errorf("an error quotes the file: %s", text)
 	}
 }

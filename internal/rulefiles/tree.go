@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
 )
 
 // Bounds of a directory of rules, the directories below it included.
@@ -41,12 +41,17 @@ const (
 // visitor is called before a look at a name in a directory, or with the name "" at all names. The directory's path has no links.
 type visitor func(dir, name string)
 
-// source is a file: its path as given by the user, and without links.
-type source struct{ shown, real string }
+// source is a file: its path as given by the user, and without links. outside: a link leads to it
+// out of the directory of the rules.
+type source struct {
+	shown, real string
+	outside     bool
+}
 
 // tree has the files below a path.
 type tree struct {
 	visit        visitor
+	root         string // the directory of the rules, without links
 	rules, tests []source
 	skipped      []Skipped
 	dirs         int
@@ -63,7 +68,7 @@ func find(path string, visit visitor) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{visit: visit}
+	t := &tree{visit: visit, root: real}
 	if !info.IsDir() {
 		t.rules = []source{{shown: path, real: real}}
 		return t, nil
@@ -117,6 +122,7 @@ func (t *tree) add(e fs.DirEntry, at source, above []string) {
 			}
 		}
 	}
+	at.outside = !strings.HasPrefix(at.real, strings.TrimSuffix(t.root, "/")+"/")
 	switch {
 	case mode.IsDir() && hidden:
 		t.hiddenDir(at)

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Config of a Watcher. The zero value is the default.
@@ -58,6 +58,7 @@ type Watcher struct {
 	path    string
 	config  Config
 	log     *slog.Logger
+	asked   chan chan<- struct{} // from Reload to Run
 	current atomic.Pointer[rules.Set]
 	// sum is of the files in force. Run's goroutine only.
 	sum [sha256.Size]byte
@@ -77,7 +78,7 @@ func Open(path string, c Config, log *slog.Logger) (*Watcher, error) {
 	}
 	c.Debounce = cmp.Or(c.Debounce, 100*time.Millisecond)
 	c.Reread = cmp.Or(c.Reread, 30*time.Second)
-	w := &Watcher{path: path, config: c, log: log}
+	w := &Watcher{path: path, config: c, log: log, asked: make(chan chan<- struct{})}
 	if err := w.load(visitNone); err != nil {
 		return nil, err
 	}
@@ -119,6 +120,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	pending := true
+	look := func() {
+		watched.begin()
+		w.reload(watched.see)
+		watched.end()
+	}
 	for {
 		wait := w.config.Debounce
 		select {
@@ -134,9 +140,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 			wait = 0
 		case <-due.C:
 			pending = false
-			watched.begin()
-			w.reload(watched.see)
-			watched.end()
+			look()
+			continue
+		case done := <-w.asked:
+			look()
+			close(done)
 			continue
 		}
 		if !pending {
@@ -144,6 +152,20 @@ func (w *Watcher) Run(ctx context.Context) error {
 			pending = true
 		}
 	}
+}
+
+// Reload has Run read the files now, and waits for it. It reports whether other rules came into force, and the error of the files
+// if they are invalid.
+func (w *Watcher) Reload(ctx context.Context) (changed bool, err error) {
+	before, done := w.Status().Generation, make(chan struct{})
+	select {
+	case w.asked <- done:
+		<-done
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	s := w.Status()
+	return s.Generation != before, s.LastError
 }
 
 // load reads the files and puts them in force if they are valid and new.

@@ -13,8 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluice-project/sluice/internal/rulefiles"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -366,6 +366,28 @@ func TestChangeBeforeRun(t *testing.T) {
 	}
 }
 
+// TestReload reads at once: notifications and intervals are out of the way.
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.yaml")
+	write(t, path, limit(1))
+	h := watch(t, path, rulefiles.Config{Debounce: time.Hour, Reread: time.Hour})
+	h.reads(1) // at the start, in which Run has the debounce ahead of it
+	reloads := func(changed, valid bool, want int64) {
+		t.Helper()
+		is, err := h.w.Reload(t.Context())
+		if got := count(h.w.Current()); is != changed || err == nil != valid || got != want {
+			t.Errorf("%v, %v, limit %d; want %v, valid %v, %d", is, err, got, changed, valid, want)
+		}
+	}
+	write(t, path, limit(2))
+	reloads(true, true, 2)
+	reloads(false, true, 2)
+	write(t, path, "domain: [")
+	reloads(false, false, 2)
+	write(t, path, limit(3))
+	reloads(true, true, 3)
+}
+
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.yaml")
@@ -390,7 +412,8 @@ func TestOpenFails(t *testing.T) {
 // TestWarningsAreLogged with their place.
 func TestWarningsAreLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
-	write(t, path, strings.Replace(limit(1), "key: a", "key: a*", 1))
+	write(t, path, strings.Replace(limit(1), "key: a", "key: a*\n    value: 10.0.0.0/9", 1))
 	h := watch(t, path, quick)
-	h.says("WARN rule file: * is a wildcard in value only", "file="+path, "line=3", "key=d/a*.key")
+	h.says("WARN rule file: * is a wildcard in value only", "file="+path, "line=3", "key=d/a*=10.0.0.0/9.key")
+	h.says("WARN rule file: a network is compared as text and matches no address", "file="+path, "line=4", "key=d/a*=10.0.0.0/9.value")
 }

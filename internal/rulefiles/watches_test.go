@@ -9,7 +9,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestWatchesDoNotPileUp: a link that is swapped many times leaves no watch on

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // noon is when the snapshots of these tests are begun.

@@ -68,7 +68,7 @@ func TestDir(t *testing.T) {
 	totals := save(t, d, first)
 	info, err := os.Stat(filepath.Join(path, fileName))
 	do(t, err)
-	if want := (Totals{Sections: 3, Images: 3, Counters: 3, Bytes: info.Size()}); totals != want {
+	if want := (Totals{Sections: 3, Images: 3, Counters: 3, Complete: 2, Bytes: info.Size()}); totals != want {
 		t.Errorf("written %+v, want %+v", totals, want)
 	}
 	load(t, d, first)

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 // Header identifies the writer of a snapshot. It does not contain the cluster's secret.
@@ -29,7 +29,9 @@ type Section struct {
 	Partition int
 	// Mark is the point in the partition's history that its counters are from, Start the one that the mark's epoch began with.
 	Mark, Start message.Mark
-	// Owned: the process owned the partition, or was handing it over. Complete: all of its counters are here.
+	// Owned: the process owned the partition, or was handing it over. Complete: all of its counters
+	// are here. If not, none are, and Mark has the last epoch at which the process knew the
+	// partition to be owned.
 	Owned, Complete bool
 	// At is the time of day as of which the counters were exported.
 	At time.Time
@@ -45,8 +47,18 @@ func (s *Section) Age(now time.Time) time.Duration { return max(0, now.Sub(s.At)
 // Totals are the counts of a snapshot.
 type Totals struct {
 	Sections, Images, Counters int
+	// Complete are the sections with counters.
+	Complete int
 	// Bytes is the size of the file.
 	Bytes int64
+}
+
+// section counts s.
+func (t *Totals) section(s *Section) {
+	t.Sections++
+	if s.Complete {
+		t.Complete++
+	}
 }
 
 func (h *Header) validate() error {

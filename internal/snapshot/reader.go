@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Reader reads a snapshot, all of which [Dir.Read] has verified: Next goes to a section, Image then reads its counters. It must
@@ -199,7 +199,7 @@ func (r *Reader) takeSection(payload []byte) error {
 		return r.damaged(fmt.Sprintf("a second section of partition %d", s.Partition))
 	}
 	r.section, r.inSection, r.seen[s.Partition] = s, true, true
-	r.totals.Sections++
+	r.totals.section(&s)
 	return nil
 }
 

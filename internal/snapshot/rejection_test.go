@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestRejections: what must not be used says why, which file it is and what to do.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestTableComesBack spends limits of every kind in a table, writes it, and reads it into another

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/message"
 )
 
 func TestVoters(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // disk has the steps of writing, so that tests can stop between any two.
@@ -91,7 +91,7 @@ func (w *Writer) section(s *Section) error {
 		return fmt.Errorf("partition %d has been written already", s.Partition)
 	}
 	w.seen[s.Partition] = true
-	w.totals.Sections++
+	w.totals.section(s)
 	return w.records.record(kindSection, s, nil)
 }
 

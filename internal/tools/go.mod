@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools
+module github.com/sluicecluster/sluice/internal/tools
 
 go 1.26.0
 

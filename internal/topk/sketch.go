@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Sketch counts the heaviest keys of a stream in a fixed number of places: Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient

@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -61,7 +61,7 @@ type Tracer struct {
 }
 
 // scope is the name of this instrumentation.
-const scope = "github.com/sluice-project/sluice"
+const scope = "github.com/sluicecluster/sluice"
 
 // New returns a Tracer.
 func New(c Config) (*Tracer, error) {

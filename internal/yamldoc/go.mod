@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/yamldoc
+module github.com/sluicecluster/sluice/internal/yamldoc
 
 go 1.26.0
 

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/internal/faulttest"
-	"github.com/sluice-project/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/internal/faulttest"
+	"github.com/sluicecluster/sluice/rules/ruletest"
 )
 
 // FuzzRun: whatever stands in a file of tests, it is run soon, or has faults that have a place.

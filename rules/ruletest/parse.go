@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/yamldoc"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/rules"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -61,6 +61,10 @@ func parse(files []rules.File) ([]test, error) {
 			p.readFile(root)
 		}
 		for _, fault := range r.Errors() {
+			if f.Outside != "" {
+				errs = append(errs, f.Invalid())
+				break
+			}
 			errs = append(errs, &rules.Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
 		}
 		out = append(out, p.tests...)

@@ -10,7 +10,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/internal/inflow"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"

@@ -9,8 +9,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/internal/yamldoc"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/yamldoc"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Error is one error in an ACL file.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 func TestFaults(t *testing.T) {

@@ -1,17 +1,19 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
 // maxBody is the largest body, in bytes. The longest descriptor fits, with all its characters escaped.
@@ -25,33 +27,44 @@ type asked struct {
 
 // readJSON reads the body of a call into v. Its content type must be JSON: pages of other sites cannot send that without a
 // preflight request.
-func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
+func (a *API) readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != httpanswer.TypeJSON {
 		return &statusError{http.StatusUnsupportedMediaType, "want Content-Type: application/json"}
 	}
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(v)
-	if err == nil {
-		if _, err = dec.Token(); errors.Is(err, io.EOF) {
-			return nil
+	err := httpbody.Read(w, r, maxBody, a.Memory, entries, func(body []byte) error {
+		dec := json.NewDecoder(bytes.NewReader(body))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(v); err != nil {
+			return err
 		}
-		err = errors.New("more after the end of the JSON value")
+		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+			return errors.New("more after the end of the JSON value")
+		}
+		return nil
+	})
+	if err == nil {
+		return nil
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
 	}
+	if code, text, ok := httpbody.Status(err); ok {
+		return &statusError{code, text}
+	}
 	return &limiter.Error{Code: limiter.Invalid, Message: "invalid body: " + err.Error()}
 }
 
+// entries is what the parts of a descriptor take.
+var entries = httpbody.Shape{Objects: []httpbody.Object{{Bytes: 4 * limiter.EntryBytes}}, Text: 16}
+
 // read reads the body of a call about a descriptor.
-func read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
-	var a asked
-	if err := readJSON(w, r, &a); err != nil {
+func (a *API) read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
+	var q asked
+	if err := a.readJSON(w, r, &q); err != nil {
 		return c, err
 	}
-	c = limiter.Check{Domain: a.Domain, Descriptor: make([]rules.Entry, len(a.Descriptor))}
-	for i, e := range a.Descriptor {
+	c = limiter.Check{Domain: q.Domain, Descriptor: make([]rules.Entry, len(q.Descriptor))}
+	for i, e := range q.Descriptor {
 		c.Descriptor[i] = rules.Entry(e)
 	}
 	return c, nil
@@ -117,7 +130,7 @@ type standing struct {
 
 // inspect serves POST /console/api/inspect.
 func (a *API) inspect(w http.ResponseWriter, r *http.Request) error {
-	c, err := read(w, r)
+	c, err := a.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -171,7 +184,7 @@ type wasReset struct {
 
 // reset serves POST /console/api/inspect/reset.
 func (a *API) reset(w http.ResponseWriter, r *http.Request) error {
-	c, err := read(w, r)
+	c, err := a.read(w, r)
 	if err != nil {
 		return err
 	}

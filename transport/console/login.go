@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 const (
@@ -185,7 +185,7 @@ func (a *API) login(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Code string `json:"code"`
 	}
-	if err := readJSON(w, r, &body); err != nil {
+	if err := a.readJSON(w, r, &body); err != nil {
 		return err
 	}
 	s := &session{}

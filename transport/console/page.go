@@ -23,11 +23,12 @@ import (
 	"path"
 	"time"
 
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
-	"github.com/sluice-project/sluice/transport/watch"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/watch"
 )
 
 //go:embed page
@@ -107,6 +108,8 @@ type Config struct {
 	// Command prints a login URL on the node's machine: "sluice console". Pod is the name of the node's Kubernetes pod, if it is
 	// in one.
 	Command, Pod string
+	// Memory bounds the memory of bodies, with that of other APIs. nil bounds nothing.
+	Memory *inflow.Memory
 }
 
 // Validate says which field is wrong.

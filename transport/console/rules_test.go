@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestOtherwiseIsALevel: an otherwise rule stands beside the rules of its level, not in the place of the one above.

@@ -8,9 +8,9 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/limiter"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -29,6 +29,9 @@ func counted(r *limiter.Result) bool { return limited(r) && r.Counted() }
 func over(r *limiter.Result) bool {
 	return limited(r) && !r.Allowed && (r.Rule == nil || !r.Rule.Shadow)
 }
+
+// denies reports whether r is over its limit by itself, and not only because its all-or-nothing batch failed.
+func denies(r *limiter.Result) bool { return over(r) && r.Verdict() != limiter.DeniedByOthers }
 
 // exceeded reports whether the request is over: a descriptor that is not in quota mode is, or all that are in it. In an
 // all-or-nothing batch one of any is enough. One that failed is not over.
@@ -132,12 +135,12 @@ func untilReset(r *limiter.Result) time.Duration {
 	return cmp.Or(r.Period, time.Minute)
 }
 
-// deny adds the body and the headers of the first rule over its limit that has a response. Envoy's configuration chooses the
+// deny adds the body and the headers of the first rule that denies and has a response. Envoy's configuration chooses the
 // status.
 func deny(res *ratelimitv3.RateLimitResponse, b *limiter.Batch) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if !over(r) || r.Rule == nil || r.Rule.Response == nil {
+		if !denies(r) || r.Rule == nil || r.Rule.Response == nil {
 			continue
 		}
 		if r.Rule.Response.Body != "" {
@@ -162,14 +165,14 @@ func addHeaders(res *ratelimitv3.RateLimitResponse, b *limiter.Batch, denied boo
 		header("RateLimit-Reset", strconv.FormatInt(httpfield.Seconds(untilReset(r)), 10)))
 }
 
-// decisive returns the result to report: of a denied request the one over its limit that takes longest to reset, else the
+// decisive returns the result to report: of a denied request the one that denies and takes longest to reset, else the
 // one with the least remaining. The first of equals; nil if nothing was counted.
 func decisive(b *limiter.Batch, denied bool) *limiter.Result {
 	var best *limiter.Result
 	for i := range b.Results {
 		r := &b.Results[i]
 		switch {
-		case !counted(r) || denied && !over(r):
+		case !counted(r) || denied && !denies(r):
 		case best == nil,
 			denied && untilReset(r) > untilReset(best),
 			!denied && r.Remaining < best.Remaining:

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )

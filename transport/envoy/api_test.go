@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/onenode"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/test/onenode"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,9 +10,9 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // fault returns why req as a whole is invalid, or nil.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // BenchmarkShouldRateLimit is one request in process, down to the table and back.

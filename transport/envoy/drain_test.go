@@ -29,7 +29,7 @@ descriptors:
     limits: [{algorithm: leaky_queue, period: 1m, count: 6, burst: 3}, {period: 1h, count: 9, name: hourly}]
 `, `
 			0s  print=x -> ok: ok 3/UNKNOWN left=2 reset=10s
-			0s  print=x -> over: over 3/UNKNOWN left=2 reset=10s
+			0s  print=x -> over: over 3/UNKNOWN left=0 reset=10s
 			10s print=x +hits=0 -> ok: ok 3/UNKNOWN left=3 reset=0s
 			1m  print=x -> ok: ok 3/UNKNOWN left=2 reset=10s
 			2m  print=x +hits=8 -> over: over 3/UNKNOWN left=3 reset=1m0s
@@ -41,8 +41,8 @@ descriptors:
     rate_limit: {algorithm: leaky_queue, period: 1m, count: 6, burst: 3}
 `, `
 			0s  print=x -> ok: ok 3/UNKNOWN left=2 reset=10s
-			0s  print=x -> over: over 3/UNKNOWN left=2 reset=10s
-			4s  print=x -> over: over 3/UNKNOWN left=2 reset=6s
+			0s  print=x -> over: over 3/UNKNOWN left=0 reset=10s
+			4s  print=x -> over: over 3/UNKNOWN left=0 reset=6s
 			10s print=x -> ok: ok 3/UNKNOWN left=2 reset=10s
 		`},
 	} {

@@ -26,9 +26,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/ruletest"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 const examples = "../../examples/envoy"

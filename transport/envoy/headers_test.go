@@ -10,7 +10,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // headers shows what Envoy is to add to its answer.
@@ -153,5 +153,33 @@ descriptors:
 	req.Descriptors[0].HitsAddend = wrapperspb.UInt64(0)
 	if res, err := d.ShouldRateLimit(t.Context(), req); err != nil || res.GetDynamicMetadata().AsMap()["metadata"].(map[string]any)["route"].(map[string]any)["to"] != "a" {
 		t.Errorf("the same again: %v, %v", res, err)
+	}
+}
+
+// TestHeadersOfADeniedBatch: they, the body and the numbers are those of the limit that denies, in every order.
+func TestHeadersOfADeniedBatch(t *testing.T) {
+	const rules = `
+domain: d
+descriptors:
+  - {key: a, limits: [5/1h], response: {body: "a is spent"}}
+  - {key: b, limits: [1/1h], response: {body: "b is spent"}}
+`
+	d := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t), rules), AllOrNothing: true, ResponseHeaders: true})
+	for _, c := range []struct {
+		asked, body, headers string
+		left                 []uint32
+	}{
+		{"a=z | b=z", "", limitHeaders(1, 0, 3600), []uint32{4, 0}},
+		{"a=z | b=z", "b is spent", limitHeaders(1, 0, 3600), []uint32{4, 0}},
+		{"b=z | a=z", "b is spent", limitHeaders(1, 0, 3600), []uint32{0, 4}},
+	} {
+		res, err := d.ShouldRateLimit(t.Context(), parseRequest(t, c.asked))
+		var left []uint32
+		for _, s := range res.GetStatuses() {
+			left = append(left, s.GetLimitRemaining())
+		}
+		if err != nil || string(res.GetRawBody()) != c.body || headers(res) != c.headers || !reflect.DeepEqual(left, c.left) {
+			t.Errorf("%s: %q, %q, %v left, %v; want %q, %q, %v", c.asked, res.GetRawBody(), headers(res), left, err, c.body, c.headers, c.left)
+		}
 	}
 }

@@ -11,14 +11,17 @@ import (
 	"testing"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	grpcmetadata "google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -27,11 +30,12 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/onenode"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/test/onenode"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 )
 
 // kuadrant is a client that knows only what reflection shows, as Kuadrant's wasm-shim does.
@@ -52,7 +56,7 @@ func openKuadrant(t *testing.T, rules string, change func(*Config)) *kuadrant {
 	if change != nil {
 		change(&c)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.NewCodec()))
 	open(t, c).Register(server)
 	reflection.Register(server)
 	lis := bufconn.Listen(1 << 16)
@@ -230,6 +234,28 @@ descriptors:
     on_failure: open
     rate_limit: {unit: hour, requests_per_unit: 1}
 `
+
+// TestLargeMessagesOfOthers: a large message for a domain in which its caller has no permission is
+// rejected before it is decoded.
+func TestLargeMessagesOfOthers(t *testing.T) {
+	policy, err := access.Parse("callers.yaml", []byte("anonymous: [{domains: [mine], verbs: [read]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t), tokens), Guard: access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)})
+	for domain, want := range map[string]codes.Code{"mine": codes.OK, "theirs": codes.Unauthenticated, "": codes.Unauthenticated} {
+		data, err := proto.Marshal(&ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: make([]*commonv3.RateLimitDescriptor, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(data, bytes.Repeat([]byte{requestDescriptors<<3 | byte(protowire.BytesType), 0}, large)...)
+		req := newRequest()
+		e := envelope{api: api, ctx: t.Context(), req: req}
+		if err := e.DecodeWire(data); err != nil || status.Code(e.err) != want || (len(req.GetDescriptors()) > 0) != (want == codes.OK) {
+			t.Errorf("domain %q: %v, %v, %d descriptors; want %v", domain, err, e.err, len(req.GetDescriptors()), want)
+		}
+	}
+}
 
 // TestKuadrantReflection: the wasm-shim finds the service and its messages by reflection.
 func TestKuadrantReflection(t *testing.T) {

@@ -1,21 +1,25 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
+	"reflect"
 	"unicode/utf8"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/sluice-project/sluice/internal/leaf/descvalue"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/leaf/descvalue"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -97,7 +101,8 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// Register adds the services of Envoy and Kuadrant to g, which must not serve yet.
+// Register adds the services of Envoy and Kuadrant to g, which must have a wire.Codec and not serve
+// yet.
 func (a *API) Register(g grpc.ServiceRegistrar) {
 	desc := ratelimitv3.RateLimitService_ServiceDesc
 	desc.Methods = []grpc.MethodDesc{method(Method, newRequest, (*API).ShouldRateLimit)}
@@ -110,28 +115,104 @@ func newRequest() *ratelimitv3.RateLimitRequest { return new(ratelimitv3.RateLim
 // method returns the method with that full name. Its handler is as generated ones are, except that it accepts values of
 // descriptors that are not UTF-8: Envoy copies headers into descriptors, and an error would let the request pass.
 func method[Req, Res proto.Message](name string, empty func() Req, serve func(*API, context.Context, Req) (Res, error)) grpc.MethodDesc {
+	shape := shapeOf(empty())
 	handler := func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		var raw emptypb.Empty // keeps every field as bytes
-		if err := dec(&raw); err != nil {
+		e := envelope{api: srv.(*API), ctx: ctx, req: empty(), shape: shape}
+		err := dec(&e)
+		if err = cmp.Or(err, e.err); err != nil {
 			return nil, err
 		}
-		req := empty()
-		if err := decode(raw.ProtoReflect().GetUnknown(), req); err != nil {
-			return nil, status.Error(codes.InvalidArgument, "the request cannot be read: "+err.Error())
-		}
 		if interceptor == nil {
-			return serve(srv.(*API), ctx, req)
+			return serve(srv.(*API), ctx, e.req.(Req))
 		}
 		info := &grpc.UnaryServerInfo{Server: srv, FullMethod: name}
-		return interceptor(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+		return interceptor(ctx, e.req, info, func(ctx context.Context, req any) (any, error) {
 			return serve(srv.(*API), ctx, req.(Req))
 		})
 	}
 	return grpc.MethodDesc{MethodName: path.Base(name), Handler: handler}
 }
 
+// envelope decodes a request.
+type envelope struct {
+	api   *API
+	ctx   context.Context
+	req   proto.Message
+	shape *wire.Shape
+	// err is why it could not be decoded: gRPC would give errors of a codec the code INTERNAL.
+	err error
+}
+
+// WireShape implements wire.Shaped.
+func (e *envelope) WireShape() *wire.Shape { return e.shape }
+
+// DecodeWire reads the request. A large one is rejected unread if its caller has no permission in
+// its domain.
+func (e *envelope) DecodeWire(data []byte) error {
+	if len(data) > large {
+		if rejected := e.api.known(e.ctx, domainOf(data)); rejected != nil {
+			e.err = errorOf(rejected, "")
+			return nil
+		}
+	}
+	if err := decode(data, e.req); err != nil {
+		e.err = status.Error(codes.InvalidArgument, "the request cannot be read: "+err.Error())
+	}
+	return nil
+}
+
+// known returns why a caller has no permission at all in domain, or nil.
+func (a *API) known(ctx context.Context, domain string) *limiter.Error {
+	pass, rejected := a.config.Guard.Call(ctx, limiter.EnvoyAPI)
+	if rejected != nil {
+		return rejected
+	}
+	for verb := access.Check; verb <= access.Admin; verb++ {
+		if pass.Allows(verb, domain) {
+			return nil
+		}
+	}
+	return pass.May(access.Check, domain)
+}
+
+// large is the size of a message, in bytes, whose caller is looked at before it is decoded.
+const large = 4 << 10
+
+// domainOf returns the domain of a request, "" if it has none.
+func domainOf(data []byte) (domain string) {
+	for len(data) > 0 {
+		num, typ, value, rest, err := wire.Field(data)
+		if err != nil {
+			return domain
+		}
+		if data = rest; num == requestDomain && typ == protowire.BytesType {
+			domain = string(value[:min(len(value), limiter.MaxText+1)])
+		}
+	}
+	return domain
+}
+
+// shapeOf says what requests of the type of req take. What Kuadrant alone has is of types that are
+// not generated, and so is all within it: their messages have maps, and descriptors are decoded a
+// second time.
+func shapeOf(req proto.Message) *wire.Shape {
+	of := func(t reflect.Type) int64 { return int64(t.Size()) + 16 } // and its place in a list
+	const text = 128                                                 // in the metadata
+	descriptor := of(reflect.TypeFor[commonv3.RateLimitDescriptor]()) + limiter.CheckBytes
+	entry := of(reflect.TypeFor[commonv3.RateLimitDescriptor_Entry]()) + 2*limiter.EntryBytes + text
+	override := of(reflect.TypeFor[commonv3.RateLimitDescriptor_RateLimitOverride]()) + limiter.LimitBytes
+	if _, generated := req.(*ratelimitv3.RateLimitRequest); !generated {
+		const dynamic = 512
+		descriptor, entry, override = descriptor+dynamic, entry+dynamic, override+dynamic
+	}
+	name := (*commonv3.RateLimitDescriptor)(nil).ProtoReflect().Descriptor().FullName()
+	return wire.ShapeOf(req.ProtoReflect().Descriptor(), map[protoreflect.FullName]wire.Own{
+		name: {Bytes: descriptor}, name + ".Entry": {Bytes: entry}, name + ".RateLimitOverride": {Bytes: override},
+	})
+}
+
 // Field numbers of all requests, RateLimitDescriptor and its Entry.
-const requestDescriptors, descriptorEntries, entryValue = 2, 1, 2
+const requestDomain, requestDescriptors, descriptorEntries, entryValue = 1, 2, 1, 2
 
 // decode reads a request. Values that are not UTF-8 are shortened.
 func decode(data []byte, req proto.Message) error {

@@ -253,18 +253,18 @@ func TestAllOrNothing(t *testing.T) {
 `
 	tell(t, rules, func(c *Config) { c.AllOrNothing = true }, `
 		0s user=ann | user=bob +hits=2 -> ok: ok 3/MINUTE left=2 reset=1m0s; ok 3/MINUTE left=1 reset=1m0s
-		0s user=ann | user=bob +hits=2 | nobody=x -> over: over 3/MINUTE left=1 reset=1m0s; over 3/MINUTE left=1 reset=1m0s; ok
+		0s user=ann | user=bob +hits=2 | nobody=x -> over: over 3/MINUTE left=2 reset=1m0s; over 3/MINUTE left=1 reset=1m0s; ok
 		0s user=ann +hits=0 | user=bob +hits=0 -> ok: ok 3/MINUTE left=2 reset=1m0s; ok 3/MINUTE left=1 reset=1m0s
 		0s user=bob | watched=x +hits=2 -> ok: ok 3/MINUTE left=0 reset=1m0s; ok 1/MINUTE left=1 reset=0s
-		0s user=ann | user=bob +hits=0 -> over: over 3/MINUTE left=1 reset=1m0s; over 3/MINUTE left=0 reset=1m0s
-		0s user=ann | user=bob | watched=x -> over: over 3/MINUTE left=1 reset=1m0s; over 3/MINUTE left=0 reset=1m0s; ok 1/MINUTE left=0 reset=1m0s
+		0s user=ann | user=bob +hits=0 -> over: over 3/MINUTE left=2 reset=1m0s; over 3/MINUTE left=0 reset=1m0s
+		0s user=ann | user=bob | watched=x -> over: over 3/MINUTE left=2 reset=1m0s; over 3/MINUTE left=0 reset=1m0s; ok 1/MINUTE left=1 reset=0s
 		0s user=ann +hits=0 -> ok: ok 3/MINUTE left=2 reset=1m0s
 		0s user=bob +back | nobody=x +back -> ok: ok 3/MINUTE left=1 reset=1m0s; ok
 		0s user=bob +hits=2 | user=ann +back -> over: over 3/MINUTE left=1 reset=1m0s; ok 3/MINUTE left=2 reset=1m0s
 		0s user=bob | user=ann +back -> ok: ok 3/MINUTE left=0 reset=1m0s; ok 3/MINUTE left=3 reset=0s
 		0s user=ann | user=bob +back -> ok: ok 3/MINUTE left=2 reset=1m0s; ok 3/MINUTE left=1 reset=1m0s
 		0s part=a | part=b -> ok: ok 1/MINUTE left=0 reset=1m0s; ok 1/MINUTE left=0 reset=1m0s
-		0s part=a | part=c -> over: over 1/MINUTE left=0 reset=1m0s; over 1/MINUTE left=0 reset=1m0s
+		0s part=a | part=c -> over: over 1/MINUTE left=0 reset=1m0s; over 1/MINUTE left=1 reset=1m0s
 		0s part=c -> ok: ok 1/MINUTE left=0 reset=1m0s
 	`)
 }

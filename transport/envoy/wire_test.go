@@ -15,7 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 )
 
 // TestOverTheWire asks the way Envoy does: with the generated client, by the service's full name.
@@ -27,7 +28,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1, name: each}
     response: {body: enough}
 `)})
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.NewCodec()))
 	d.Register(server)
 	if _, ok := server.GetServiceInfo()["envoy.service.ratelimit.v3.RateLimitService"]; !ok {
 		t.Errorf("services: %v", server.GetServiceInfo())

@@ -3,14 +3,13 @@ package forwardauth
 import (
 	"net/http"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // answer responds to a call by the results of b.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authorize, b *limiter.Batch) {
+func answer(w http.ResponseWriter, auth *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
 	// One denial decides, whatever the other results are. But an error in an all-or-nothing batch denies all of it.
 	if e := failure(b); e != nil && (denied == nil || b.AllOrNothing) {
@@ -24,13 +23,6 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authori
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if b.AllOrNothing && limited(b) > 1 {
-		now := limiter.NewBatch()
-		defer now.Release()
-		if found := a.lookAgain(r, b, now); found != nil {
-			b, denied = now, found
-		}
-	}
 	status := auth.DeniedStatus
 	if status == 0 {
 		status = httpanswer.DeniedStatus(denied)
@@ -39,37 +31,11 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, auth *rules.Authori
 	httpanswer.Deny(w, denied, status)
 }
 
-// lookAgain reads the counters of b's checks into now, and returns the worst denial, nil if there is none now. The results of
-// an all-or-nothing batch do not tell which check failed it, and so which rule has the response.
-func (a *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
-	now.OneRequest, now.API = true, b.API
-	for i := range b.Checks {
-		was := &b.Checks[i]
-		c := now.Add()
-		c.Domain, c.Verb, c.NoDelay = was.Domain, bucket.Read, true
-		c.Descriptor = append(c.Descriptor, was.Descriptor...)
-	}
-	if err := a.config.Limiter.Check(r.Context(), now); err != nil {
-		return nil
-	}
-	return worst(now)
-}
-
-// limited returns how many results of b have a limit.
-func limited(b *limiter.Batch) (n int) {
-	for i := range b.Results {
-		if b.Results[i].Limits != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// worst returns the denial that lasts longest, nil if there is none. An unlimited check is only ever denied with others.
+// worst returns the denial that lasts longest, nil if there is none. Checks that are only denied with others do not count.
 func worst(b *limiter.Batch) (longest *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if r.Err != nil || r.Allowed || r.Limits == nil && !r.DeniedUnmatched() {
+		if v := r.Verdict(); v != limiter.Denied && v != limiter.DeniedNever {
 			continue
 		}
 		if longest == nil || !longest.Never() && (r.Never() || r.RetryAfter > longest.RetryAfter) {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // TestSettings: what the keys of authorize change.

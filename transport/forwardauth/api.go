@@ -12,12 +12,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/deadline"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // Prefix begins the paths of the API. The domain follows.
@@ -31,6 +33,9 @@ type Config struct {
 	Guard *access.Guard
 	// Authorize returns the key authorize of a domain in the rules in force, nil if it has none. Required.
 	Authorize func(domain string) *rules.Authorize
+	// AssumeDeadline is how long proxies wait for an answer; 0 if that is not known. The header of a request may be that of the
+	// proxy's client, so it is not asked.
+	AssumeDeadline time.Duration
 	// Leaving reports whether new calls are rejected, because the node is about to stop. nil means never.
 	Leaving func() bool
 }
@@ -106,7 +111,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	slot, err := a.config.Limiter.Reserve(r.Context(), b, limiter.ReserveRequest{Units: 1, Slots: true})
+	ctx, cancel := deadline.Assume(r.Context(), a.config.AssumeDeadline)
+	defer cancel()
+	slot, err := a.config.Limiter.Reserve(ctx, b, limiter.ReserveRequest{Units: 1, Slots: true})
 	if err != nil && len(b.Results) != len(b.Checks) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(err))
 		return
@@ -114,7 +121,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if slot.ID != "" {
 		w.Header().Set(slotHeader, slot.ID)
 	}
-	a.answer(w, r, auth, b)
+	answer(w, auth, b)
 }
 
 // slotHeader of an allowed response has the ID of a slot, which /v1/settle ends before its deadline.

@@ -12,10 +12,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

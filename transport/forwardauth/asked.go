@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // asked is a call. The proxy, never its client, chooses how it describes the original request:
@@ -171,7 +171,7 @@ func clientOf(peer netip.Addr, lines []string, trusts func(netip.Addr) bool) net
 	for _, line := range slices.Backward(lines) {
 		for more := true; more && trusts(client); {
 			at := strings.LastIndexByte(line, ',')
-			addr, ok := addressOf(line[at+1:])
+			addr, ok := rules.Address(line[at+1:])
 			if !ok {
 				return client
 			}
@@ -179,28 +179,6 @@ func clientOf(peer netip.Addr, lines []string, trusts func(netip.Addr) bool) net
 		}
 	}
 	return client
-}
-
-// addressOf parses an item of the chain: an address, perhaps in brackets or with a port. It is unmapped and has no zone.
-func addressOf(item string) (netip.Addr, bool) {
-	item = strings.Trim(item, " \t")
-	addr, err := netip.ParseAddr(item)
-	if err != nil {
-		if inside, ok := strings.CutPrefix(item, "["); ok && strings.HasSuffix(inside, "]") {
-			addr, err = netip.ParseAddr(strings.TrimSuffix(inside, "]"))
-			if addr.Is4() {
-				return netip.Addr{}, false
-			}
-		} else {
-			var both netip.AddrPort
-			both, err = netip.ParseAddrPort(item)
-			addr = both.Addr()
-		}
-	}
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	return addr.Unmap().WithZone(""), true
 }
 
 var errURI = errors.New("want a path that begins with /, or a URL")

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluicecluster/sluice/rules"
 )
 
 var inner = []netip.Prefix{
@@ -63,7 +65,7 @@ func FuzzClientOf(f *testing.F) {
 		want := peer
 		items := strings.Split(strings.Join(lines, ","), ",")
 		for i := len(items) - 1; i >= 0 && isInner(want); i-- {
-			addr, ok := addressOf(items[i])
+			addr, ok := rules.Address(items[i])
 			if !ok {
 				break
 			}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
 	"google.golang.org/grpc"
 )
 

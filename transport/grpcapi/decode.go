@@ -6,14 +6,16 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/internal/wire"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // question is a sluice.v1.CheckRequest, decoded straight into a batch. It accepts exactly the messages that the generated
@@ -28,11 +30,24 @@ type question struct {
 	// fault is set when the whole request is invalid.
 	fault *limiter.Error
 	text  wire.Text
-	size  int // of the message, in bytes
+	// held is its memory, on a stream.
+	held inflow.Held
 }
 
-// WireSize is the size of q's message in bytes.
-func (q *question) WireSize() int { return q.size }
+// WireShape implements wire.Shaped.
+func (*question) WireShape() *wire.Shape { return requestShape }
+
+// Keep implements inflow.Keeper.
+func (q *question) Keep(h inflow.Held) { q.held = h }
+
+// decoded is what the parts of a call take that are decoded into a batch.
+var decoded = map[protoreflect.FullName]wire.Own{
+	"sluice.v1.Check": {Bytes: limiter.CheckBytes, Most: limiter.MaxChecks},
+	"sluice.v1.Entry": {Bytes: limiter.EntryBytes, Most: limiter.MaxEntries + 1},
+	"sluice.v1.Limit": {Bytes: limiter.LimitBytes, Most: bucket.MaxLimits + 1},
+}
+
+var requestShape = wire.ShapeOf((*sluicev1.CheckRequest)(nil).ProtoReflect().Descriptor(), decoded)
 
 // Field numbers of sluice.v1.
 const (
@@ -48,7 +63,6 @@ const (
 
 // DecodeWire reads a CheckRequest into a new batch. data is not needed afterwards.
 func (q *question) DecodeWire(data []byte) error {
-	q.size = len(data)
 	q.batch = limiter.NewBatch()
 	count, lacks := 0, (*limiter.Error)(nil)
 	for len(data) > 0 {

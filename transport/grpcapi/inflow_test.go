@@ -20,12 +20,12 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/certs/mint"
-	"github.com/sluice-project/sluice/internal/leaf/race"
-	"github.com/sluice-project/sluice/internal/rawh2"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/certs/mint"
+	"github.com/sluicecluster/sluice/internal/leaf/race"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/rawh2"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // port is a Server on a port of loopback.
@@ -178,7 +178,7 @@ func TestUnfinishedMessages(t *testing.T) {
 				}
 				cancel()
 				now := heap()
-				if now-before > 64<<20 { // a busy machine collects garbage late; TestOneConnection of internal/e2e looks at a process of its own
+				if now-before > 64<<20 { // a busy machine collects garbage late; TestOneConnection of test/e2e looks at a process of its own
 					debug.FreeOSMemory()
 					now = heap()
 				}

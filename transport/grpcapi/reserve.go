@@ -9,11 +9,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // Reserve implements sluicev1.RateLimitServiceServer.

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // BenchmarkReserveAndSettle reports the CPU of reserving and settling ÷ that of a check, median of alternating rounds: through the

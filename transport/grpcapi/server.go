@@ -14,12 +14,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/limiter"
-	adminv1alpha1 "github.com/sluice-project/sluice/proto/sluice/admin/v1alpha1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/wire"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
+	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -43,6 +43,9 @@ type Config struct {
 	// InFlight caps the requests of one CheckStream that are being decided; the stream is read no further meanwhile.
 	// 0 means 64.
 	InFlight int
+	// MaxAge is the age at which clients are told to open another connection, plus or minus a tenth. Streams end a little later, with
+	// everything that they have taken answered, and other calls have time to end. 0 means no age.
+	MaxAge time.Duration
 	// Unread is how long a response on a CheckStream may wait for the client to read, before the stream ends. 0 means 10 s.
 	Unread time.Duration
 	// Admit is called for each request of a CheckStream, each call of Check, Reserve, Spend and Extend, and of Methods with Shed
@@ -54,6 +57,9 @@ type Config struct {
 	MessageDeadline time.Duration
 	// MaxUnread is the most bytes that are held of messages that are not complete, of all connections. 0 means 128 MiB.
 	MaxUnread int
+	// Memory bounds the memory of messages, with that of other APIs. nil means one of a process
+	// that may take 512 MiB.
+	Memory *inflow.Memory
 	// Log gets a line when a call ends because its connection holds too much of incomplete messages. Nil logs nothing.
 	Log *slog.Logger
 }
@@ -65,6 +71,8 @@ func (c *Config) Validate() error {
 		return errors.New("grpcapi: Limiter is required")
 	case c.InFlight < 0:
 		return errors.New("grpcapi: InFlight is negative")
+	case c.MaxAge < 0:
+		return errors.New("grpcapi: MaxAge is negative")
 	case c.Unread < 0:
 		return errors.New("grpcapi: Unread is negative")
 	case c.MaxUnread < 0:
@@ -98,12 +106,15 @@ func New(c Config) (*Server, error) {
 	c.Unread = cmp.Or(c.Unread, 10*time.Second)
 	c.MessageDeadline = cmp.Or(c.MessageDeadline, messageDeadline)
 	c.MaxUnread = cmp.Or(c.MaxUnread, maxUnreadOfAll)
+	if c.Memory == nil {
+		c.Memory = inflow.NewMemory(512 << 20)
+	}
 	if c.Admit == nil {
 		c.Admit = func() bool { return true }
 	}
 	budget, err := inflow.New(inflow.Config{
 		Port: "grpc", Connection: min(maxUnread, c.MaxUnread), Process: c.MaxUnread,
-		Unknown: maxUnknown, UnknownCalls: maxUnknownCalls, Deadline: c.MessageDeadline, Log: c.Log,
+		Unknown: maxUnknown, UnknownCalls: maxUnknownCalls, Deadline: c.MessageDeadline, Memory: c.Memory, Log: c.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -191,24 +202,56 @@ const (
 )
 
 // Options returns ServerOptions, the credentials c, nil for plain TCP, the hooks that authenticate calls and bound their
-// messages, and an interceptor that ends streams that would outlast s: health watches and reflection.
+// messages, and an interceptor that ends streams that would outlast s or their connection.
 func (s *Server) Options(c credentials.TransportCredentials) []grpc.ServerOption {
 	options := append(ServerOptions(), grpc.InTapHandle(s.tap))
+	if age := s.config.MaxAge; age > 0 {
+		p := keepaliveParams
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = age, streamAge(age)-age*9/10+s.config.CheckTimeout+s.config.Unread
+		options = append(options, grpc.KeepaliveParams(p))
+	}
 	return append(append(options, s.inflow.Options(c)...), grpc.ChainStreamInterceptor(s.endWithDrain))
 }
 
 // HTTPOptions returns those Options that suit a server that only its ServeHTTP reaches: connections are the HTTP server's.
 func (s *Server) HTTPOptions() []grpc.ServerOption {
-	return append(ServerOptions(), grpc.ChainStreamInterceptor(s.endWithDrain))
+	return append(ServerOptions(), s.inflow.Streams(), grpc.ChainStreamInterceptor(s.endWithDrain))
 }
 
-// endWithDrain ends the context of streams when s is drained. CheckStream ends by itself once everything is answered.
+// streamAge is the age of a connection of that MaxAge at which its streams end. gRPC's own jitter is a tenth, so the client knows then
+// that it must open another connection. One that streams forever would be broken off after the grace, with calls that are not answered.
+func streamAge(most time.Duration) time.Duration { return most*11/10 + time.Second }
+
+// errAged ends streams of connections that are too old. Like errLeaving, it says that everything that was decided is answered.
+var errAged = statusOf(&limiter.Error{Code: limiter.Unavailable, Message: "this connection has reached --grpc-max-connection-age; open the stream again"})
+
+// lifeOf returns a context that ends when a stream must end, and whose cause is errAged or that of leaving.
+func (s *Server) lifeOf(stream grpc.ServerStream) (context.Context, context.CancelFunc) {
+	opened := inflow.Opened(stream.Context())
+	if s.config.MaxAge == 0 || opened.IsZero() {
+		return s.leaving, func() {}
+	}
+	return context.WithDeadlineCause(s.leaving, opened.Add(streamAge(s.config.MaxAge)), errAged)
+}
+
+// endOf returns the status of a stream whose life has ended.
+func endOf(life context.Context) error {
+	if context.Cause(life) == errAged {
+		return errAged
+	}
+	return errLeaving
+}
+
+// endWithDrain ends the context of streams when s is drained or their connection is old. CheckStream ends by itself once everything is
+// answered.
 func (s *Server) endWithDrain(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if info.FullMethod == sluicev1.RateLimitService_CheckStream_FullMethodName {
 		return handler(srv, stream)
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
+	life, end := s.lifeOf(stream)
+	defer end()
 	over := make(chan error, 1)
 	if !s.read(func() { over <- handler(srv, &endingStream{stream, ctx}) }) {
 		return errLeaving
@@ -216,9 +259,9 @@ func (s *Server) endWithDrain(srv any, stream grpc.ServerStream, info *grpc.Stre
 	select {
 	case err := <-over:
 		return err
-	case <-s.leaving.Done():
+	case <-life.Done():
 		// A handler that waits for its client in Recv ends when this one has returned, and Close waits for it.
-		return errLeaving
+		return endOf(life)
 	}
 }
 
@@ -229,6 +272,9 @@ type endingStream struct {
 }
 
 func (s *endingStream) Context() context.Context { return s.ctx }
+
+// keepaliveParams: a client that vanished without a word frees its streams within 40 s.
+var keepaliveParams = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
 // ServerOptions returns the options that a grpc.Server must have that a Server is registered with, the codec of its hot
 // calls among them. Responses are not capped: a small check can have a long one.
@@ -241,8 +287,7 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(10 * time.Second),
 		// Idle clients that ping to keep their connection are welcome, in reason.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		// A client that vanished without a word frees its streams within 40 s.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepaliveParams),
 		// Wide enough that batches do not wait for window updates. A longer message gets more when its length is read.
 		grpc.InitialWindowSize(256 << 10),
 		grpc.InitialConnWindowSize(4 << 20),

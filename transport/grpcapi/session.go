@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/limiter"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 const (
@@ -108,6 +108,10 @@ func (x *session) read(pass access.Pass) error {
 	for {
 		if err := x.stream.RecvMsg(&req); err != nil {
 			return err
+		}
+		if req.fault != nil {
+			req.drop()
+			return statusOf(req.fault)
 		}
 		silent.Reset(maxSilence)
 		var rejected *limiter.Error

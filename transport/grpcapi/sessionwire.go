@@ -2,16 +2,20 @@ package grpcapi
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/buffers"
-	"github.com/sluice-project/sluice/transport/internal/wire"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/transport/internal/buffers"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 )
 
 // Field numbers of sluice.v1.
@@ -35,7 +39,7 @@ type sessionRequest struct {
 	resume    []heldRequest
 	heartbeat uint64
 	reader    question
-	size      int // of the message, in bytes
+	fault     *limiter.Error // the message is invalid, and not read to its end
 }
 
 type slotRequest struct {
@@ -50,8 +54,18 @@ type heldRequest struct {
 	reservation string
 }
 
-// WireSize is the size of r's message in bytes.
-func (r *sessionRequest) WireSize() int { return r.size }
+// WireShape implements wire.Shaped.
+func (*sessionRequest) WireShape() *wire.Shape { return sessionShape }
+
+var sessionShape = wire.ShapeOf((*sluicev1.SessionRequest)(nil).ProtoReflect().Descriptor(), slotParts())
+
+// slotParts is decoded, and what the requests of a session take.
+func slotParts() map[protoreflect.FullName]wire.Own {
+	parts := maps.Clone(decoded)
+	parts["sluice.v1.SlotRequest"] = wire.Own{Bytes: limiter.BatchBytes + int64(reflect.TypeFor[slotRequest]().Size()), Most: maxSlots}
+	parts["sluice.v1.HeldSlot"] = wire.Own{Bytes: int64(reflect.TypeFor[heldRequest]().Size())}
+	return parts
+}
 
 // drop releases what is not answered.
 func (r *sessionRequest) drop() {
@@ -64,7 +78,7 @@ func (r *sessionRequest) drop() {
 func (r *sessionRequest) DecodeWire(data []byte) error {
 	clear(r.acquire)
 	clear(r.resume)
-	*r = sessionRequest{acquire: r.acquire[:0], release: r.release[:0], resume: r.resume[:0], size: len(data)}
+	*r = sessionRequest{acquire: r.acquire[:0], release: r.release[:0], resume: r.resume[:0]}
 	for len(data) > 0 {
 		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {
@@ -74,7 +88,8 @@ func (r *sessionRequest) DecodeWire(data []byte) error {
 		switch {
 		case num == sessionAcquire && typ == protowire.BytesType:
 			if len(r.acquire) >= maxSlots {
-				return errManyRequests
+				r.fault = errManyRequests
+				return nil
 			}
 			if err := r.decodeSlot(value, len(rest)); err != nil {
 				return fmt.Errorf("acquire[%d]: %w", len(r.acquire)-1, err)
@@ -100,7 +115,7 @@ func (r *sessionRequest) DecodeWire(data []byte) error {
 	return nil
 }
 
-var errManyRequests = fmt.Errorf("acquire: more than %d requests in a message", maxSlots)
+var errManyRequests = &limiter.Error{Code: limiter.Invalid, Field: "acquire", Message: fmt.Sprintf("more than %d requests in a message; split it", maxSlots)}
 
 // decodeSlot reads a SlotRequest. behind is the length of the message after it.
 func (r *sessionRequest) decodeSlot(data []byte, behind int) error {

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,6 +30,8 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	if rejected != nil {
 		return statusOf(rejected)
 	}
+	life, end := s.lifeOf(stream)
+	defer end()
 	ended := make(chan error, 1)
 	if !s.read(func() {
 		ended <- p.read(pass)
@@ -43,9 +45,9 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	case <-stalled:
 		// Sends that wait end with the stream, once this has returned.
 		return errUnread
-	case <-s.leaving.Done():
+	case <-life.Done():
 		// The reader stays in Recv until this handler has returned.
-		err = errLeaving
+		err = endOf(life)
 	}
 	p.mu.Lock()
 	p.mu.finished = true
@@ -93,7 +95,7 @@ func (p *pipeline) read(pass access.Pass) error {
 		}
 		var rejected *limiter.Error
 		if pass, rejected = p.server.config.Guard.Again(pass, &p.identity); rejected != nil {
-			q.batch.Release()
+			q.drop()
 			return statusOf(rejected)
 		}
 		places := min(1+len(q.batch.Checks)/checksPerPlace, cap(p.room))
@@ -101,15 +103,21 @@ func (p *pipeline) read(pass access.Pass) error {
 			select {
 			case p.room <- struct{}{}:
 			case <-ctx.Done():
-				q.batch.Release()
+				q.drop()
 				return ctx.Err()
 			}
 		}
 		if !p.take(q, pass, places) {
-			q.batch.Release()
+			q.drop()
 			return errLeaving
 		}
 	}
+}
+
+// drop releases a request of a stream that is not answered.
+func (q *question) drop() {
+	q.batch.Release()
+	q.held.Release()
 }
 
 // take starts to decide q, as far as pass goes, unless the pipeline is finished.
@@ -121,6 +129,7 @@ func (p *pipeline) take(q *question, pass access.Pass, places int) bool {
 	}
 	p.inFlight.Go(func() {
 		p.answer(q, &pass)
+		q.held.Release()
 		for range places {
 			<-p.room
 		}

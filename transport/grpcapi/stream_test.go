@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/check"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 type stream = interface {

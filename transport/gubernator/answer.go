@@ -5,11 +5,11 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 // response is a RateLimitResp. owner is the only metadata.

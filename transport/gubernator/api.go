@@ -11,10 +11,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -33,6 +34,9 @@ type Config struct {
 	Leaving func() bool
 	// Tracing: callers' traceparent is read.
 	Tracing bool
+	// Memory bounds the memory of bodies of HTTP requests, with that of other APIs. nil bounds
+	// nothing.
+	Memory *inflow.Memory
 	// Now is the clock of reset times. nil means time.Now.
 	Now func() time.Time
 }

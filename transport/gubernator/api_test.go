@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/internal/onenode"
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/test/onenode"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

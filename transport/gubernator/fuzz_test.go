@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 )
 
 // FuzzDecode: what the generated type reads, the hot call reads alike; what that rejects for other reasons than ignored metadata, it

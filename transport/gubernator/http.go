@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,15 +17,22 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
-// maxBody caps a body, in bytes: a thousand requests of a few KiB each.
-const maxBody = 4 << 20
+// requests is what the parts of a body take: protojson reads all requests, also those above
+// maxRequests.
+var requests = httpbody.Shape{
+	Objects: []httpbody.Object{{
+		Bytes: int64(reflect.TypeFor[gubernatorv1.RateLimitReq]().Size()+reflect.TypeFor[request]().Size()) + limiter.CheckBytes,
+	}},
+	Text: 64, // those of fields that are not known
+}
 
 // Mount puts the calls on their paths of mux.
 func (a *API) Mount(mux *http.ServeMux) {
@@ -36,7 +43,7 @@ func (a *API) Mount(mux *http.ServeMux) {
 			return
 		}
 		var req gubernatorv1.GetRateLimitsReq
-		if err := read(w, r, &req); err != nil {
+		if err := a.read(w, r, &req); err != nil {
 			reject(w, err)
 			return
 		}
@@ -80,12 +87,13 @@ func mount(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 var writer = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
 
 // read reads the body into req. No body is an empty message.
-func read(w http.ResponseWriter, r *http.Request, req *gubernatorv1.GetRateLimitsReq) error {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil || len(body) == 0 {
-		return err
-	}
-	return decode(body, req)
+func (a *API) read(w http.ResponseWriter, r *http.Request, req *gubernatorv1.GetRateLimitsReq) error {
+	return httpbody.Read(w, r, httpbody.Most, a.config.Memory, requests, func(body []byte) error {
+		if len(body) == 0 {
+			return nil
+		}
+		return decode(body, req)
+	})
 }
 
 // decode reads JSON into req. It ignores unknown fields, as gubernator does: they may be of a later version.
@@ -106,7 +114,7 @@ var enums = map[string]map[string]int32{"algorithm": gubernatorv1.Algorithm_valu
 // behavior. protojson ignores those too.
 func unknownName(body []byte) error {
 	var call struct {
-		Requests []map[string]any `json:"requests"`
+		Requests []map[string]json.RawMessage `json:"requests"`
 	}
 	if err := json.Unmarshal(body, &call); err != nil {
 		return err
@@ -114,8 +122,11 @@ func unknownName(body []byte) error {
 	for i, q := range call.Requests {
 		for _, field := range slices.Sorted(maps.Keys(enums)) {
 			values := enums[field]
-			name, ok := q[field].(string)
-			if _, known := values[name]; ok && !known {
+			var name string
+			if json.Unmarshal(q[field], &name) != nil {
+				continue // it is a number, or not there
+			}
+			if _, known := values[name]; !known {
 				return fmt.Errorf("requests[%d].%s: %q is unknown; want %s", i, field, name,
 					strings.Join(slices.Sorted(maps.Keys(values)), ", "))
 			}
@@ -129,6 +140,10 @@ func reject(w http.ResponseWriter, err error) {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		writeStatus(w, http.StatusRequestEntityTooLarge, status.New(codes.ResourceExhausted,
 			"the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes; split the call"))
+		return
+	}
+	if code, text, ok := httpbody.Status(err); ok {
+		writeStatus(w, code, status.New(codes.ResourceExhausted, text))
 		return
 	}
 	// protojson varies the space after its prefix.

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -60,7 +61,7 @@ func TestHTTP(t *testing.T) {
 		{"nobody", `{}`, 200, `{"responses":[]}`},
 		{"too many", `{"requests":[` + strings.Repeat(`{},`, 1000) + `{}]}`, 400,
 			`{"code":11,"message":"requests: there are 1001; want at most 1000, split the call","details":[]}`},
-		{"too large", `{"requests":[],"x":"` + strings.Repeat("x", maxBody) + `"}`, 413,
+		{"too large", `{"requests":[],"x":"` + strings.Repeat("x", httpbody.Most) + `"}`, 413,
 			`{"code":8,"message":"the body is larger than 4194304 bytes; split the call","details":[]}`},
 		{"no JSON", `hits=1`, 400, `{"code":3,"message":"body: syntax error (line 1:1): invalid value hits","details":[]}`},
 		{"cut off", `{"requests":[{"name":"r"`, 400, `{"code":3,"message":"body: unexpected EOF","details":[]}`},

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // tell plays a story on one counter of a node of its own. Each line is a request and the answer

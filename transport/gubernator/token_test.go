@@ -161,7 +161,7 @@ func TestGregorian(t *testing.T) {
 		`},
 		{"from and to a duration of milliseconds", usual + " duration=0", `
 			10s   hits=4                          : under left=6 reset=1m
-			11s   behavior=BATCHING duration=30s  : under left=5 reset=41s
+			11s   behavior=BATCHING duration=30s  : under left=5 reset=40s
 			12s                                   : under left=4 reset=1m
 		`},
 		{"a changed unit", usual + " duration=0", `

@@ -3,6 +3,7 @@ package gubernator
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -10,11 +11,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/sluice-project/sluice/limiter"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/buffers"
-	"github.com/sluice-project/sluice/transport/internal/wire"
+	"github.com/sluicecluster/sluice/limiter"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport/internal/buffers"
+	"github.com/sluicecluster/sluice/transport/internal/wire"
 )
 
 // question is a GetRateLimitsReq, and then the decided batch of its GetRateLimitsResp. It accepts the messages that the generated type
@@ -23,7 +25,6 @@ type question struct {
 	requests []request
 	count    int // also of those above maxRequests
 	text     wire.Text
-	size     int
 	batch    *limiter.Batch
 	now      time.Time
 }
@@ -31,8 +32,12 @@ type question struct {
 // questions has those that were answered.
 var questions = sync.Pool{New: func() any { return new(question) }}
 
-// WireSize is the size of the request in bytes.
-func (c *question) WireSize() int { return c.size }
+// WireShape implements wire.Shaped.
+func (*question) WireShape() *wire.Shape { return callShape }
+
+var callShape = wire.ShapeOf((*gubernatorv1.GetRateLimitsReq)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]wire.Own{
+	"pb.gubernator.RateLimitReq": {Bytes: int64(reflect.TypeFor[request]().Size()) + limiter.CheckBytes, Most: maxRequests},
+})
 
 // Field numbers.
 const (
@@ -76,7 +81,6 @@ func getRateLimits(srv any, ctx context.Context, decode func(any) error, interce
 
 // DecodeWire reads a GetRateLimitsReq.
 func (c *question) DecodeWire(data []byte) error {
-	c.size = len(data)
 	for len(data) > 0 {
 		num, typ, value, rest, err := wire.Field(data)
 		if err != nil {

@@ -5,9 +5,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
 // decision is the result of one check. Durations are in seconds.
@@ -186,6 +187,9 @@ func problemOf(err error) httpanswer.Problem {
 	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return httpanswer.NewProblem(http.StatusRequestEntityTooLarge,
 			"the body is larger than "+strconv.FormatInt(e.Limit, 10)+" bytes; split the call")
+	}
+	if code, text, ok := httpbody.Status(err); ok {
+		return httpanswer.NewProblem(code, text)
 	}
 	return httpanswer.NewProblem(http.StatusBadRequest, "the body could not be read: "+err.Error())
 }

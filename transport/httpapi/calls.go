@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport"
+	"github.com/sluicecluster/sluice/transport/access"
 )
 
 // decide returns the handler of POST /v1/ and the name of a verb.

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // The bodies and headers of one check, word for word, as docs/use/api.md shows them.
@@ -423,6 +423,22 @@ func TestHeaderSpelling(t *testing.T) {
 		}
 		if n := strings.Count(strings.ToLower(head), "\nratelimit: "); n != 1 {
 			t.Errorf("%s: %d headers called RateLimit", body, n)
+		}
+	}
+}
+
+// TestDeniedByTimeLeavesNothing: the body and the headers of a check that is denied for a time name no units that are left.
+func TestDeniedByTimeLeavesNothing(t *testing.T) {
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
+	for name, wait := range map[string]string{"apart": `"min_interval":30`, "blocks": `"block_for":30`} {
+		body := func(cost int) string {
+			return user(name, fmt.Sprintf(`,"cost":%d,"limits":[{"count":5,"period":60,%s}]`, cost, wait))
+		}
+		call(t, h, http.MethodPost, "/v1/check", body(3))
+		call(t, h, http.MethodPost, "/v1/check", body(3)) // begins to block
+		w, m := post(t, h, body(1), 429)
+		if m["remaining"] != 0.0 || !strings.HasPrefix(w.Header().Get("RateLimit"), `"limit";r=0;t=30`) || w.Header().Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("%s: %v %v", name, w.Header(), m)
 		}
 	}
 }

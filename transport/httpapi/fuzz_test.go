@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // FuzzReadCall holds the reader to what any body must come to: an error that

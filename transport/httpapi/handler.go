@@ -6,17 +6,18 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
 // Config configures the API.
@@ -38,6 +39,8 @@ type Config struct {
 	Metrics http.Handler
 	// CheckTimeout is how long the Limiter looks for the owner of a key; clients learn it.
 	CheckTimeout time.Duration
+	// Memory bounds the memory of bodies, with that of other APIs. nil bounds nothing.
+	Memory *inflow.Memory
 }
 
 // Validate says which field is wrong.
@@ -67,6 +70,18 @@ func New(c Config) (http.Handler, error) {
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; the API is described at "+limiter.DocsURL+"use/api.md"))
 	})
 	return mux, nil
+}
+
+// Only is api, the handler of New, at those paths alone.
+func Only(api http.Handler, paths ...string) http.Handler {
+	mux := http.NewServeMux()
+	for _, path := range paths {
+		mux.Handle(path, api)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "this port has only "+strings.Join(paths, ", ")))
+	})
+	return mux
 }
 
 // endpoint is one method of a path.
@@ -148,28 +163,15 @@ func NewServer(h http.Handler) *http.Server {
 	}
 }
 
-// maxBody is the cap on a body, and keepBody the largest buffer that is kept for the next one, in bytes.
-const maxBody, keepBody = 4 << 20, 1 << 20
-
-// bodies are buffers for bodies of requests.
-var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// checks are what the parts of a body with checks take.
+var checks = httpbody.Shape{Objects: []httpbody.Object{
+	{Bytes: limiter.CheckBytes, Most: limiter.MaxChecks},
+	{Bytes: max(limiter.LimitBytes, limiter.EntryBytes), Most: limiter.MaxEntries + bucket.MaxLimits + 2},
+}, Text: 16}
 
 // withBody reads the body and calls f with it; it is gone when f returns.
 func (d *api) withBody(w http.ResponseWriter, r *http.Request, f func(body []byte) error) error {
-	buf := bodies.Get().(*bytes.Buffer)
-	defer func() {
-		if buf.Cap() <= keepBody {
-			buf.Reset()
-			bodies.Put(buf)
-		}
-	}()
-	if r.ContentLength > maxBody {
-		return &http.MaxBytesError{Limit: maxBody}
-	}
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
-		return err
-	}
-	return f(buf.Bytes())
+	return httpbody.Read(w, r, httpbody.Most, d.Memory, checks, f)
 }
 
 const (

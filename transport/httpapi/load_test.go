@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 const poolRules = `

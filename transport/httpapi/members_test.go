@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
 // clustered returns an API to a node of which the cluster is o.
@@ -128,7 +129,7 @@ func TestForget(t *testing.T) {
 		{"name a number", `{"name":3}`, nil, 400, "invalid", "name (at byte 9): want a string, found a number"},
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
-		{"too large", `{"name":"` + strings.Repeat("n", maxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
+		{"too large", `{"name":"` + strings.Repeat("n", httpbody.Most) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
 		{"not counted", n3, member.ErrNotVoter, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
 		{"living", n3, member.ErrAlive, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
 		{"itself", n3, member.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},

@@ -19,10 +19,10 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // object is one of docs/openapi.yaml.

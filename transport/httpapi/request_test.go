@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )
 
 func TestReadEveryField(t *testing.T) {
@@ -171,7 +172,7 @@ func TestNoPeriod(t *testing.T) {
 func TestBodyLimit(t *testing.T) {
 	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	fits := user("x", "")
-	fits += strings.Repeat(" ", maxBody-len(fits))
+	fits += strings.Repeat(" ", httpbody.Most-len(fits))
 	post(t, h, fits, 200)
 	if w, m := post(t, h, fits+" ", http.StatusRequestEntityTooLarge); !strings.Contains(m["detail"].(string), "4194304 bytes") {
 		t.Errorf("%s", w.Body)

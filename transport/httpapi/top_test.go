@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/access"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestTop(t *testing.T) {

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/limiter"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/limiter"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/transport"
 )
 
 // genAPILimits draws a set of limits that a check may bring.

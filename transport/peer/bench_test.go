@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // BenchmarkHop is one hop over loopback TCP: callers at once, each with calls of so

@@ -4,7 +4,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // call is one Pool.Call, or a part of it that fits into a frame. It passes from the caller to the queue of a link, to the

@@ -28,8 +28,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/internal/tracing"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )

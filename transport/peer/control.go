@@ -9,9 +9,9 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // Control messages, requests and responses travel in frames of peer.v1 MessageFrame: definitions of limits, and pairs of a header and a

@@ -9,9 +9,9 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/message"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/message"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // bulk is a transfer batch of so many parts of three counters each.

@@ -17,12 +17,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/limiter"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/limiter"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // rawControl is raw for control messages, after the hellos.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/inflow"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"

@@ -6,10 +6,10 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/limiter"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/limiter"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // framed is one frame each way as the two sides of a stream have it in memory.

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // FuzzGreeting reads the first frame of a stream, which comes from whoever reaches the peer port.

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	"github.com/sluice-project/sluice/internal/inflow"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // Version of the protocol. Nodes of equal majors and of minors at most one apart can communicate; the higher minor then does

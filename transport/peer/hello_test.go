@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // TestRotation: secrets are exchanged in three steps, node by node, and nodes that are a step apart talk in both directions.

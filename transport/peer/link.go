@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // retry delays attempts to connect. The first one after a loss is made at once, on the next call; those after a failed one

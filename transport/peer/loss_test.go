@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestLost: what was sent is ambiguous, what was not is unsent, and the next call

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/message"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 	"google.golang.org/grpc"
 )
 

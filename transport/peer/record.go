@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // Bits of Request.flags.
@@ -36,6 +36,7 @@ const (
 	leased   = 1 << 2
 	hold     = 1 << 3
 	fresh    = 1 << 4
+	homeAuto = 1 << 5
 )
 
 // addRecord appends r to the columns of m. limits is the number that the stream gave to r.Limits, 0 for none.
@@ -48,7 +49,7 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.Flags = append(m.Flags, flagsOf(r))
 	id, want, rate, life, lost := r.ID, r.Want, r.Rate, r.For, bit(r.DenyLost, denyLost)
 	if x := r.Reservation; x != nil {
-		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)|bit(x.Lease, leased)|bit(x.Hold, hold)|bit(x.Fresh, fresh)
+		id, want, rate, life, lost = x.ID, x.Least, x.MaxOpen, x.For, lost|bit(x.Release, release)|bit(x.Lease, leased)|bit(x.Hold, hold)|bit(x.Fresh, fresh)|bit(r.Home() == bucket.HomeAuto, homeAuto)
 		if r.Verb == bucket.Extend {
 			want = x.Most
 		}
@@ -116,6 +117,9 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 			r.Reservation = &bucket.Reservation{
 				ID: r.ID, Least: r.Want, Most: r.Want, MaxOpen: r.Rate, For: r.For, Release: at(m.Lost, i)&release != 0,
 				Lease: at(m.Lost, i)&leased != 0, Hold: at(m.Lost, i)&hold != 0, Fresh: at(m.Lost, i)&fresh != 0,
+			}
+			if at(m.Lost, i)&homeAuto != 0 { // any other home is known to the sender, who asks there
+				r.Reservation.Home = bucket.HomeAuto
 			}
 		}
 		flags := at(m.Flags, i)

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/message"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/message"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // RegionAddr is the address for a Pool of a node at addr in another region. Only a node of that region is accepted there, and

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // TestRejected: nodes that do not fit say why, on both sides, with both values.

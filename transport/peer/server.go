@@ -16,12 +16,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
-	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/limiter"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/internal/message"
+	"github.com/sluicecluster/sluice/limiter"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // maxStreams bounds the streams of one connection. A Pool uses one.

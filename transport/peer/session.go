@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // Settings of connections, for both sides.

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 // TestTimes: how many checks a record is travels, and what became of each of them.

@@ -7,11 +7,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/tracing"
-	"github.com/sluice-project/sluice/limiter"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/tracing"
+	"github.com/sluicecluster/sluice/limiter"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 )
 
 func recorder(t *testing.T) (*tracing.Tracer, *tracetest.SpanRecorder) {

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-project/sluice/internal/rawh2"
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
+	"github.com/sluicecluster/sluice/test/rawh2"
 )
 
 // lines is a log that several goroutines write.

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
 // The events, by name. Rates are per second, times in seconds.

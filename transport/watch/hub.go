@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 const (

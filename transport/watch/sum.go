@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // name is a rule's.

@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/bench/peers/gubernator
+module github.com/sluicecluster/sluice/bench/peers/gubernator
 
 go 1.26.0
 

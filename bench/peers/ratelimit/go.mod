@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/bench/peers/ratelimit
+module github.com/sluicecluster/sluice/bench/peers/ratelimit
 
 go 1.26.0
 

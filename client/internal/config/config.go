@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/sluice-project/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/limit"
 )
 
 // Options are those of one client.

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/leaf/loglimit"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/leaf/loglimit"
 )
 
 // Gate decides requests of type R.

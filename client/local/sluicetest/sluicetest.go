@@ -23,8 +23,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/client/local"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/client/local"
 )
 
 // Limiter is a local.Limiter that a test controls. It is safe for concurrent use.

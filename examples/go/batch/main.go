@@ -7,7 +7,7 @@ import (
 	"log"
 	"os"
 
-	sluice "github.com/sluice-project/sluice/client"
+	sluice "github.com/sluicecluster/sluice/client"
 )
 
 func main() {

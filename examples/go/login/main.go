@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"os"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/httplimit"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/httplimit"
 )
 
 func login(w http.ResponseWriter, r *http.Request) {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/grpclimit"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/grpclimit"
 )
 
 func main() {

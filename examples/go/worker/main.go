@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
+	sluice "github.com/sluicecluster/sluice/client"
 )
 
 func main() {

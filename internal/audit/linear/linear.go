@@ -13,7 +13,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/sluice-project/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit"
 )
 
 // answer is the output of a check.

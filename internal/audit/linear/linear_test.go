@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/audit"
+	"github.com/sluicecluster/sluice/internal/audit"
 )
 
 func check(sent, answered int64, decision string) audit.Check {

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // story is what a caller saw of one key that a real table decided.

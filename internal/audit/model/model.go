@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluicecluster/sluice/bucket"
 )
 
 // Clocks bounds the difference between the times of a log and those of the nodes.

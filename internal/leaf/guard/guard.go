@@ -41,6 +41,12 @@ const (
 	SecondReplica
 	// LostState: a takeover without state is a loss of counters, not a fresh start.
 	LostState
+	// InSync: an owner counts nothing as replicated after it has left out a replica until a
+	// majority knows that, and a takeover from a replica that was left out is a loss of counters.
+	InSync
+	// LossEnds: a state of what an owner has lost is merged, and ends the loss, though the owner
+	// began with all of it.
+	LossEnds
 	// OneSet: states of a voter set that was dissolved are not compared with those of the present set.
 	OneSet
 

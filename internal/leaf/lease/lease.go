@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/internal/leaf/guard"
+	"github.com/sluicecluster/sluice/internal/leaf/guard"
 )
 
 // Lease is units that may be spent until a moment. It is safe for concurrent use.

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/sluicegrpc"
-	"github.com/sluice-project/sluice/internal/load"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/sluicegrpc"
+	"github.com/sluicecluster/sluice/internal/load"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/internal/load"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/load"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 // server answers as its keys say: "allowed" and "denied" are decided, "broken" is one check's error, "short" leaves

@@ -11,9 +11,9 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"github.com/sluice-project/sluice/internal/load"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/load"
+	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 )
 

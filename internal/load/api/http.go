@@ -12,8 +12,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/sluice-project/sluice/client/sluicegrpc"
-	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluicecluster/sluice/client/sluicegrpc"
+	"github.com/sluicecluster/sluice/internal/load"
 )
 
 // web calls POST /v1/check.

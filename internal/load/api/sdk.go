@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/limit"
-	"github.com/sluice-project/sluice/internal/load"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/internal/load"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 )
 

@@ -3,8 +3,8 @@ package api
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/internal/load"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/internal/load"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestSources(t *testing.T) {

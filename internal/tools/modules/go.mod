@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/modules
+module github.com/sluicecluster/sluice/internal/tools/modules
 
 go 1.26.0
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	path    = "github.com/sluice-project/sluice"
+	path    = "github.com/sluicecluster/sluice"
 	version = "v0.1.0-test"
 	// most is how many modules a program may have that uses the SDK alone. gRPC brings 39 of them.
 	most = 45

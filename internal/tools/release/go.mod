@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/release
+module github.com/sluicecluster/sluice/internal/tools/release
 
 go 1.26.0
 

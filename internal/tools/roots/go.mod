@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/roots
+module github.com/sluicecluster/sluice/internal/tools/roots
 
 go 1.26.0
 

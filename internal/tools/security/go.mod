@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/security
+module github.com/sluicecluster/sluice/internal/tools/security
 
 go 1.26.0
 

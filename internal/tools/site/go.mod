@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/site
+module github.com/sluicecluster/sluice/internal/tools/site
 
 go 1.26.0
 

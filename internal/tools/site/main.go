@@ -28,7 +28,7 @@ import (
 )
 
 // source is where links to files that are no pages lead.
-const source = "https://github.com/sluice-project/sluice/blob/main/"
+const source = "https://github.com/sluicecluster/sluice/blob/main/"
 
 //go:embed page.html
 var layout string

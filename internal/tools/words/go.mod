@@ -1,4 +1,4 @@
-module github.com/sluice-project/sluice/internal/tools/words
+module github.com/sluicecluster/sluice/internal/tools/words
 
 go 1.26.0
 

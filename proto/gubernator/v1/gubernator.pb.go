@@ -814,7 +814,7 @@ const file_gubernator_v1_gubernator_proto_rawDesc = "" +
 	"\x02V1\x12R\n" +
 	"\rGetRateLimits\x12\x1f.pb.gubernator.GetRateLimitsReq\x1a .pb.gubernator.GetRateLimitsResp\x12L\n" +
 	"\vHealthCheck\x12\x1d.pb.gubernator.HealthCheckReq\x1a\x1e.pb.gubernator.HealthCheckResp\x12F\n" +
-	"\tLiveCheck\x12\x1b.pb.gubernator.LiveCheckReq\x1a\x1c.pb.gubernator.LiveCheckRespBCZAgithub.com/sluice-project/sluice/proto/gubernator/v1;gubernatorv1b\x06proto3"
+	"\tLiveCheck\x12\x1b.pb.gubernator.LiveCheckReq\x1a\x1c.pb.gubernator.LiveCheckRespBBZ@github.com/sluicecluster/sluice/proto/gubernator/v1;gubernatorv1b\x06proto3"
 
 var (
 	file_gubernator_v1_gubernator_proto_rawDescOnce sync.Once

@@ -9,7 +9,7 @@
 package peerv1
 
 import (
-	v1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	v1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -334,7 +334,7 @@ type Request struct {
 	// node that does not know them passes them over.
 	Traces []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
 	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew. Bit 1: the reservation's
-	// units are free again at its deadline.
+	// units are free again at its deadline. Bit 5: its key's home is auto.
 	Lost []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Of a charge or a refund that is to be made once: what names it among those of its key. A node that does not know it makes it again.
 	Once          []uint64 `protobuf:"fixed64,18,rep,packed,name=once,proto3" json:"once,omitempty"`
@@ -970,7 +970,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\vPeerService\x120\n" +
 	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x127\n" +
 	"\aControl\x12\x15.peer.v1.MessageFrame\x1a\x11.peer.v1.Greeting(\x010\x01\x129\n" +
-	"\x05Query\x12\x15.peer.v1.MessageFrame\x1a\x15.peer.v1.MessageFrame(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
+	"\x05Query\x12\x15.peer.v1.MessageFrame\x1a\x15.peer.v1.MessageFrame(\x010\x01B6Z4github.com/sluicecluster/sluice/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once

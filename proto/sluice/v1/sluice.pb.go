@@ -2013,7 +2013,8 @@ type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 16 budgets; verb and cost must be unset.
 	Checks []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
-	// Units to reserve of each; 0 or unset for the estimate of the first check's rule.
+	// Units to reserve of each; 0 or unset for the estimate of the first check's rule, given or learned. Required under a rule with
+	// neither estimate nor max_units.
 	Units *int64 `protobuf:"varint,2,opt,name=units,proto3,oneof" json:"units,omitempty"`
 	// How few will do where not all are left, 1 to units; 0 or unset for units.
 	Least *int64 `protobuf:"varint,3,opt,name=least,proto3,oneof" json:"least,omitempty"`
@@ -2024,9 +2025,9 @@ type ReserveRequest struct {
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// As in CheckRequest.
 	TimeoutNs int64 `protobuf:"varint,6,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
-	// The whole limit is reserved, whatever is left of it: nothing is admitted until ttl_ns, which is required, has passed, 24 hours at most, or
-	// until it is settled with 0. Of one check only, without units; its rule's reservation does not apply. A node without the
-	// feature leases ignores it.
+	// The whole limit is reserved, whatever is left of it: nothing is admitted until ttl_ns, which is required, has passed, or max_ttl of
+	// the rule if that is less, or until it is settled with 0. Of one check only, without units; nothing else of its rule's reservation
+	// applies. A node without the feature leases ignores it.
 	Hold bool `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
 	// How long to wait for units of a limit with algorithm concurrency, which the rule of the first check must have: in order of arrival, behind
 	// those of sessions too, in nanoseconds. At most --check-timeout, and seven eighths of timeout_ns. Without it the request takes what is
@@ -2466,7 +2467,8 @@ type SettleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ReserveResponse.
 	Reservation string `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
-	// Units to charge of those that Spend has not spent, 0 or more; more than are left are charged whatever the limits say.
+	// Units to charge of those that Spend has not spent, 0 or more. More than are left are charged too, as long as a bucket
+	// denies because of them for no longer than max_ttl of the rules, or than a full one takes to drain.
 	Actual        int64 `protobuf:"varint,2,opt,name=actual,proto3" json:"actual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3537,7 +3539,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06Extend\x12\x18.sluice.v1.ExtendRequest\x1a\x19.sluice.v1.ExtendResponse\x12=\n" +
 	"\x06Settle\x12\x18.sluice.v1.SettleRequest\x1a\x19.sluice.v1.SettleResponse\x127\n" +
 	"\x04Held\x12\x16.sluice.v1.HeldRequest\x1a\x17.sluice.v1.HeldResponse\x12D\n" +
-	"\aSession\x12\x19.sluice.v1.SessionRequest\x1a\x1a.sluice.v1.SessionResponse(\x010\x01B;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"\aSession\x12\x19.sluice.v1.SessionRequest\x1a\x1a.sluice.v1.SessionResponse(\x010\x01B:Z8github.com/sluicecluster/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once

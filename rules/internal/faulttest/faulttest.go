@@ -4,7 +4,7 @@ package faulttest
 import (
 	"testing"
 
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // Placed checks that err joins one or more errors, each with a line of the file and a reason.

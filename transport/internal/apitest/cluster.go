@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // Cluster is a limiter.Cluster of which a test replaces parts.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // Reserving is a limiter.Service with reservations of 10 units until a minute from now: ID in the domain shop, and OtherID in the

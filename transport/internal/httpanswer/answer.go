@@ -9,9 +9,9 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/rules"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // DeniedStatus returns the status of denied checks of r's rule, 400 to 599.
@@ -98,7 +98,7 @@ func ProblemOf(err error) Problem {
 }
 
 // errorTypes and the name of a code are the type of a problem: docs/use/api.md lists the codes.
-const errorTypes = "https://github.com/sluice-project/sluice/blob/main/docs/use/api.md#"
+const errorTypes = limiter.DocsURL + "use/api.md#"
 
 var statuses = map[limiter.Code]int{
 	limiter.Invalid: http.StatusBadRequest, limiter.UnknownDomain: http.StatusBadRequest,

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-project/sluice/internal/leaf/httpfield"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/internal/leaf/httpfield"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // SetHeaders sets the headers of one check: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11 and the
@@ -58,7 +58,7 @@ func (l *lists) add(r *limiter.Result) {
 	l.counted = append(l.counted, name)
 	t, ok := retryAfter(r) // Retry-After is not earlier
 	switch {
-	case r.Allowed:
+	case r.Allowed, r.Verdict() == limiter.DeniedByOthers: // its own limit does not deny
 		t = httpfield.Seconds(r.ResetAfter)
 	case !ok:
 		t = -1

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/limiter"
 )
 
 // TestPolicy: what a limit is called in RateLimit-Policy; package httpfield has the rest.

@@ -11,14 +11,14 @@ import (
 
 	"google.golang.org/grpc"
 
-	sluice "github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/httplimit"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/forwardauth"
-	"github.com/sluice-project/sluice/transport/grpcapi"
-	"github.com/sluice-project/sluice/transport/httpapi"
-	"github.com/sluice-project/sluice/transport/internal/apitest"
+	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/client/httplimit"
+	"github.com/sluicecluster/sluice/internal/member"
+	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/transport/forwardauth"
+	"github.com/sluicecluster/sluice/transport/grpcapi"
+	"github.com/sluicecluster/sluice/transport/httpapi"
+	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // sameRules have a key of each kind of limit.

@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/sluice-project/sluice/transport/internal/buffers"
+	"github.com/sluicecluster/sluice/internal/inflow"
+	"github.com/sluicecluster/sluice/transport/internal/buffers"
 )
 
 // ErrUTF8 is the error of a string that a client must not send.
@@ -143,6 +144,25 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*inflow.Message)
+	if !ok {
+		return c.decode(data, v)
+	}
+	decode, most := m.Begin(data.Len())
+	if most > 0 {
+		cost, field := int64(data.Len()), ""
+		if shape := shapeFor(m.Into); shape != nil {
+			cost, field = shape.Cost(data, most)
+		}
+		decode = m.Take(cost, field)
+	}
+	if !decode {
+		return nil
+	}
+	return c.decode(data, m.Into)
+}
+
+func (c Codec) decode(data mem.BufferSlice, v any) error {
 	r, ok := v.(Request)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)

@@ -9,7 +9,7 @@
 package adminv1alpha1
 
 import (
-	v1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	v1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -2472,7 +2472,7 @@ const file_sluice_admin_v1alpha1_admin_proto_rawDesc = "" +
 	"\tBootstrap\x12'.sluice.admin.v1alpha1.BootstrapRequest\x1a(.sluice.admin.v1alpha1.BootstrapResponse\x12a\n" +
 	"\n" +
 	"AcceptLoss\x12(.sluice.admin.v1alpha1.AcceptLossRequest\x1a).sluice.admin.v1alpha1.AcceptLossResponse\x12j\n" +
-	"\rPromoteRegion\x12+.sluice.admin.v1alpha1.PromoteRegionRequest\x1a,.sluice.admin.v1alpha1.PromoteRegionResponseBLZJgithub.com/sluice-project/sluice/proto/sluice/admin/v1alpha1;adminv1alpha1b\x06proto3"
+	"\rPromoteRegion\x12+.sluice.admin.v1alpha1.PromoteRegionRequest\x1a,.sluice.admin.v1alpha1.PromoteRegionResponseBKZIgithub.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1;adminv1alpha1b\x06proto3"
 
 var (
 	file_sluice_admin_v1alpha1_admin_proto_rawDescOnce sync.Once

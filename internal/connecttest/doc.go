@@ -1,3 +1,0 @@
-// Package connecttest has real Connect clients call a server whose limit denies them. It is a module of its own, since nothing else
-// needs Connect.
-package connecttest

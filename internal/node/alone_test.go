@@ -1,0 +1,97 @@
+package node
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A directory in which the node is the only voter may be a copy from before others joined. A node
+// that has other join targets decides with it only when they answer, or the operator says that
+// there are no others, and then has its counters.
+func TestAloneOnDisk(t *testing.T) {
+	t.Parallel()
+	s := testConfig(t)
+	s.DataDir = filepath.Join(t.TempDir(), "n1")
+	n := startNode(t, s)
+	n.check(t, "a")
+	n.stop()
+
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := nobody.Addr().String()
+	nobody.Close()
+	lone := s
+	lone.Join, lone.JoinTimeout = []string{target}, s.JoinTimeout/100
+	n = startNodeUnready(t, lone)
+	reasons := func() string { _, list := n.Ready(); return strings.Join(list, "; ") }
+	await(t, "saying what it waits for", func() bool {
+		text := reasons()
+		return strings.Contains(text, "a voter set of this node alone") && strings.Contains(text, target)
+	})
+	if n.cluster.Stats().HasQuorum || n.holding() > 0 {
+		t.Errorf("it decides: %+v", n.cluster.Stats())
+	}
+	if err := n.cluster.Bootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "ready", func() bool { ok, _ := n.Ready(); return ok })
+	if got := n.left(t, "a"); got != 1 {
+		t.Errorf("after bootstrap: %d are left", got)
+	}
+	n.stop()
+
+	// The join target of a StatefulSet of one is the node itself.
+	s.Join, s.GossipPort = []string{"127.0.0.1"}, freePort(t)
+	s.JoinTimeout = s.JoinTimeout / 100
+	n = startNode(t, s)
+	if got := n.left(t, "a"); got != 1 {
+		t.Errorf("with itself as the join target: %d are left", got)
+	}
+}
+
+// freePort returns a port that is free now.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// A node that stops and finds no other voter loses its counters, if no snapshot has them.
+func TestNoNodeToHandOverTo(t *testing.T) {
+	t.Parallel()
+	for _, kept := range []bool{false, true} {
+		first := testConfig(t)
+		second := first
+		second.Name = "n2"
+		if kept {
+			first.DataDir = filepath.Join(t.TempDir(), "n1")
+		}
+		a := startNode(t, first)
+		second.Join = []string{a.gossip.Addr()}
+		b := startNode(t, second)
+		for _, user := range strings.Fields("a b c d e f") {
+			a.check(t, user)
+		}
+		if err := b.gossip.Close(); err != nil { // it ends as in a crash
+			t.Fatal(err)
+		}
+		b.stop()
+		err := a.stop()
+		lost := errors.Is(err, ErrNotHandedOver)
+		if lost == kept || lost && !strings.Contains(err.Error(), "n2") {
+			t.Errorf("with a snapshot %v: %v", kept, err)
+		}
+		if a.warned.count("no node took over") != 1 {
+			t.Errorf("with a snapshot %v: it does not warn", kept)
+		}
+	}
+}

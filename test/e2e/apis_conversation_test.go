@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/internal/load/api"
+)
+
+// What the rules of the conversation give to each value of user and of app. Windows begin
+// with the first hit, so that the time of day does not matter.
+const (
+	userQuota = 20
+	appQuota  = 100
+)
+
+const shopRules = `domain: shop
+authorize:
+  descriptors:
+    - - {key: user, from: header, name: X-User}
+    - - {key: app, from: header, name: X-App}
+descriptors:
+  - key: user
+    limits: [{algorithm: fixed_window, align: first_hit, count: 20, period: 24h}]
+  - key: app
+    limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 24h}]
+`
+
+// rulesOf writes rule files, one of each text, and returns their folder.
+func rulesOf(t *testing.T, texts ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, text := range texts {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rules-%d.yaml", i)), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// visitor asks the nodes through one API.
+type visitor struct {
+	name  string
+	ask   load.Caller
+	nodes int
+}
+
+// visitors returns one for every API that is given by its name. Callers ask one call at a
+// time, so each goroutine needs visitors of its own.
+func visitors(t *testing.T, nodes []*node, key string, limits []api.Limit, apis ...string) (all []*visitor) {
+	t.Helper()
+	for _, name := range apis {
+		kind, err := api.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := api.Config{Domain: "shop", Key: key, Header: "X-" + key, Limits: limits, Timeout: 10 * time.Second}
+		for _, n := range nodes {
+			if kind.HTTP {
+				c.Addrs = append(c.Addrs, n.http)
+			} else {
+				c.Addrs = append(c.Addrs, n.grpc)
+			}
+		}
+		opened, err := kind.Open(c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { opened.Close() })
+		all = append(all, &visitor{name, opened.NewCaller(1), opened.Nodes()})
+	}
+	return all
+}
+
+// allowed asks for one unit of key at node, of those that the API chooses from.
+func (v *visitor) allowed(ctx context.Context, node int, key string) (bool, error) {
+	var seen load.Counts
+	if err := v.ask.Call(ctx, node%v.nodes, []string{key}, &seen); err != nil {
+		return false, err
+	}
+	if seen.Failed > 0 {
+		return false, seen.FirstError
+	}
+	return seen.Decided().Allowed == 1, nil
+}
+
+// spendInTurns asks with each visitor at each node in turn until quota is spent and then once more
+// at each. The first quota asks are admitted, whoever makes them, and no other.
+func spendInTurns(t *testing.T, all []*visitor, nodes, quota int, key string) {
+	t.Helper()
+	asked := 0
+	ask := func(v *visitor, node int) {
+		ok, err := v.allowed(t.Context(), node, key)
+		if want := asked < quota; err != nil || ok != want {
+			t.Errorf("ask %d of %s, through %s at node %d: allowed %v, %v; want %v", asked+1, key, v.name, node+1, ok, err, want)
+		}
+		asked++
+	}
+	for asked < quota && !t.Failed() {
+		for _, v := range all {
+			ask(v, asked%nodes)
+		}
+	}
+	for _, v := range all {
+		for node := range nodes {
+			ask(v, node)
+		}
+	}
+}
+
+// spendAtOnce has several callers ask through random APIs at random nodes, far more often
+// than quota. Exactly quota asks are admitted.
+func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key string) {
+	t.Helper()
+	var callers sync.WaitGroup
+	var mu sync.Mutex
+	total, admitted := 0, map[string]int{} // by API
+	for i := range 8 {
+		all, random := open(), rand.New(rand.NewPCG(5, uint64(i)))
+		callers.Go(func() {
+			for range quota / 2 {
+				v := all[random.IntN(len(all))]
+				ok, err := v.allowed(t.Context(), random.IntN(nodes), key)
+				if err != nil {
+					t.Errorf("%s: %v", v.name, err)
+				}
+				if ok {
+					mu.Lock()
+					total++
+					admitted[v.name]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if total != quota {
+		t.Errorf("%s: %d were admitted at once, want %d", key, total, quota)
+	}
+	t.Logf("%s: admitted %v", key, admitted)
+}
+
+// One rule's key is limited once, whichever APIs and nodes its checks come through.
+func TestAPIsConversation(t *testing.T) {
+	t.Parallel()
+	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	apis := []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}
+	t.Run("each API alone", func(t *testing.T) {
+		for _, v := range visitors(t, nodes, "user", nil, apis...) {
+			spendInTurns(t, []*visitor{v}, 3, userQuota, "only-"+v.name)
+		}
+	})
+	t.Run("in turns", func(t *testing.T) {
+		spendInTurns(t, visitors(t, nodes, "user", nil, apis...), 3, userQuota, "ann")
+		spendInTurns(t, visitors(t, nodes, "app", nil, apis...), 3, appQuota, "web")
+	})
+	t.Run("at once", func(t *testing.T) {
+		for i := range 5 {
+			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "user", nil, apis...) }, 3, userQuota, fmt.Sprint("bob-", i))
+			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "app", nil, apis...) }, 3, appQuota, fmt.Sprint("control-messages-", i))
+		}
+	})
+	// A rule's counter is not one that a check's own limit counts on, at any API.
+	t.Run("limits of their own are counted apart", func(t *testing.T) {
+		own := []api.Limit{{Count: 30, Period: 24 * time.Hour}}
+		spendInTurns(t, visitors(t, nodes, "user", own, "grpc", "stream", "sdk", "http", "envoy"), 3, 30, "ann")
+	})
+}
+
+// A gubernator counter is one, whichever nodes its clients ask and by which protocol; and none
+// of a rule's or of another API's.
+func TestAPIsGubernator(t *testing.T) {
+	t.Parallel()
+	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	limits := []api.Limit{{Count: 25, Period: 24 * time.Hour}}
+	open := func() []*visitor {
+		return append(visitors(t, nodes, "user", limits, "gubernator"), &visitor{"gubernator by HTTP", gubernatorHTTP{nodes, 25}, 3})
+	}
+	spendInTurns(t, open(), 3, 25, "ann")
+	for i := range 5 {
+		spendAtOnce(t, open, 3, 25, fmt.Sprint("bob-", i))
+	}
+	spendInTurns(t, visitors(t, nodes, "user", nil, "grpc"), 3, userQuota, "ann")
+}

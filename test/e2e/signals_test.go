@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// inState starts a node that stays in a state: it waits for another node, serves, or hands over to one that does not run any more,
+// and then for the rest of a client's request.
+func inState(t *testing.T, state string, c nodeConfig) *node {
+	t.Helper()
+	c.name = "signaled"
+	c.args = append(slices.Clone(c.args), "--handover-timeout", "10m", "--shutdown-timeout", "10m")
+	switch state {
+	case "starting":
+		c.args = append(c.args, "--bootstrap-expect", "2", "--join", "127.0.0.1:1", "--join-timeout", "10m")
+		n := launch(t, c)
+		n.waitLog("msg=started", quiet)
+		return n
+	case "serving":
+		return start(t, c)
+	}
+	n := start(t, c)
+	other := start(t, nodeConfig{name: "other", join: []string{n.gossip}, args: c.args})
+	waitAgreed(t, []*node{n, other}, quiet)
+	other.signal(syscall.SIGSTOP)
+	conn, err := net.Dial("tcp", n.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+	if _, err := conn.Read(make([]byte, 64)); err != nil { // 100 Continue: the call is in progress
+		t.Fatal(err)
+	}
+	n.signal(syscall.SIGTERM)
+	n.waitLog(`msg="handing over"`, quiet)
+	return n
+}
+
+// TestSignals is the table of signals in docs/operate/deploy.md.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"starting", "serving", "leaving"} {
+		// Signals that a node goes on after, each of which is logged but for SIGPIPE.
+		goesOn := func(t *testing.T, n *node) {
+			n.signal(syscall.SIGPIPE)
+			for i, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP} {
+				line := fmt.Sprintf("no meaning here\" signal=%q", s.String())
+				if s == syscall.SIGHUP {
+					line = "msg=reloaded changed=[] unchanged=[secret]"
+				}
+				n.signal(s)
+				eventually(t, quiet, "log of "+s.String(), func() error {
+					if !n.alive() {
+						t.Fatalf("%v ended it: %v", s, n.cmd.ProcessState)
+					}
+					if got := strings.Count(n.log.String(), line); got < 1+i/3 {
+						return fmt.Errorf("%q is logged %d times", line, got)
+					}
+					return nil
+				})
+			}
+		}
+		ends := func(t *testing.T, n *node, s syscall.Signal, code int, line string) {
+			t.Helper()
+			if _, got := n.stop(s); got != code || !strings.Contains(n.log.String(), line) {
+				t.Errorf("exit code %d after %v, want %d and the line %s\n%s", got, s, code, line, n.log.tail(2000))
+			}
+		}
+		dir := t.TempDir()
+		secret := filepath.Join(dir, "secret")
+		if err := os.WriteFile(secret, []byte(strings.Repeat("s", 32)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		follows := nodeConfig{args: []string{"--secret-file", secret}}
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			n := inState(t, state, follows)
+			goesOn(t, n)
+			if state != "leaving" {
+				ends(t, n, syscall.SIGTERM, 0, "msg=stopped")
+				ends(t, inState(t, state, follows), syscall.SIGINT, 0, "msg=stopped")
+				return
+			}
+			n.signal(syscall.SIGTERM)
+			n.waitLog("not all was handed over", quiet)
+			ends(t, n, syscall.SIGTERM, -1, "") // it would wait for the call
+			if s := n.cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
+				t.Errorf("a third signal: %v", n.cmd.ProcessState)
+			}
+		})
+		t.Run("SIGQUIT "+state, func(t *testing.T) {
+			t.Parallel()
+			ends(t, inState(t, state, follows), syscall.SIGQUIT, 2, "\ngoroutine ")
+		})
+		// A process that nohup has started ignores SIGHUP at first.
+		t.Run("nohup "+state, func(t *testing.T) {
+			t.Parallel()
+			script := filepath.Join(dir, "nohup")
+			if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' HUP\nexec "+binary+" \"$@\"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			goesOn(t, inState(t, state, nodeConfig{binary: script, args: follows.args}))
+		})
+	}
+}
+
+// TestLogThatNobodyReads: the program that reads a node's log hangs, and its pipe is full. The node
+// goes on, and hands over at its end.
+func TestLogThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Skip(err) // pipes of this system have no deadlines
+	}
+	for err == nil {
+		_, err = w.Write(make([]byte, 1))
+	}
+	n := start(t, nodeConfig{name: "stuck", output: w})
+	w.Close()
+	n.signal(syscall.SIGHUP) // logs a line
+	if took, code := n.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.cmd.ProcessState)
+	}
+}
+
+// TestLogWithoutReader: the program that read a node's log has gone. The node goes on, counts lost lines, and hands over at its end.
+func TestLogWithoutReader(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"pipe", "full"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var err error
+			full, gone := func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) }, func() {}
+			if name == "pipe" {
+				full = func() (*os.File, error) {
+					r, w, err := os.Pipe()
+					gone = func() { r.Close() }
+					return w, err
+				}
+			}
+			c := nodeConfig{name: "unread"}
+			if c.output, err = full(); err != nil {
+				t.Skip(err) // another system than Linux has no such device
+			}
+			n := start(t, c)
+			c.output.Close()
+			gone()
+			eventually(t, quiet, "lost lines are counted", func() error {
+				n.signal(syscall.SIGHUP) // logs a line
+				if !n.alive() {
+					t.Fatalf("it has ended: %v", n.cmd.ProcessState)
+				}
+				status, text, err := n.get("/metrics")
+				if err != nil || status != http.StatusOK || strings.Contains(text, "\nsluice_log_lines_lost_total 0\n") {
+					return fmt.Errorf("status %d, %v, none is lost", status, err)
+				}
+				return nil
+			})
+			if took, code := n.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.cmd.ProcessState)
+			}
+		})
+	}
+}
