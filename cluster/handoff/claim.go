@@ -103,12 +103,13 @@ func (m *Machine) mayClaim() bool {
 	return m.view.Owner != nil && m.gathered() && m.hasQuorum() && m.c.Quorum.Promises(m.now) && m.heardAllOwned()
 }
 
-// claimLost claims partitions that the ring assigns to this process and no live process owns.
+// claimLost claims partitions that no live process owns, and that the ring assigns to this process or
+// the others await from it.
 func (m *Machine) claimLost() {
 	var req *claimRequest
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.ownerless(p) ||
+		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self && !m.awaited(p) || !m.ownerless(p) ||
 			p.phase == inHandoff && m.lives(p.ownership.nextOwner.ch.peer) {
 			continue
 		}
@@ -123,6 +124,13 @@ func (m *Machine) claimLost() {
 		m.claimRequests = append(m.claimRequests, req)
 		m.sendClaims(req)
 	}
+}
+
+// awaited reports whether others wait for this process to become the owner of p: they granted a claim
+// of it that has ended, because this process granted one of another process at the same time. The ring
+// may have assigned p to that one since, which waits as they do (see ownerless).
+func (m *Machine) awaited(p *partition) bool {
+	return p.known.owner == m.c.Self && p.known.status == ownerGranted && m.serves()
 }
 
 // grantSelf grants this process's own claims after all other processes have. An earlier grant would create pending grants

@@ -285,3 +285,30 @@ func TestClaimWithoutOneThatIsNotShown(t *testing.T) {
 		}
 	}
 }
+
+// TestAwaitedClaimsAgain: of two claims of one generation alice grants the other, while bob grants hers,
+// which is the higher one. All wait for her now, so she claims again, though the ring has assigned the
+// partition to bob in between; not if she may own none.
+func TestAwaitedClaimsAgain(t *testing.T) {
+	for _, serves := range []bool{true, false} {
+		s := newScript(t)
+		s.loses(carol)
+		s.grants(bob, message.ClaimResponse{Votes: true, Version: 1}, message.ClaimResponsePart{})
+		if s.parts[0].claim == nil || s.parts[0].claim.stage != requesting {
+			t.Fatal("alice has not requested the grants")
+		}
+		lower := message.Peer{Name: bob.Name, Boot: "a0"}
+		s.tells(lower, &message.Claim{ID: 7, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
+		if s.parts[0].claim != nil {
+			t.Fatal("alice has granted another claim, and keeps hers")
+		}
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob}, Owner: []int{1}, Replica: []int{1}, Serves: []bool{serves, true}})
+		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.PendingGrant{{Partition: 0, Gen: claimed, Claimer: alice}}})
+		s.sent = nil
+		s.pass(time.Second)
+		again := lastTo[*message.Claim](s, bob) != nil
+		if again != serves {
+			t.Errorf("alice claims again: %v, and she may own partitions: %v", again, serves)
+		}
+	}
+}
