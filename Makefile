@@ -10,14 +10,15 @@ IMAGE   ?= ghcr.io/sluicecluster/sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # The modules of sluice are those of go.work. Modules apart from it are built with GOWORK=off. Of these, the tests of TEST_MODULES
-# need only Go; test/proxies, which compiles Caddy, is tested by proxy-test, and test/browser, which drives a browser, by console-test.
+# need only Go. Of test/integration, connect is tested by test, manifests by test-cluster, proxies, which compiles Caddy, by proxy-test,
+# and browser, which drives one, by console-test.
 # The SDK is tested again, with the versions that it requires.
-TEST_MODULES := client test/connect internal/tools/site
+TEST_MODULES := client
 # Tests that build sluice and run it as processes, and modules with such tests: test-cluster.
 PROCESS_TESTS   := ./test/e2e
-PROCESS_MODULES := bench test/manifests
+PROCESS_MODULES := bench
 # These check files that the test cache does not know.
-UNCACHED_TESTS  := ./internal/arch
+UNCACHED_TESTS  := ./test/arch
 
 # Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
 PKG        ?= ./...
@@ -33,7 +34,7 @@ RUNS       ?= 5
 SEEDS      ?= 2000
 FROM       ?= 0
 # The last commit that changed what nodes run, which results of faults are about.
-PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!internal/arch' ':!test/faultnet'
+PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!test/arch' ':!test/faultnet'
 PRODUCT_COMMIT = $(shell git log -1 --format=%h --abbrev=12 -- $(PRODUCT))$(shell git diff --quiet HEAD -- $(PRODUCT) || echo +)
 
 .PHONY: help
@@ -61,6 +62,8 @@ ifeq ($(PKG),./...)
 		echo "go test ./... in $$module"; \
 		GOWORK=off go -C $$module test -parallel 4 $(TESTFLAGS) ./... || exit; \
 	done
+	GOWORK=off go -C test/integration test $(TESTFLAGS) ./connect
+	GOWORK=off go -C tools test $(TESTFLAGS) ./site
 else
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PACKAGES)
 endif
@@ -73,6 +76,7 @@ test-cluster: ## clusters of real processes, and the manifests against the binar
 		echo "go test ./... in $$module"; \
 		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
 	done
+	GOWORK=off go -C test/integration test -count 1 -parallel 4 $(TESTFLAGS) ./manifests
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
@@ -88,7 +92,7 @@ change-test: ## quotas over joins, leaves, restarts, crashes, pauses and unequal
 
 .PHONY: upgrade-test
 upgrade-test: ## clusters with nodes of this tree and of BASE (the last release, or the last commit), under load
-	TESTS='$(UPGRADE)' internal/tools/upgrade-test $(BASE)
+	TESTS='$(UPGRADE)' tools/upgrade-test $(BASE)
 
 .PHONY: hot-test
 hot-test: ## one key that all nodes share, on real processes: never over its limit, and how fast (RUNS=5)
@@ -112,7 +116,7 @@ soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED
 
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux); operators' calls through nginx and HAProxy
-	GOWORK=off go -C test/proxies test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C test/integration test -count 1 $(TESTFLAGS) ./proxies
 	go test -count 1 -run OperatorsThroughProxies ./internal/node
 
 .PHONY: observability-test
@@ -121,11 +125,11 @@ observability-test: ## alerts, dashboard and example for Prometheus, by promtool
 
 .PHONY: console-test
 console-test: ## the console in headless Chromium, against three processes (skipped where there is none)
-	GOWORK=off go -C test/browser test -count 1 $(TESTFLAGS) ./...
+	GOWORK=off go -C test/integration test -count 1 $(TESTFLAGS) ./browser
 
 .PHONY: console-shots
 console-shots: ## regenerate the pictures in docs/operate/console.md (needs Chromium; six minutes)
-	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C test/browser test -count 1 -run Shots -args -shots ../../docs/img
+	SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) GOWORK=off go -C test/integration test -count 1 -run Shots ./browser -args -shots ../../../docs/img
 
 .PHONY: console-cost
 console-cost: ## CPU of three watchers of the console on three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
@@ -156,11 +160,11 @@ sim: ## failures without each rule of the protocol, then seeded schedules of fau
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
-	internal/tools/fuzz $(FUZZTIME) $(PACKAGES)
+	tools/fuzz $(FUZZTIME) $(PACKAGES)
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words
-	internal/tools/lint
+	tools/lint
 
 .PHONY: each-module
 each-module: ## build each module without go.work
@@ -168,39 +172,39 @@ each-module: ## build each module without go.work
 
 .PHONY: security
 security: ## gosec, and known vulnerabilities where their database can be reached
-	internal/tools/security/gosec
-	internal/tools/security/govulncheck || [ $$? = 75 ]
+	tools/gosec
+	tools/govulncheck || [ $$? = 75 ]
 
 .PHONY: generate
 generate: ## regenerate code
 	@# buf starts several of each at a time: a file that is still written cannot be executed
-	for plugin in protoc-gen-go protoc-gen-go-grpc; do internal/tools/run . $$plugin --version; done
-	cd proto && ../internal/tools/run . buf generate
-	GOWORK=off go -C test/manifests test -count 1 -run PrometheusRule . -args -write
+	for plugin in protoc-gen-go protoc-gen-go-grpc; do tools/run $$plugin --version; done
+	cd proto && ../tools/run buf generate
+	GOWORK=off go -C test/integration test -count 1 -run PrometheusRule ./manifests -args -write
 
 .PHONY: check-generate
 check-generate: ## fail if the generated code is out of date
-	internal/tools/check-generate
+	tools/check-generate
 
 .PHONY: lines
 lines: ## lines and files of Go by package (COMMIT=e1d2299 for another commit)
-	@COMMIT=$(COMMIT) internal/tools/lines
+	@COMMIT=$(COMMIT) tools/lines
 
 .PHONY: site
 site: ## the documentation as a static site with search in bin/site
-	GOWORK=off go -C internal/tools/site run . ../../.. ../../../bin/site
+	GOWORK=off go -C tools run ./site .. ../bin/site
 
 .PHONY: words
 words: ## words of the documentation for users by page; at most 32,000 in all
-	@go test -count 1 -run UserWords -v ./internal/arch
+	@go test -count 1 -run UserWords -v ./test/arch
 
 .PHONY: call-path
 call-path: ## the functions and files that run only because of one check that another node decides
-	@internal/tools/call-path
+	@tools/call-path
 
 .PHONY: plots
 plots: ## regenerate the pictures of the algorithms in docs/img
-	go test -count 1 -run Pictures ./internal/plots -args -write
+	go test -count 1 -run Pictures ./test/plots -args -write
 
 .PHONY: load
 load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
@@ -225,26 +229,26 @@ bench-full: build ## the whole grid of callers, checks a call, keys and nodes; t
 bench-go: ## Go benchmarks into bin/bench/COMMIT.txt, with a summary (PKG=./bucket BENCH=Take COUNT=6)
 	@mkdir -p bin/bench
 	set -o pipefail; go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) -count $(COUNT) $(PACKAGES) | tee 'bin/bench/$(or $(VERSION),now).txt'
-	internal/tools/run . benchstat 'bin/bench/$(or $(VERSION),now).txt'
+	tools/run benchstat 'bin/bench/$(or $(VERSION),now).txt'
 
 .PHONY: bench-compare
 bench-compare: ## benchmarks of this tree against BASE=main, run alternately (PKG, BENCH, COUNT)
-	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PACKAGES)
+	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' tools/bench-compare '$(or $(BASE),main)' $(PACKAGES)
 
 .PHONY: image
 image: ## build the container image ghcr.io/sluicecluster/sluice:dev (needs Docker)
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/image/sluice ./cmd/sluice
-	GOWORK=off go -C internal/tools/roots run . >bin/image/ca-certificates.crt
+	GOWORK=off go -C tools run ./roots >bin/image/ca-certificates.crt
 	docker build --tag $(IMAGE) .
 
 .PHONY: release
 release: ## archives, packages, images, chart, formula, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
-	VERSION='$(VERSION)' TARGETS='$(TARGETS)' internal/tools/release/build
+	VERSION='$(VERSION)' TARGETS='$(TARGETS)' tools/release/build
 
 .PHONY: release-test
 release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some); use its modules as others do
-	TARGETS='$(TARGETS)' internal/tools/release-test
-	GOWORK=off go -C internal/tools/modules test -count 1 -v .
+	TARGETS='$(TARGETS)' tools/release-test
+	GOWORK=off go -C tools test -count 1 -v ./modules
 
 .PHONY: compose-up
 compose-up: image build ## three nodes in containers, ports on 127.0.0.1 (needs Docker)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRPC: a denied RPC gets the error of its protocol; module test/connect has clients of each.
+// TestRPC: a denied RPC gets the error of its protocol; module test/integration/connect has clients of each.
 func TestRPC(t *testing.T) {
 	const failure = `{"code":"resource_exhausted","message":"the rate limit is exceeded"}`
 	for _, c := range []struct {

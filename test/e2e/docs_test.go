@@ -49,7 +49,7 @@ func TestDocCommands(t *testing.T) {
 
 // elsewhere are commands that do not run here, by how they begin, and why.
 var elsewhere = []struct{ begins, why string }{
-	{"kubectl ", "needs a Kubernetes cluster; test/manifests decodes what it would apply"},
+	{"kubectl ", "needs a Kubernetes cluster; test/integration/manifests decodes what it would apply"},
 	{"docker ", "needs an engine; deploy/compose has a test of its own"},
 	{"grpcurl ", "is not part of Go; transport/grpcapi tests reflection"},
 	{"go tool pprof ", "shows a page and waits"},
@@ -61,7 +61,7 @@ var elsewhere = []struct{ begins, why string }{
 	{"sudo ", "needs another user"},
 	{"ssh ", "needs another machine"},
 	{"bin/sluice audit --addr 127.0.0.1:7460 --discover --inline-limits=false", "asks for a rule that readers have to write; cmd/sluice tests it"},
-	{"curl -i 127.0.0.1:7461/v1/authorize/web ", "asks for a rule file that is copied before; test/proxies does"},
+	{"curl -i 127.0.0.1:7461/v1/authorize/web ", "asks for a rule file that is copied before; test/integration/proxies does"},
 }
 
 // denials may end with status 1: a limit that is reached is an answer.
