@@ -213,9 +213,10 @@ func (w *worker) reservation(b *book) {
 	case 3:
 		w.c.wait(time.Until(r.sure) + 100*time.Millisecond) // late
 	}
-	actual := w.rng.Int64N(r.units - r.spent + 1)
+	rest := max(0, r.units-r.spent)
+	actual := w.rng.Int64N(rest + 1)
 	if w.rng.IntN(8) == 0 {
-		actual = r.units - r.spent + 2
+		actual = rest + 2
 	}
 	w.settle(r, actual)
 }
@@ -231,7 +232,11 @@ func (w *worker) spend(r *reserved) {
 		switch {
 		case err == nil && res.Allowed:
 			r.spent++
-			r.note(time.Now(), 1, r.tag()+" spent "+w.asked(), func() { r.used++ })
+			r.note(time.Now(), 1, r.tag()+" spent "+w.asked(), func() {
+				if r.used++; r.spent > r.units { // the call follows no Extend
+					r.overspent++
+				}
+			})
 		case !answered(err): // a settlement may then charge more than is left
 			r.note(time.Now(), 1, r.tag()+" spent without an answer", func() {
 				r.unsure, r.over = r.unsure+1, r.over+1
