@@ -199,6 +199,7 @@ func TestMergedStories(t *testing.T) {
 		{"settled by the earlier owner", 1, []call{{verb: bucket.Settle, units: 2}}, nil, 3 * time.Second, 2, 0},
 		{"settled by both", 1, []call{{verb: bucket.Settle, units: 2}}, []call{{verb: bucket.Settle, units: 2}}, 0, 2, 0},
 		{"settled by both, differently", 1, []call{{verb: bucket.Settle, units: 2}}, []call{{verb: bucket.Settle, units: 5}}, 0, 5, 0},
+		{"spent by the earlier owner", 1, []call{{verb: bucket.Spend, units: 1}}, nil, 0, 1, 6},
 		{"spent in part", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 0, 2, 4},
 		{"spent in part, and its deadline passes", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 3 * time.Second, 6, 0},
 		{"spent and settled", 1, nil, []call{{verb: bucket.Spend, units: 2}, {verb: bucket.Settle, units: 1}}, 0, 1, 0},

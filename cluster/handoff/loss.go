@@ -291,6 +291,19 @@ type merging struct {
 	portions    []bucket.Portion
 }
 
+// mergeRests merges what p has of the divergent copies of processes that are gone: no more comes.
+func (m *Machine) mergeRests(p *partition, gone func(message.Peer) bool) {
+	p.ownership.merging = slices.DeleteFunc(p.ownership.merging, func(x merging) bool {
+		if !gone(x.from) {
+			return false
+		}
+		if p.phase == owning && m.c.Table.Merge(m.now, p.number, x.portions) != nil {
+			m.stats.Damaged++
+		}
+		return true
+	})
+}
+
 // takeMerge takes a portion of a divergent copy, and merges the copy when it has all: the grants of
 // a counter may be in several portions. Once a complete copy has covered p's loss, the loss ends,
 // except for what that copy lacks itself.

@@ -222,9 +222,13 @@ func (w *worker) reservation(b *book) {
 }
 
 // spend spends a unit at each node. The call cannot be repeated.
+//
+// A node repeats it if an owner does not answer. The reservation may end meanwhile, and the next
+// owner says so. Then the first one may have spent the unit, and nobody knows.
 func (w *worker) spend(r *reserved) {
 	for range w.targets {
 		var res *sluicev1.SpendResponse
+		began := time.Now()
 		err := w.once(func(ctx context.Context, api client) (err error) {
 			res, err = api.Spend(ctx, &sluicev1.SpendRequest{Reservation: r.id, Units: 1})
 			return err
@@ -237,10 +241,12 @@ func (w *worker) spend(r *reserved) {
 					r.overspent++
 				}
 			})
-		case !answered(err): // a settlement may then charge more than is left
-			r.note(time.Now(), 1, r.tag()+" spent without an answer", func() {
-				r.unsure, r.over = r.unsure+1, r.over+1
-			})
+		case !answered(err), status.Code(err) == codes.NotFound && began.Before(r.sure) && time.Now().After(r.sure):
+			// A settlement may then charge more than is left.
+			what := fmt.Sprintf("%s spent without an answer in %v: %v", r.tag(), time.Since(began), status.Code(err))
+			r.note(time.Now(), 1, what, func() { r.unsure, r.over = r.unsure+1, r.over+1 })
+		default:
+			r.note(time.Now(), 0, fmt.Sprintf("%s not spent %s: %v, %v", r.tag(), w.asked(), res, err), func() {})
 		}
 	}
 }
