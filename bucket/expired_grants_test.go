@@ -96,7 +96,6 @@ func TestMergedAfterDeadlines(t *testing.T) {
 			if sealed {
 				owner.Seal(0)
 			}
-			divergent.Lapse(now, 0)
 			hand(t, divergent, owner, now, now, true)
 			owner.Open(0, 1)
 			if got, want := left(owner, now, &bucket.Request{Limits: limits}), int64(997-6*n); got != want {
@@ -115,15 +114,15 @@ func TestMergedInALaterWindow(t *testing.T) {
 		from, to, now := smallTable(t), smallTable(t), day
 		aboutReservation(from, now, limits, bucket.Reserve, 9, 6, false)
 		hand(t, from, to, now, now, false)
-		from.Seal(0)
-		to.Seal(0)
 		now += int64(3 * time.Second)
 		switch noticed {
 		case "from":
-			from.Lapse(now, 0)
+			left(from, now, r)
 		case "to":
-			to.Lapse(now, 0)
+			left(to, now, r)
 		}
+		from.Seal(0)
+		to.Seal(0)
 		now += int64(time.Minute)
 		hand(t, from, to, now, now, true)
 		to.Open(0, 1)
@@ -255,9 +254,8 @@ func TestMergedReservationsOnce(t *testing.T) {
 		}
 		merge := func() { hand(t, from, to, now, now, true) }
 		if rapid.Bool().Draw(t, "in pieces") {
-			to.Lapse(now, 0)
-			from.Lapse(now, 0)
-			merge = func() { handPieces(t, from, to, now, true) }
+			most := rapid.IntRange(1, 8).Draw(t, "keys of a portion")
+			merge = func() { mergePortions(t, from, to, now, most) }
 		}
 		// What is reserved until then counts if the deadline charges it.
 		later, r := now+int64(2*time.Second), &bucket.Request{Limits: limits}

@@ -108,10 +108,11 @@ func (sh *shard) groupLocked(keys []KeyAt) int {
 
 // Export appends the counters and grants of keys, which must belong to the shard, as of now (Unix ns), to im. A key without either is
 // exported as such, and importing it removes the counter. The table is unchanged. The lock is held for a few keys at a time:
-// each counter is as of some moment during the call. A grant comes after its counter as of the same moment, so that a copy of a
-// part of the image lacks no charge of a grant that has ended.
+// each counter is as of some moment during the call. Its grants come after it as of the same
+// moment, so that a copy neither lacks the charge of a grant that has ended, nor has that of one
+// that is open there.
 func (t *Table) Export(now int64, shard int, keys []KeyAt, im *Image) {
-	t.ExportSome(now, shard, keys, im, ImageBounds{})
+	t.ExportSome(now, shard, keys, im, ImageBounds{Whole: math.MaxInt})
 }
 
 // ImageBounds bound an image that must fit into one message. 0 means no bound.
@@ -122,6 +123,10 @@ type ImageBounds struct {
 	Sets int
 	// Counter is the maximum size of one counter. A larger one is exported as missing.
 	Counter int
+	// Whole is the length of Data up to which all grants of a counter are added with it, as of the
+	// same moment, whatever the other bounds. The rest of them comes after the counter again, as of
+	// a later moment: a copy of both needs the changes made in between.
+	Whole int
 }
 
 // MaxCounterSets is the maximum number of sets of one counter: the current and former ones.
@@ -135,8 +140,8 @@ func (r *ImageBounds) Fits(im *Image) bool {
 	return (r.Bytes == 0 || len(im.Data) < r.Bytes) && (r.Sets == 0 || len(im.Limits)+MaxCounterSets <= r.Sets)
 }
 
-// ExportSome is Export for the first n of keys that fit into im. large is the number of counters that were too large and were
-// exported as missing. im may get more counters than n.
+// ExportSome is Export for the first n of keys that fit into im. large is the number of counters
+// that were too large and were exported as missing. im may get more counters than n.
 func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room ImageBounds) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -145,9 +150,13 @@ func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room I
 		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
 		last := KeyAt{granted: true} // which no counter is
-		for at := sh.atLocked(now); n < stretch && room.Fits(im); n++ {
+		for at := sh.atLocked(now); n < len(keys); n++ {
 			k := keys[n]
-			if owner := (KeyAt{Key: Key{k.owner, k.Key.Lo}}); k.granted && owner != last {
+			owner := KeyAt{Key: Key{k.owner, k.Key.Lo}}
+			if (n >= stretch || !room.Fits(im)) && !(len(im.Data) < room.Whole && k.granted && owner == last) {
+				break
+			}
+			if k.granted && owner != last {
 				if _, ok := sh.mu.store.find(owner.Key); ok {
 					large += sh.exportLocked(at, owner, im, room.Counter)
 				}

@@ -18,10 +18,17 @@ func (e *ImportError) Error() string {
 	return fmt.Sprintf("counter %d (key %016x%016x) of an image: %s", e.Counter, e.Key.Hi, e.Key.Lo, e.Reason)
 }
 
-// Import imports n counters of im from data, a portion of im.Data, into the shard, as of now (Unix ns). Each replaces its key's
-// counter, or removes it if it is exported as missing. With merge it is merged with the existing one: the result is never more
-// permissive than either. Only a merge that changes a counter counts as a change and is recorded. Receipts for replaced
-// counters give nothing back.
+// Portion is n counters of an image, Data a portion of its Data. They are as of At (Unix ns).
+type Portion struct {
+	At       int64
+	Image    *Image
+	Data     []byte
+	Counters int
+}
+
+// Import imports n counters of im from data, a portion of im.Data, into the shard, as of now (Unix
+// ns). Each replaces its key's counter, or removes it if it is exported as missing. With merge it
+// is merged with the existing one, as by Merge. Receipts for replaced counters give nothing back.
 //
 // Counters of limits that are nil in im are skipped. Invalid data, or data of another shard, returns an *ImportError; the
 // counters before it have been imported.
@@ -29,7 +36,22 @@ func (e *ImportError) Error() string {
 // The counters are as of the export: to account for their age, pass an earlier now. Windows end when their remaining time at
 // the export has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
-	return t.importInto(now, shard, im, data, n, merge, false)
+	return t.importAll(now, shard, begin(Portion{now, im, data, n}), importing{merge: merge})
+}
+
+// Merge merges the counters of the portions with those of the shard, as of now (Unix ns). What a
+// counter becomes is never more permissive than either. Only a merge that changes a counter counts
+// as a change and is recorded.
+//
+// The grants of a counter must follow it, each once, also in later portions. They are merged with it
+// in one step: a part of them does not say which charges the counter lacks. What the shard has of a
+// grant is taken to be later than what the portions have; see settleBothLocked. If the shard is
+// sealed, call Lapse before. Errors are those of Import.
+func (t *Table) Merge(now int64, shard int, portions []Portion) error {
+	if len(portions) == 0 {
+		return nil
+	}
+	return t.importAll(now, shard, begin(portions[0], portions[1:]...), importing{merge: true})
 }
 
 // ErrSealed says that the shard is sealed.
@@ -37,38 +59,71 @@ var ErrSealed = errors.New("the shard is sealed")
 
 // MergeOpen is Import with merge for a shard that is open. If it is sealed meanwhile, the rest is not imported, and the error is ErrSealed.
 func (t *Table) MergeOpen(now int64, shard int, im *Image, data []byte, n int) error {
-	return t.importInto(now, shard, im, data, n, true, true)
+	return t.importAll(now, shard, begin(Portion{now, im, data, n}), importing{merge: true, open: true})
 }
 
-func (t *Table) importInto(now int64, shard int, im *Image, data []byte, n int, merge, open bool) error {
+// importing says how counters are imported: merged, and only into an open shard.
+type importing struct{ merge, open bool }
+
+func (t *Table) importAll(now int64, shard int, x cursor, how importing) error {
 	now = inRange(now)
-	r := reader{rest: data}
-	for done := 0; done < n; {
+	for {
+		more, err := x.next()
+		if !more || err != nil {
+			return err
+		}
 		sh := t.lock(shard)
-		if open && sh.mu.sealed {
+		if how.open && sh.mu.sealed {
 			sh.mu.Unlock()
 			return ErrSealed
 		}
-		grown, err := sh.importLocked(now, im, &r, &done, min(n, done+imageChunk), merge)
+		grown, err := sh.importLocked(now, &x, how)
 		sh.unlock(now, grown)
 		if err != nil {
 			return err
 		}
 	}
-	if len(r.rest) > 0 {
-		return &ImportError{Counter: max(n, 0), Reason: fmt.Sprintf("%d bytes follow the last counter", len(r.rest))}
-	}
-	return nil
 }
 
-// importLocked imports the counters from index *done up to to, and advances *done.
-func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int, merge bool) (grown bool, err error) {
+// cursor is a place in portions.
+type cursor struct {
+	Portion        // that is being read
+	r       reader // of it
+	done    int    // counters of it
+	rest    []Portion
+}
+
+func begin(first Portion, rest ...Portion) cursor {
+	return cursor{Portion: first, r: reader{rest: first.Data}, rest: rest}
+}
+
+// next moves to the next counter, and reports whether there is one.
+func (x *cursor) next() (more bool, err error) {
+	for x.done >= x.Counters {
+		if len(x.r.rest) > 0 {
+			return false, &ImportError{Counter: max(x.Counters, 0), Reason: fmt.Sprintf("%d bytes follow the last counter", len(x.r.rest))}
+		}
+		if len(x.rest) == 0 {
+			return false, nil
+		}
+		*x = begin(x.rest[0], x.rest[1:]...)
+	}
+	return true, nil
+}
+
+// importLocked imports some of the counters from x on, and advances it. A merge takes all grants of
+// a counter with it.
+func (sh *shard) importLocked(now int64, x *cursor, how importing) (grown bool, err error) {
 	settled := 0 // so many of the next are grants that settleBothLocked has seen
-	for ; *done < to; *done, settled = *done+1, settled-1 {
+	for n := 0; n < imageChunk || settled > 0; n, settled = n+1, settled-1 {
+		if more, err := x.next(); !more || err != nil {
+			return grown, err
+		}
+		r := &x.r
 		key := r.key()
 		at := sh.atLocked(now)
 		var c counter
-		there := im.read(r, at, &sh.mu.spare, &c)
+		there := x.Image.read(r, sh.atLocked(inRange(x.At)), &sh.mu.spare, &c)
 		if r.why == "" && key.Shard(len(sh.table.shards)) != sh.number {
 			r.fail("it belongs to another shard")
 		}
@@ -76,8 +131,9 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 			r.fail("a grant has no ID")
 		}
 		if r.why != "" {
-			return grown, &ImportError{Counter: *done, Key: key, Reason: r.why}
+			return grown, &ImportError{Counter: x.done, Key: key, Reason: r.why}
 		}
+		x.done++
 		if c.limits == nil && there {
 			continue // unknown limits
 		}
@@ -90,13 +146,14 @@ func (sh *shard) importLocked(now int64, im *Image, r *reader, done *int, to int
 			if settled > 0 {
 				sh.lapseImportedLocked(at, key, &c)
 			}
-			o = sh.importGrantLocked(at, key, &c, merge)
-		case merge && there:
-			settled = 1 + sh.settleBothLocked(now, at, im, *r, key, &c, to-*done-1)
+			o = sh.importGrantLocked(at, key, &c, how.merge)
+		case how.merge && there && settled > 0: // the counter again, before more of its grants
+		case how.merge && there:
+			settled = 1 + sh.settleBothLocked(now, at, *x, key, &c)
 			o = sh.joinLocked(at, key, &c, settled > 1)
-		case !merge && there:
+		case !how.merge && there:
 			o = sh.placeLocked(key, &c)
-		case !merge:
+		case !how.merge:
 			if slot, ok := sh.mu.store.find(key); ok {
 				o = sh.clearLocked(sh.lookLocked(slot))
 			}
@@ -115,27 +172,45 @@ func (sh *shard) differsLocked(key Key, c *counter) bool {
 }
 
 // settleBothLocked makes each grant that x and the counter of key both have, or that has ended in
-// one of them, count once in a merge of the two:
+// one of them, count once in a merge of the two. The shard is the later owner's, and x is from an
+// earlier one, or from one that went on beside it:
 //
-//   - What has ended on one side ends, and is charged, on the other.
-//   - What is open, and whose deadline has passed wherever it is open, is charged as of its
-//     deadline where it is.
+//   - What has ended on one side ends, and is charged, on the other. If both have ended it, x gets
+//     what the later owner has charged beyond x.
+//   - What is open in both has the units that it has at the later owner, and the later deadline,
+//     since no owner makes it earlier. If it has more units in x, the later owner has charged the
+//     rest, and x gets that charge.
+//   - What is open only in x, and whose deadline has passed, is charged in x as of that.
 //
-// x is the counter of key in an image, and r is at what follows it there: at most n counters, of
-// which the first ones are x's grants. It returns their number.
-func (sh *shard) settleBothLocked(now, at int64, im *Image, r reader, key Key, x *counter, n int) (seen int) {
-	for ; seen < n && len(r.rest) > 0; seen++ {
-		k := r.key()
+// So x has all charges of its grants that the later owner has made, and the larger of the two
+// counters is right: it lacks none of them, and none counts as charged and as open. x must not
+// have ended grants after the later owner began, which may have settled or extended them.
+//
+// The grants of x, if there are any, follow at the cursor. It returns the number of counters that
+// belong to x: its grants, and x again at the beginning of further portions.
+func (sh *shard) settleBothLocked(now, at int64, from cursor, key Key, x *counter) (seen int) {
+	for ; ; seen++ {
+		if more, err := from.next(); !more || err != nil {
+			return seen
+		}
+		k := from.r.key()
 		if k.Lo != key.Lo {
 			return seen
 		}
 		var g counter
-		if !im.read(&r, at, new(more), &g) || r.why != "" || !g.has(flagGrant) || uint64(g.first.aux) != key.Hi {
+		there := from.Image.read(&from.r, sh.atLocked(inRange(from.At)), new(more), &g)
+		from.done++
+		switch {
+		case from.r.why != "" || !there:
 			return seen
+		case g.limits == nil: // unknown limits: it is skipped
+		case k == key && !g.has(flagGrant):
+		case !g.has(flagGrant) || uint64(g.first.aux) != key.Hi:
+			return seen
+		default:
+			sh.settleOneLocked(now, at, key, x, k, &g)
 		}
-		sh.settleOneLocked(now, at, key, x, k, &g)
 	}
-	return seen
 }
 
 // settleOneLocked is settleBothLocked for g, the grant of x that has the key k.
@@ -146,23 +221,48 @@ func (sh *shard) settleOneLocked(now, at int64, key Key, x *counter, k Key, g *c
 	if ok {
 		ours = *sh.mu.store.at(slot)
 	}
+	settle := func(then, units int64) { x.settleUnits(x.settle(min(at, then)), units, g.use(), g.limits) }
 	switch {
 	case g.ending() == open && !ok:
 		if g.now <= at {
 			x.chargeLapsed(g)
 		}
+	case g.ending() == open && ours.ending() == expired: // if it was spent in part, it had less left
+		settle(g.now-1, max(g.first.spent, ours.spent))
 	case g.ending() == open && !ours.isOpen():
-		x.settleUnits(x.settle(min(at, g.now-1)), ours.spent, ours.use(), sh.limitsOf(slot))
-	case !ours.isOpen() || c == nil:
-	case g.ending() != open:
+		settle(g.now-1, ours.charged())
+	case !ok || c == nil:
+	case g.ending() == open:
+		end := max(g.now, ours.now)
+		settle(end-1, g.first.spent-ours.spent)
+		if g.first.spent = ours.spent; end <= at { // else both stay open
+			x.chargeLapsed(g)
+			sh.expireLocked(c, at, slot)
+			sh.followLocked(now, key, sh.keepLocked(c, changed), false)
+		}
+	case ours.isOpen():
 		sh.changeLocked(at, slot, g.ending(), g.first.spent, g.now)
-		c.settleUnits(c.settle(min(at, ours.now-1)), g.first.spent, g.use(), g.limits)
+		c.settleUnits(c.settle(min(at, ours.now-1)), g.charged(), g.use(), g.limits)
 		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
-	case max(g.now, ours.now) <= at: // else both stay open, and the longer counts
-		x.chargeLapsed(g)
-		sh.expireLocked(c, at, slot)
-		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
+	case ours.ending() != expired || g.ending() != settled: // else its caller has settled it in time
+		settle(subSat(ours.now, sh.table.settleWindow.Load()), ours.charged()-g.charged())
 	}
+}
+
+// charged returns the units that the counter of g, a grant that has ended, was charged for it.
+func (g *counter) charged() int64 {
+	if g.ending() == released {
+		return 0
+	}
+	return g.first.spent
+}
+
+// charged is counter.charged.
+func (r *record) charged() int64 {
+	if r.ending() == released {
+		return 0
+	}
+	return r.spent
 }
 
 // chargeLapsed charges c the units of its open grant g, whose deadline has passed.
@@ -188,8 +288,8 @@ func (sh *shard) lapseImportedLocked(at int64, key Key, g *counter) {
 	}
 }
 
-// importGrantLocked makes g the grant of key, or merges it with that. Of one that both have open
-// the larger and longer counts, and one that has ended counts before an open one. Of what changed a
+// importGrantLocked makes g the grant of key, or merges it with that. One that has ended counts
+// before an open one, and of two that are alike in this, that of the key does. Of what changed a
 // reservation, see changeKey, the later counts.
 func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o outcome) {
 	if g.use() == ForLease {
@@ -200,10 +300,10 @@ func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o
 	}
 	if slot, ok := sh.mu.store.find(key); ok {
 		switch r := sh.mu.store.at(slot); {
-		case !r.isOpen() && (r.ending() != released || g.ending() != released || g.now <= r.now), g.ending() == open && r.spent >= g.first.spent && r.now >= g.now:
+		case !r.isOpen() && (r.ending() != released || g.ending() != released || g.now <= r.now), g.ending() == open && r.now >= g.now:
 			return o
 		case g.ending() == open:
-			g.first.spent, g.now = max(g.first.spent, r.spent), max(g.now, r.now)
+			g.first.spent = r.spent
 		}
 	} else if g.now <= at && g.ending() != open {
 		return o

@@ -22,7 +22,7 @@ import (
 // shadow. A limit that only one of them has starts in the other as after a change of limits (change.go), so that a change back
 // admits nothing extra.
 //
-// A grant of only one of them is kept. Of one that both have open, the larger and longer counts.
+// A grant of only one of them is kept. For those that both have, see settleBothLocked.
 
 // joinLocked merges x, as of now, into the counter of key. grants: grants of x will follow. x must not be used any more.
 func (sh *shard) joinLocked(now int64, key Key, x *counter, grants bool) (o outcome) {

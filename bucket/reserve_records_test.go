@@ -124,4 +124,4 @@ func TestCanceledRecords(t *testing.T) {
 	}
 }
 
-func largeTable(t *testing.T) *bucket.Table { return mustTable(t, bucket.Config{Shards: 1}) }
+func largeTable(t failer) *bucket.Table { return mustTable(t, bucket.Config{Shards: 1}) }

@@ -3,8 +3,8 @@ package bucket
 import "math"
 
 // A node's table has one shard per partition. A shard is open while the node owns the partition,
-// otherwise sealed. A sealed shard has a replica: only Import and Lapse write it and only Export
-// reads it; nothing is decided there.
+// otherwise sealed. A sealed shard has a replica: only Import, Merge and Lapse write it and only
+// Export reads it; nothing is decided there.
 
 // Verdict says whether Try decided.
 type Verdict uint8
@@ -43,9 +43,9 @@ func (t *Table) Open(shard int, seq uint64) {
 }
 
 // Lapse ends the grants of a sealed shard whose deadline has passed at now (Unix ns), by deadline,
-// as deciding does in an open one. A merge needs it on both sides, since there is no owner whose
-// charges for them arrive: a counter that is imported has then all of them, however many messages
-// its grants take.
+// as deciding does in an open one. Only the next owner may do so, before it merges other states
+// into the shard: at any other node the shard may be an earlier owner's, and the later one may have
+// settled or extended these grants.
 func (t *Table) Lapse(now int64, shard int) {
 	sh := t.lock(shard)
 	defer sh.mu.Unlock()

@@ -300,7 +300,11 @@ func (n *Node) sweep(ctx context.Context) {
 		}
 		for range batch {
 			now := n.cfg.Clock()
-			n.table.Sweep(now, next)
+			// Without quorum the node may not be the owner any more, and ends no reservation: the
+			// present owner may settle or extend it.
+			if n.mayDecide(now) || n.table.Sealed(next) {
+				n.table.Sweep(now, next)
+			}
 			n.shares.Sweep(now, next)
 			next = (next + 1) % partitions
 			runtime.Gosched()

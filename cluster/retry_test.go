@@ -281,3 +281,39 @@ func TestCause(t *testing.T) {
 		}
 	})
 }
+
+// TestSpentAsItEnds: the reply to a spend is lost, and the deadline of the reservation passes before
+// the retry. The caller hears that the reservation has ended, and the unit is spent all the same.
+func TestSpentAsItEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newTestCluster(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		r := request(a, "b", 1, hourly(10))
+		about := func(verb bucket.Verb, units int64) bucket.Reserved {
+			x := r
+			x.Verb, x.Cost, x.Once = verb, units, 1
+			x.Reservation = &bucket.Reservation{ID: 1, Least: 1, MaxOpen: 10, For: time.Minute, Release: true}
+			decide(t.Context(), a, x)
+			return x.Reservation.Reserved
+		}
+		if got := about(bucket.Reserve, 4); got.Units != 4 {
+			t.Fatalf("reserved: %+v", got)
+		}
+		began := time.Now()
+		time.Sleep(time.Minute - 10*time.Millisecond)
+		calls := 0
+		w.decides(func(string, string, []check.Record) fate {
+			if calls++; calls == 1 {
+				return replyLost
+			}
+			time.Sleep(time.Minute - time.Since(began) + time.Millisecond)
+			return delivered
+		})
+		if got := about(bucket.Spend, 1); calls != 2 || !got.Unknown {
+			t.Errorf("after %d calls: %+v", calls, got)
+		}
+		if n := spent(b, r); n != 1 {
+			t.Errorf("%d spent, want 1", n)
+		}
+	})
+}

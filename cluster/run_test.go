@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,31 @@ func TestSweep(t *testing.T) {
 		synctest.Wait()
 		if held, apart := a.table.Stats().Entries, a.shares.Admitted(); held != 0 || apart != 0 {
 			t.Errorf("%d counters and %d apart are left", held, apart)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestSweepWithoutQuorum: a node without quorum ends no reservation whose deadline passes.
+func TestSweepWithoutQuorum(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a := newTestCluster(t, "a").nodes["a"]
+		r := request(a, "a", 1, hourly(10))
+		x := &bucket.Reservation{ID: 1, Least: 1, MaxOpen: 1, For: time.Second}
+		a.table.Do(a.cfg.Clock(), &bucket.Request{Key: r.Key, Limits: r.Limits, Cost: 6, Verb: bucket.Reserve, Reservation: x})
+		p := r.Key.Shard(a.cfg.Ring.Partitions)
+		a.table.Record(p, bucket.RecordAll, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { a.sweep(ctx); close(done) }()
+		for _, until := range []int64{0, math.MaxInt64} {
+			a.quorumUntil.Store(until)
+			time.Sleep(2 * sweepPeriod)
+			synctest.Wait()
+			if keys, _, _ := a.table.Drain(p, nil); len(keys) > 0 != (until > 0) {
+				t.Errorf("quorum until %d: %d keys have changed", until, len(keys))
+			}
 		}
 		cancel()
 		<-done

@@ -15,14 +15,13 @@ import (
 )
 
 const (
-	// imageBytes and imageLimits end an image of a snapshot.
-	imageBytes  = 256 << 10
-	imageLimits = 512
-	// exportedAtOnce is the number of counters per export. A sliding log may have close to a MiB, and an image takes 16.
-	exportedAtOnce = 8
 	// maxReads bounds the reads of a partition whose state changes during each.
 	maxReads = 3
 )
+
+// imageBounds end an image of a snapshot, which takes 16 MiB. A sliding log may have close to a MiB,
+// and 200,000 grants nine.
+var imageBounds = bucket.ImageBounds{Bytes: 256 << 10, Sets: 512, Whole: 12 << 20}
 
 // Snapshot writes the voter set and every partition of which this node has all counters, owned or as a replica, to the writer
 // that create returns, and commits it. Of the others it writes the last known epoch, so that after
@@ -145,11 +144,8 @@ func (c *copier) read(now int64, p int) {
 		c.images = slices.Grow(c.images, 1)[:k+1]
 		im := &c.images[k]
 		*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
-		for len(rest) > 0 && len(im.Data) < imageBytes && len(im.Limits) < imageLimits {
-			n := min(exportedAtOnce, len(rest))
-			c.table.Export(now, p, rest[:n], im)
-			rest = rest[n:]
-		}
+		n, _ := c.table.ExportSome(now, p, rest, im, imageBounds)
+		rest = rest[n:]
 	}
 }
 

@@ -10,15 +10,7 @@ import (
 // it may be divergent and unique, or complete and the best there is if the fetch fails.
 type fetchedState struct {
 	state
-	portions []portion
-}
-
-// portion is one part of it, as received.
-type portion struct {
-	at       int64
-	image    *bucket.Image
-	data     []byte
-	counters int
+	portions []bucket.Portion // as received
 }
 
 // takeFetch starts sending the state that was offered to a claimer.
@@ -94,12 +86,12 @@ func (m *Machine) beginFetch(from message.Peer, p *partition, part *message.Part
 	p.state = s
 }
 
-// addFetched keeps a portion until the last one has arrived. Then they replace the shard's state, or are merged into it if it
-// is divergent.
+// addFetched keeps a portion until the last one has arrived. Then they replace the shard's state,
+// and if it is divergent, it is merged into them: the fetched state is of a later owner.
 func (m *Machine) addFetched(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	a := p.claim.fetched
 	a.sum = addChecksum(a.sum, data)
-	a.portions = append(a.portions, portion{m.now - b.Age, &b.Image, data, part.Counters})
+	a.portions = append(a.portions, bucket.Portion{At: m.now - b.Age, Image: &b.Image, Data: data, Counters: part.Counters})
 	if !part.End {
 		return true
 	}
@@ -107,28 +99,43 @@ func (m *Machine) addFetched(p *partition, part *message.Part, b *message.Transf
 		m.stats.Damaged++
 		return false
 	}
-	join := p.phase == divergent && guard.On(guard.DivergentMerge)
-	if join {
-		m.c.Table.Lapse(m.now, p.number)
-	} else {
+	if p.phase != divergent || !guard.On(guard.DivergentMerge) {
 		m.dropState(p)
+		if !m.replace(p, a.portions) {
+			m.dropState(p)
+			return false
+		}
+		p.enter(replica)
+		p.state = a.state
+		return true
 	}
-	for _, x := range a.portions {
-		if m.c.Table.Import(x.at, p.number, x.image, x.data, x.counters, join) != nil {
+	own := bucket.Portion{At: m.now, Image: &bucket.Image{}}
+	m.c.Table.Export(m.now, p.number, m.c.Table.Keys(p.number, nil), own.Image)
+	own.Data, own.Counters = own.Image.Data, own.Image.Counters
+	if !m.replace(p, a.portions) {
+		m.replace(p, []bucket.Portion{own})
+		return false
+	}
+	m.c.Table.Lapse(m.now, p.number) // as the owner that this process is to be does
+	if m.c.Table.Merge(m.now, p.number, []bucket.Portion{own}) != nil {
+		m.stats.Damaged++ // its own counters are sound
+	}
+	p.state.release()
+	if !p.state.closeAbandoned {
+		a.loss = a.loss.merged(p.state.mark.Epoch, p.state.loss)
+	}
+	p.state = a.state
+	return true
+}
+
+// replace makes the portions the content of p's shard, and reports whether they could be decoded.
+func (m *Machine) replace(p *partition, portions []bucket.Portion) bool {
+	m.c.Table.DropShard(p.number)
+	for _, x := range portions {
+		if m.c.Table.Import(x.At, p.number, x.Image, x.Data, x.Counters, false) != nil {
 			m.stats.Damaged++
-			if !join {
-				m.dropState(p)
-			}
 			return false
 		}
 	}
-	p.state.release()
-	if own := &p.state; join && !own.closeAbandoned {
-		a.loss = a.loss.merged(own.mark.Epoch, own.loss)
-	}
-	if !join {
-		p.enter(replica)
-	}
-	p.state = a.state
 	return true
 }

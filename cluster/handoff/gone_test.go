@@ -71,3 +71,23 @@ func TestSyncAfterARestart(t *testing.T) {
 		t.Errorf("%d partitions have no replica, bob was sent %v", n, s.partsTo(again))
 	}
 }
+
+// TestRestOfAMergeIsKept: what has come of a divergent copy is merged once its sender is gone.
+func TestRestOfAMergeIsKept(t *testing.T) {
+	s := newScript(t)
+	s.owns(owned)
+	counters := newTable(t)
+	spend(t, counters, 2, 3)
+	part := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned - 1, Boot: carol.Boot}, Begin: true}
+	s.from(carol, part, counters, 2)
+	s.heard = []message.Peer{bob}
+	s.pass(time.Second)
+	if got := spent(t, s.table, 2); got != 0 {
+		t.Errorf("before all has come, %d are spent", got)
+	}
+	again := message.Peer{Name: carol.Name, Boot: "c2"}
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, again}, Owner: []int{0}, Replica: []int{1}})
+	if got := spent(t, s.table, 2); got != 3 || len(s.parts[0].ownership.merging) != 0 {
+		t.Errorf("once carol is gone, %d are spent, want 3", got)
+	}
+}

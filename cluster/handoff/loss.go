@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/leaf/guard"
 	"github.com/sluicecluster/sluice/internal/message"
 )
@@ -282,20 +283,32 @@ func (m *Machine) offerLostState(p *partition, from message.Peer, l message.Loss
 	}
 }
 
-// merging is a divergent copy that is being merged into an owned partition.
+// merging is a divergent copy that is being received, to be merged into an owned partition.
 type merging struct {
 	from        message.Peer
 	initialSync uint64
 	sum         uint64
+	portions    []bucket.Portion
 }
 
-// takeMerge imports a portion of a divergent copy. Once a complete copy has covered p's loss, the loss ends, except for
-// what that copy lacks itself.
+// mergeRests merges what p has of the divergent copies of processes that are gone: no more comes.
+func (m *Machine) mergeRests(p *partition, gone func(message.Peer) bool) {
+	p.ownership.merging = slices.DeleteFunc(p.ownership.merging, func(x merging) bool {
+		if !gone(x.from) {
+			return false
+		}
+		if p.phase == owning && m.c.Table.Merge(m.now, p.number, x.portions) != nil {
+			m.stats.Damaged++
+		}
+		return true
+	})
+}
+
+// takeMerge takes a portion of a divergent copy, and merges the copy when it has all: the grants of
+// a counter may be in several portions. Once a complete copy has covered p's loss, the loss ends,
+// except for what that copy lacks itself.
 func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	if p.phase != owning {
-		return false
-	}
-	if m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, true) != nil {
 		return false
 	}
 	h := &p.ownership
@@ -303,15 +316,20 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, initialSync: part.InitialSync})
 	}
 	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.initialSync == part.InitialSync })
-	if at < 0 { // its first part went to an earlier term
-		return true
+	if at < 0 { // its first part went to an earlier term, and must come again
+		return false
 	}
-	h.merging[at].sum = addChecksum(h.merging[at].sum, portion)
+	x := &h.merging[at]
+	x.sum = addChecksum(x.sum, portion)
+	x.portions = append(x.portions, bucket.Portion{At: m.now - b.Age, Image: &b.Image, Data: portion, Counters: part.Counters})
 	if !part.End {
 		return true
 	}
-	whole := h.merging[at].sum == part.Sum
+	whole, portions := x.sum == part.Sum, x.portions
 	h.merging = slices.Delete(h.merging, at, at+1)
+	if m.c.Table.Merge(m.now, p.number, portions) != nil {
+		return false
+	}
 	if !whole || part.Epoch == (message.Epoch{}) {
 		return true
 	}

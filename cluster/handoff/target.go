@@ -98,9 +98,6 @@ func (m *Machine) startPacking(t *target) {
 		m.journal(p)
 		m.drain(p)
 	}
-	if !p.isOwned() {
-		m.c.Table.Lapse(m.now, p.number)
-	}
 	t.keys = m.c.Table.Keys(p.number, nil)
 	switch {
 	case !p.isOwned():

@@ -53,6 +53,7 @@ type book struct {
 	again              int64 // charged by a settlement after another one
 	gone               int64 // reserved, and not found by the settlement
 	behind             int64 // charged, and not counted by an owner that was asked afterwards
+	overspent          int64 // spent of a reservation beyond its units
 	calls              int   // with an answer
 	moments, changes   []moment
 	last               time.Time // deadline
@@ -129,6 +130,8 @@ type ledgerFinding struct {
 	Leaked int64 `json:"leaked"`
 	Again  int64 `json:"again,omitempty"`
 	Gone   int64 `json:"gone,omitempty"`
+	// Overspent is units that owners let callers spend beyond what was reserved.
+	Overspent int64 `json:"overspent,omitempty"`
 	// Behind is the most units of a key that were charged, and that an owner did not count when it
 	// was asked afterwards. It had them in the end if they are not lost.
 	Behind int64 `json:"behind,omitempty"`
@@ -148,13 +151,14 @@ func (f *ledgerFinding) judge(b *book, bd bound, counted, held int64) (beyond in
 	}
 	f.Calls, f.Used, f.Unsure = f.Calls+b.calls, f.Used+b.used, f.Unsure+b.unsure
 	f.Over, f.Again, f.Gone = f.Over+b.over, f.Again+b.again, f.Gone+b.gone
+	f.Overspent += b.overspent
 	f.Bound = max(f.Bound, allowed)
 	excess := max(0, most(b.moments)-b.over-b.limit)
 	lost := max(0, min(b.used, b.limit)-counted)
 	leaked := max(0, counted-b.used-b.unsure) + held
 	f.Excess, f.Lost, f.Leaked = f.Excess+excess, f.Lost+lost, f.Leaked+leaked
 	f.Behind = max(f.Behind, b.behind)
-	for _, n := range []int64{excess, lost, leaked, b.again, b.gone, b.behind} {
+	for _, n := range []int64{excess, lost, leaked, b.again, b.gone, b.behind, b.overspent} {
 		f.Beyond += max(0, n-allowed)
 	}
 	return f.Beyond

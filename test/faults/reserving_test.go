@@ -213,17 +213,22 @@ func (w *worker) reservation(b *book) {
 	case 3:
 		w.c.wait(time.Until(r.sure) + 100*time.Millisecond) // late
 	}
-	actual := w.rng.Int64N(r.units - r.spent + 1)
+	rest := max(0, r.units-r.spent)
+	actual := w.rng.Int64N(rest + 1)
 	if w.rng.IntN(8) == 0 {
-		actual = r.units - r.spent + 2
+		actual = rest + 2
 	}
 	w.settle(r, actual)
 }
 
 // spend spends a unit at each node. The call cannot be repeated.
+//
+// A node repeats it if an owner does not answer. The reservation may end meanwhile, and the next
+// owner says so. Then the first one may have spent the unit, and nobody knows.
 func (w *worker) spend(r *reserved) {
 	for range w.targets {
 		var res *sluicev1.SpendResponse
+		began := time.Now()
 		err := w.once(func(ctx context.Context, api client) (err error) {
 			res, err = api.Spend(ctx, &sluicev1.SpendRequest{Reservation: r.id, Units: 1})
 			return err
@@ -231,11 +236,17 @@ func (w *worker) spend(r *reserved) {
 		switch {
 		case err == nil && res.Allowed:
 			r.spent++
-			r.note(time.Now(), 1, r.tag()+" spent "+w.asked(), func() { r.used++ })
-		case !answered(err): // a settlement may then charge more than is left
-			r.note(time.Now(), 1, r.tag()+" spent without an answer", func() {
-				r.unsure, r.over = r.unsure+1, r.over+1
+			r.note(time.Now(), 1, r.tag()+" spent "+w.asked(), func() {
+				if r.used++; r.spent > r.units { // the call follows no Extend
+					r.overspent++
+				}
 			})
+		case !answered(err), status.Code(err) == codes.NotFound && began.Before(r.sure) && time.Now().After(r.sure):
+			// A settlement may then charge more than is left.
+			what := fmt.Sprintf("%s spent without an answer in %v: %v", r.tag(), time.Since(began), status.Code(err))
+			r.note(time.Now(), 1, what, func() { r.unsure, r.over = r.unsure+1, r.over+1 })
+		default:
+			r.note(time.Now(), 0, fmt.Sprintf("%s not spent %s: %v, %v", r.tag(), w.asked(), res, err), func() {})
 		}
 	}
 }
