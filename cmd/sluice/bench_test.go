@@ -98,6 +98,7 @@ func answered(n uint64, nodes ...*running) (enough func() bool) {
 // Each API admits exactly what its keys' limits have, and says so: five keys of 20 a day,
 // asked far more often, at both nodes.
 func TestBenchAPIs(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := twoNodes(t)
 	for i := range api.Kinds {
 		k := &api.Kinds[i]
@@ -113,7 +114,7 @@ func TestBenchAPIs(t *testing.T) {
 				// 100 are there to be had, and then there are denials of each kind.
 				enough, began := answered(300, nodes...), time.Now()
 				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
-					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
+					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "--rate", "4000", "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -162,6 +163,7 @@ func TestBenchAPIs(t *testing.T) {
 }
 
 func TestBenchExitCodes(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
 	of := func(args ...string) []string {
 		return append([]string{"--addr", n.grpc, "--concurrency", "2"}, args...)
@@ -278,6 +280,7 @@ func TestProgressText(t *testing.T) {
 
 // TestBenchCompare: a run is compared with the report of one before, and with one of another load it is not.
 func TestBenchCompare(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t))
 	args := []string{"bench", "--addr", n.grpc, "--concurrency", "2", "--warmup", "0s", "--duration", "300ms"}
 	_, report, _ := cli(append(args, "-o", "json")...)

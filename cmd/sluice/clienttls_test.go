@@ -10,6 +10,7 @@ import (
 // Every command that calls nodes reaches one whose ports ask for certificates, with the flags for that, and
 // not without.
 func TestCommandsOverTLS(t *testing.T) {
+	t.Parallel()
 	ours := newPapers(t)
 	s := testConfig(t)
 	s.TopKeys = "on"
