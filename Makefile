@@ -69,6 +69,7 @@ endif
 .PHONY: test-cluster
 test-cluster: ## clusters of real processes, and the manifests against the binary (TESTFLAGS='-run Audit')
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PROCESS_TESTS)
+	SLUICE_PROCESSES=1 go test -count 1 -run '^TestKill$$' ./internal/snapshot
 	@for module in $(PROCESS_MODULES); do \
 		echo "go test ./... in $$module"; \
 		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
