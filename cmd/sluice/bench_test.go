@@ -75,7 +75,7 @@ func benchUntil(t *testing.T, enough func() bool, args ...string) (code int, std
 		stop()
 	})
 	var out, errs bytes.Buffer
-	code = run(ctx, append([]string{"bench", "--warmup", "0s", "--duration", "30s"}, args...), &out, &errs)
+	code = run(ctx, append([]string{"bench", "--warmup", "0s", "--duration", "1m"}, args...), &out, &errs)
 	stop()
 	polling.Wait()
 	return code, out.String(), errs.String()
@@ -282,18 +282,20 @@ func TestProgressText(t *testing.T) {
 func TestBenchCompare(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, testConfig(t))
-	args := []string{"bench", "--addr", n.grpc, "--concurrency", "2", "--warmup", "0s", "--duration", "300ms"}
-	_, report, _ := cli(append(args, "-o", "json")...)
+	bench := func(args ...string) (code int, out, errs string) {
+		return benchUntil(t, answered(100, n), append([]string{"--addr", n.grpc, "--concurrency", "2"}, args...)...)
+	}
+	_, report, _ := bench("-o", "json")
 	old := writeFile(t, report)
-	code, out, errs := cli(append(args, "--compare", old)...)
+	code, out, errs := bench("--compare", old)
 	if code != 0 || !regexp.MustCompile(`FIGURE +BEFORE +NOW +CHANGE\nchecks/s +\d+ +\d+ +[+-][\d.]+%\np50 +\S+ +\S+ +[+-][\d.]+%\n`).MatchString(out) ||
 		!regexp.MustCompile(`errors +0 +0 +-\n`).MatchString(out) {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	if _, out, _ := cli(append(args, "--compare", old, "-o", "json")...); !strings.Contains(out, `"compared":[{"figure":"checks/s","before":`) || !strings.Contains(out, `"histogram":[{"below":`) {
+	if _, out, _ := bench("--compare", old, "-o", "json"); !strings.Contains(out, `"compared":[{"figure":"checks/s","before":`) || !strings.Contains(out, `"histogram":[{"below":`) {
 		t.Errorf("%s", out)
 	}
-	if code, _, errs := cli(append(args, "--compare", old, "--batch", "2")...); code != exitUsage || !strings.Contains(errs, "is of another load: want --api grpc --concurrency 2 --batch 1") {
+	if code, _, errs := bench("--compare", old, "--batch", "2"); code != exitUsage || !strings.Contains(errs, "is of another load: want --api grpc --concurrency 2 --batch 1") {
 		t.Errorf("another load: exit code %d, %s", code, errs)
 	}
 }
