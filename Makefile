@@ -72,6 +72,7 @@ endif
 .PHONY: test-cluster
 test-cluster: ## clusters of real processes, and the manifests against the binary (TESTFLAGS='-run Audit')
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PROCESS_TESTS)
+	SLUICE_PROCESSES=1 go test -count 1 -run '^TestKill$$' ./internal/snapshot
 	@for module in $(PROCESS_MODULES); do \
 		echo "go test ./... in $$module"; \
 		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
@@ -155,8 +156,15 @@ start-test: ## restarts, cold starts by names that are wrong, late or old, start
 
 .PHONY: sim
 sim: ## failures without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
-	go test -tags guards ./bucket ./cluster/handoff ./test/sim -count 1 -run 'Guards|RejectionMemory'
+	go test -tags guards ./bucket ./cluster ./cluster/handoff ./test/sim -count 1 -run 'Guard|RejectionMemory'
 	go test ./test/sim -count 1 -timeout 0 -run 'Test(Lease|Slot)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
+
+.PHONY: test-long
+test-long: ## the random tests of make test with ten times as many seeds or more (SEEDS=2000)
+	go test -count 1 -timeout 0 ./cluster/quorum -run Random -args -seeds $(SEEDS)
+	go test -count 1 -timeout 0 ./cluster -run 'Roles|RoleNodes|RoleBegun|KeyWorlds' -args -role-seeds $(SEEDS) -key-seeds 100
+	go test -count 1 -timeout 0 ./test/sim -run '(Seeds|RegionSubs|RegionEdges)$$' -args -seeds $(SEEDS) -from $(FROM)
+	go test -count 1 -timeout 0 ./bucket -rapid.checks 2000
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)

@@ -14,10 +14,7 @@ func TestRing(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var s state
 	var want []entry
-	longest, steps := 0, 200_000
-	if race.Enabled { // one goroutine: there is no race to detect
-		steps = 20_000
-	}
+	longest, steps := 0, 20_000
 	for i := range steps {
 		v := s.span()
 		// Long phases of mostly growing and mostly shrinking.

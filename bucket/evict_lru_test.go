@@ -48,7 +48,7 @@ func (l *exactLRU) use(k, size int) bool {
 // TestEvictionAgainstLRU compares how often a key still has its counter with exact LRU of the same size: with skewed keys, with
 // scans of keys that come once, and with keys of which every other one is free again within a second, of the fifteen that it takes.
 func TestEvictionAgainstLRU(t *testing.T) {
-	const size, keys, checks = 5_000, 50_000, 150_000
+	const size, keys, checks = 2_500, 25_000, 60_000
 	long := mustLimits(t, per(bucket.FixedWindow, 1<<40, 1000*time.Hour))
 	short := mustLimits(t, per(bucket.FixedWindow, 1<<40, time.Second))
 	for _, s := range []float64{0.8, 0.99, 1.2} {
@@ -61,7 +61,7 @@ func TestEvictionAgainstLRU(t *testing.T) {
 				ours, theirs, counted := 0, 0, 0
 				for i := range checks {
 					k, limits := z.draw(r), long
-					if load == "scans" && i%20_000 < 5_000 {
+					if load == "scans" && i%8_000 < 2_000 {
 						k = keys + i
 					}
 					if load == "mixed" && k%2 == 0 {

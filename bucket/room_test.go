@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicecluster/sluice/internal/leaf/race"
 	"pgregory.net/rapid"
 )
 
@@ -48,10 +47,7 @@ func boundedTable(t interface{ Fatal(...any) }) *Table {
 // TestCounterIsBounded: whatever limits a key is asked with, one after the other, and merged from another node, it keeps few former
 // sets of them and no more entries than one key may.
 func TestCounterIsBounded(t *testing.T) {
-	many := 5000
-	if race.Enabled { // one goroutine: there is no race to detect
-		many = 500
-	}
+	const many = 1000 // longer than the longest sub-window, and than small logs
 	rapid.Check(t, func(t *rapid.T) {
 		large := rapid.Bool().Draw(t, "large")
 		tables := []*Table{boundedTable(t), boundedTable(t)}

@@ -58,7 +58,7 @@ func differ(t *testing.T, limits []*bucket.Limits, period, shift time.Duration, 
 	f.join("b")
 	h := &hammer{t: t, node: f.nodes["b"].Node}
 	for _, set := range limits {
-		h.requests = append(h.requests, requests(20, set)...)
+		h.requests = append(h.requests, requests(8, set)...)
 	}
 	for i := range h.requests {
 		h.requests[i].Key.Lo = uint64(i) * 0x9e3779b97f4a7c15

@@ -34,7 +34,7 @@ func (p *playing) crashed(region string, k bucket.Key) {
 // TestKeyMoveCrash: the owner in the home, or in the directory, crashes at each step of a move. The next owner ends the move, and nothing is
 // admitted twice.
 func TestKeyMoveCrash(t *testing.T) {
-	limits := roaming(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 2600, Period: 12 * time.Hour})
+	limits := roaming(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1300, Period: 12 * time.Hour})
 	for name, lost := range map[string]func(m *message.RegionMessages) bool{
 		"counter": func(m *message.RegionMessages) bool { return m.Counters != nil },
 		"taken":   func(m *message.RegionMessages) bool { return m.Taken != nil },
@@ -47,13 +47,13 @@ func TestKeyMoveCrash(t *testing.T) {
 					bubble(t, func(t *testing.T) {
 						p := newPlaying(t, 0, nil)
 						k := p.keyOf("us")
-						admitted := p.askKey(k, limits, 14*time.Second, map[string]time.Duration{"eu": 20 * time.Millisecond})
+						admitted := p.askKey(k, limits, 14*time.Second, map[string]time.Duration{"eu": 40 * time.Millisecond})
 						if home := p.home(k); !slices.Equal(home, []string{"eu"}) {
 							t.Fatalf("its home is %v", home)
 						}
 						var asking sync.WaitGroup
 						asking.Go(func() {
-							every := map[string]time.Duration{"us": 200 * time.Millisecond, "ap": 20 * time.Millisecond, "eu": 200 * time.Millisecond}
+							every := map[string]time.Duration{"us": 400 * time.Millisecond, "ap": 40 * time.Millisecond, "eu": 400 * time.Millisecond}
 							admitted += p.askKey(k, limits, 20*time.Second, every)
 						})
 						p.carry.Lock()
@@ -69,8 +69,8 @@ func TestKeyMoveCrash(t *testing.T) {
 						if home := p.home(k); len(home) != 1 {
 							t.Errorf("its home is %v", home)
 						}
-						if admitted > 2600 || admitted < 1500 { // what the owner had leased counts as spent
-							t.Errorf("%d admitted, want 1500 to 2600", admitted)
+						if admitted > 1300 || admitted < 750 { // what the owner had leased counts as spent
+							t.Errorf("%d admitted, want 750 to 1300", admitted)
 						}
 					})
 				})

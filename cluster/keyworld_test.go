@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	keySeeds = flag.Int("key-seeds", 10, "worlds of TestKeyWorlds")
+	keySeeds = flag.Int("key-seeds", 5, "worlds of TestKeyWorlds; make test-long has more")
 	keyFrom  = flag.Int("key-from", 0, "the first of them")
 )
 

@@ -373,9 +373,9 @@ func TestLeaseMixed(t *testing.T) {
 // what was admitted and denied in all, and what the one had leased.
 func losses(t *testing.T, sync bool, victim string) (admitted, denied, live int64) {
 	f := newHotFleet(t, "a", "b", "c")
-	r := request(f.nodes["a"].Node, "c", 1, hourly(8_000))
+	r := request(f.nodes["a"].Node, "c", 1, hourly(2_000))
 	r.Sync = sync
-	flows := map[string]*flow{"a": {every: 300 * time.Microsecond}, "b": {every: 300 * time.Microsecond}, "c": {every: 300 * time.Microsecond}}
+	flows := map[string]*flow{"a": {every: 1200 * time.Microsecond}, "b": {every: 1200 * time.Microsecond}, "c": {every: 1200 * time.Microsecond}}
 	f.flows(r, 500*time.Millisecond, flows)
 	live = f.nodes[victim].Stats().Leases.Live
 	f.kill(victim)
@@ -384,7 +384,7 @@ func losses(t *testing.T, sync bool, victim string) (admitted, denied, live int6
 		admitted += s.admitted.Load()
 		denied += s.asked.Load() - s.admitted.Load()
 		if name != victim {
-			left[name] = &flow{every: 300 * time.Microsecond}
+			left[name] = &flow{every: 1200 * time.Microsecond}
 		}
 	}
 	admitted += f.flows(r, 3*time.Second, left)
@@ -401,9 +401,9 @@ func TestLeaseLoss(t *testing.T) {
 		for _, sync := range []bool{true, false} {
 			bubble(t, func(t *testing.T) {
 				admitted, denied, live := losses(t, sync, victim)
-				most, least := int64(8_000), 8_000-live-100 // of a time out under sync
+				most, least := int64(2_000), 2_000-live-25 // of a time out under sync
 				if !sync && victim == "c" {
-					most += 50 * 10 // 50 ms
+					most += 50 * 10 / 4 // 50 ms
 				}
 				if admitted > most || admitted < least || denied == 0 {
 					t.Errorf("%s dies, sync=%v: %d admitted and %d denied, want %d to %d; %d units were with it",

@@ -197,9 +197,13 @@ func TestRoleMoves(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", lose), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					p := newPlaying(t, lose, nil)
-					admitted := make([]int64, 60)
+					admitted := make([]int64, 20)
 					var asking sync.WaitGroup
-					asking.Go(func() { p.ask(admitted, global(limit), 25*time.Millisecond, 120*time.Second) })
+					every, d := 75*time.Millisecond, 60*time.Second
+					if lose > 0 { // roles are passed on again and again
+						every, d = 2*every, 2*d
+					}
+					asking.Go(func() { p.ask(admitted, global(limit), every, d) })
 					for _, move := range [][2]string{{"eu", "us"}, {"us", "ap"}, {"ap", "eu"}} {
 						time.Sleep(3 * time.Second)
 						if err := p.pass(move[0], move[1]); err != nil {
@@ -250,9 +254,9 @@ func TestRoleMoveFails(t *testing.T) {
 						cfg.Ring = ring.Config{Partitions: c.ring}
 					}
 				})
-				admitted := make([]int64, 40)
+				admitted := make([]int64, 20)
 				var asking sync.WaitGroup
-				asking.Go(func() { p.ask(admitted, limits, 40*time.Millisecond, 80*time.Second) })
+				asking.Go(func() { p.ask(admitted, limits, 80*time.Millisecond, 80*time.Second) })
 				time.Sleep(3 * time.Second)
 				began := time.Now()
 				p.carry.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/message"
 )
 
-var roleSeeds = flag.Int("role-seeds", 150, "worlds of TestRolesSeeds")
+var roleSeeds = flag.Int("role-seeds", 25, "worlds of each test of roles; make test-long has more")
 
 // roleWorld is regions that only have speakers, and the wide area between them: late, lost and reordered messages, cuts in one direction or
 // both, speakers that end and that stand still, and clocks that run at different speeds.
@@ -240,7 +240,7 @@ func (w *roleWorld) beginAnew(r *roleRegion) {
 // TestRoleBegun: a region that starts anew within the time in which others do not take over its role says that it lacks the counters, and
 // one that starts for the first time does not.
 func TestRoleBegun(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(*roleSeeds) {
 		w := newRoleWorld(seed, "ap", "eu", "us")
 		w.run(15 * time.Second)
 		for _, r := range w.regions {
@@ -284,7 +284,7 @@ func TestRolesSeeds(t *testing.T) {
 
 // TestRoles: the role of a region that is cut off, or ends for good, is played by another within 10 s, and it comes back by hand.
 func TestRoles(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(*roleSeeds) {
 		w := newRoleWorld(seed, "ap", "eu", "us")
 		w.run(15 * time.Second)
 		for _, r := range w.regions {

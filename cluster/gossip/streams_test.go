@@ -95,7 +95,7 @@ func TestStreamGate(t *testing.T) {
 		select {
 		case ours = <-g.out:
 			return theirs, ours
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("a stream from %s is not let in", addr)
 			return nil, nil
 		}
@@ -103,7 +103,7 @@ func TestStreamGate(t *testing.T) {
 	turnedAway := func(addr string) {
 		t.Helper()
 		theirs, _ := come(addr)
-		theirs.SetReadDeadline(time.Now().Add(10 * time.Second))
+		theirs.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("a stream from %s: %v; want it closed", addr, err)
 		}

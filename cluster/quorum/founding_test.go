@@ -44,7 +44,7 @@ func TestTooFewFoundNothing(t *testing.T) {
 		w.split("a", "b c")
 		w.run(2 * time.Second)
 		w.restart("a", message.Set{})
-		w.run(time.Hour)
+		w.run(10 * time.Minute)
 		w.told("a")
 		w.heal()
 		w.until(5*time.Second, "a is back", w.counted("a b c"))
@@ -52,7 +52,7 @@ func TestTooFewFoundNothing(t *testing.T) {
 	t.Run("two of three", func(t *testing.T) {
 		w := fresh(t, 1, 3)
 		w.start("a", "b")
-		w.run(time.Hour)
+		w.run(10 * time.Minute)
 		w.told("a")
 		w.told("b")
 		w.start("c")
@@ -311,11 +311,7 @@ func TestRandomFoundings(t *testing.T) {
 	for _, disks := range []bool{false, true} {
 		t.Run(fmt.Sprint("disks ", disks), func(t *testing.T) {
 			t.Parallel()
-			n := *seeds
-			if testing.Short() {
-				n /= 10
-			}
-			for seed := *firstSeed; seed < *firstSeed+n; seed++ {
+			for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { foundings(t, seed, disks) })
 			}
 		})

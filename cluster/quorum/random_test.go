@@ -13,20 +13,16 @@ import (
 
 var (
 	firstSeed = flag.Uint64("first", 1, "first seed of TestRandomSchedules")
-	seeds     = flag.Uint64("seeds", 2000, "number of seeds of TestRandomSchedules")
+	seeds     = flag.Uint64("seeds", 150, "number of seeds; make test-long has more")
 )
 
 // TestRandomSchedules runs small clusters through some seconds of faults, one seed each, under the law; then all must recover.
 func TestRandomSchedules(t *testing.T) {
 	const lots = 8
-	n := *seeds
-	if testing.Short() {
-		n /= 10
-	}
 	for lot := range uint64(lots) {
 		t.Run(fmt.Sprint("lot ", lot), func(t *testing.T) {
 			t.Parallel()
-			for seed := *firstSeed + lot; seed < *firstSeed+n; seed += lots {
+			for seed := *firstSeed + lot; seed < *firstSeed+*seeds; seed += lots {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { schedule(t, seed) })
 			}
 		})

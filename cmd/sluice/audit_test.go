@@ -14,6 +14,7 @@ import (
 )
 
 func TestAuditExitCodes(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
 	addr := n.grpc
 	log := filepath.Join(t.TempDir(), "checks.jsonl")
@@ -57,8 +58,8 @@ func TestAuditExitCodes(t *testing.T) {
 		{"no batch", of("--batch", "0"), 2, "", "batch"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"no room for the log", of("--log", t.TempDir()), 2, "", "--log"},
-		{"nobody there", []string{"audit", "--addr", "127.0.0.1:1", "--answer-within", "5s"}, 3, "", "nothing listens there"},
-		{"nobody to discover", []string{"audit", "--discover", "--addr", "127.0.0.1:1", "--answer-within", "5s"}, 3, "", "nothing listens there"},
+		{"nobody there", []string{"audit", "--addr", "127.0.0.1:1", "--answer-within", "1s"}, 3, "", "nothing listens there"},
+		{"nobody to discover", []string{"audit", "--discover", "--addr", "127.0.0.1:1", "--answer-within", "1s"}, 3, "", "nothing listens there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := cli(c.args...)

@@ -75,7 +75,7 @@ func benchUntil(t *testing.T, enough func() bool, args ...string) (code int, std
 		stop()
 	})
 	var out, errs bytes.Buffer
-	code = run(ctx, append([]string{"bench", "--warmup", "0s", "--duration", "30s"}, args...), &out, &errs)
+	code = run(ctx, append([]string{"bench", "--warmup", "0s", "--duration", "1m"}, args...), &out, &errs)
 	stop()
 	polling.Wait()
 	return code, out.String(), errs.String()
@@ -98,6 +98,7 @@ func answered(n uint64, nodes ...*running) (enough func() bool) {
 // Each API admits exactly what its keys' limits have, and says so: five keys of 20 a day,
 // asked far more often, at both nodes.
 func TestBenchAPIs(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := twoNodes(t)
 	for i := range api.Kinds {
 		k := &api.Kinds[i]
@@ -113,7 +114,7 @@ func TestBenchAPIs(t *testing.T) {
 				// 100 are there to be had, and then there are denials of each kind.
 				enough, began := answered(300, nodes...), time.Now()
 				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
-					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
+					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "--rate", "4000", "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -162,6 +163,7 @@ func TestBenchAPIs(t *testing.T) {
 }
 
 func TestBenchExitCodes(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
 	of := func(args ...string) []string {
 		return append([]string{"--addr", n.grpc, "--concurrency", "2"}, args...)
@@ -278,19 +280,22 @@ func TestProgressText(t *testing.T) {
 
 // TestBenchCompare: a run is compared with the report of one before, and with one of another load it is not.
 func TestBenchCompare(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t))
-	args := []string{"bench", "--addr", n.grpc, "--concurrency", "2", "--warmup", "0s", "--duration", "300ms"}
-	_, report, _ := cli(append(args, "-o", "json")...)
+	bench := func(args ...string) (code int, out, errs string) {
+		return benchUntil(t, answered(100, n), append([]string{"--addr", n.grpc, "--concurrency", "2"}, args...)...)
+	}
+	_, report, _ := bench("-o", "json")
 	old := writeFile(t, report)
-	code, out, errs := cli(append(args, "--compare", old)...)
+	code, out, errs := bench("--compare", old)
 	if code != 0 || !regexp.MustCompile(`FIGURE +BEFORE +NOW +CHANGE\nchecks/s +\d+ +\d+ +[+-][\d.]+%\np50 +\S+ +\S+ +[+-][\d.]+%\n`).MatchString(out) ||
 		!regexp.MustCompile(`errors +0 +0 +-\n`).MatchString(out) {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	if _, out, _ := cli(append(args, "--compare", old, "-o", "json")...); !strings.Contains(out, `"compared":[{"figure":"checks/s","before":`) || !strings.Contains(out, `"histogram":[{"below":`) {
+	if _, out, _ := bench("--compare", old, "-o", "json"); !strings.Contains(out, `"compared":[{"figure":"checks/s","before":`) || !strings.Contains(out, `"histogram":[{"below":`) {
 		t.Errorf("%s", out)
 	}
-	if code, _, errs := cli(append(args, "--compare", old, "--batch", "2")...); code != exitUsage || !strings.Contains(errs, "is of another load: want --api grpc --concurrency 2 --batch 1") {
+	if code, _, errs := bench("--compare", old, "--batch", "2"); code != exitUsage || !strings.Contains(errs, "is of another load: want --api grpc --concurrency 2 --batch 1") {
 		t.Errorf("another load: exit code %d, %s", code, errs)
 	}
 }

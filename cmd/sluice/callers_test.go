@@ -120,7 +120,7 @@ func TestCommandsShowTokens(t *testing.T) {
 		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
 		{"members", "--addr", addr, "--operators-dir", nobody},
 		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
-		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "10s"},
+		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
 		append([]string{"bench", "--addr", addr}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "stream"}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "sdk"}, bench...),
@@ -135,9 +135,9 @@ func TestCommandsShowTokens(t *testing.T) {
 			}
 			var code int
 			var out, stderr string
-			await(t, "asked", func() bool { // on a busy machine a short load may end before its first answer
+			await(t, "asked", func() bool { // on a busy machine a short run may end before its first answer
 				code, out, stderr = cli(append(args, "--token-file", file)...)
-				return !strings.Contains(stderr, "before the first answer")
+				return !strings.Contains(stderr, "before the first answer") && !strings.Contains(stderr, "no answer in time")
 			})
 			if code != 0 {
 				t.Errorf("with a token: %d %s %s", code, out, stderr)

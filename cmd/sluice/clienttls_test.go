@@ -10,6 +10,7 @@ import (
 // Every command that calls nodes reaches one whose ports ask for certificates, with the flags for that, and
 // not without.
 func TestCommandsOverTLS(t *testing.T) {
+	t.Parallel()
 	ours := newPapers(t)
 	s := testConfig(t)
 	s.TopKeys = "on"
@@ -24,7 +25,7 @@ func TestCommandsOverTLS(t *testing.T) {
 		append([]string{"members", "--addr", grpcAddr}, another...),
 		{"health", "--addr", grpcAddr},
 		append([]string{"top", "--once", "--addr", grpcAddr}, another...),
-		{"audit", "--discover", "--addr", grpcAddr, "--duration", "1s", "--keys", "5", "--concurrency", "2"},
+		{"audit", "--discover", "--addr", grpcAddr, "--duration", "100ms", "--until-exhausted", "--keys", "5", "--concurrency", "2"},
 		append([]string{"bench", "--addr", grpcAddr}, load...),
 		append([]string{"bench", "--api", "stream", "--addr", grpcAddr}, load...),
 		append([]string{"bench", "--api", "sdk", "--addr", grpcAddr}, load...),

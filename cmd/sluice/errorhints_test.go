@@ -11,6 +11,7 @@ import (
 // TestCausesAreExplained: whatever keeps a command from its node, it says what happened, at which address, and what to do, and shows
 // nothing of the libraries between.
 func TestCausesAreExplained(t *testing.T) {
+	t.Parallel()
 	plain := startNode(t, testConfig(t))
 	ours := newPapers(t)
 	s := testConfig(t)

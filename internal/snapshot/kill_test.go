@@ -16,6 +16,9 @@ func TestKill(t *testing.T) {
 	if path := os.Getenv(wanted); path != "" {
 		writeForever(t, path)
 	}
+	if os.Getenv("SLUICE_PROCESSES") == "" {
+		t.Skip("runs processes: make test-cluster")
+	}
 	path := t.TempDir()
 	for kill := range 20 {
 		cmd := exec.Command(os.Args[0], "-test.run", "^TestKill$")

@@ -17,35 +17,36 @@ import (
 func TestGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		name       string
+		seed       uint64 // where the search begins: it violates an invariant
 		removed    guard.Guard
 		profile    string
 		invariants []string // without the rule one of them is violated
 	}{
-		{"epoch", guard.EpochCheck, "chaos", []string{"I1", "seal", "epoch"}},
-		{"majority", guard.ClaimMajority, "disconnect", []string{"I1"}},
-		{"wait", guard.ClaimWait, "disconnect", []string{"I1"}},
-		{"promise", guard.Promise, "chaos", []string{"I1"}},
-		{"inheritance", guard.Inheritance, "sleepers", []string{"I1"}},
-		{"freeze", guard.Freeze, "planned", []string{"seal"}},
-		{"checksum", guard.Checksum, "damage", []string{"I5 content"}},
-		{"memory", guard.Memory, "forgotten", []string{"I1"}},
-		{"second replica", guard.SecondReplica, "two", []string{"I3", "I3 sync"}},
-		{"lost state", guard.LostState, "halves", []string{"I3 sync"}},
-		{"in-sync replicas", guard.InSync, "linkwise", []string{"I3 sync"}},
-		{"the end of a loss", guard.LossEnds, "linkwise", []string{"I7"}},
-		{"epochs of one set", guard.OneSet, "meet", []string{"I3 sync"}},
-		{"less what no owner has acknowledged", guard.Unacknowledged, "shares", []string{"share", "shares in all"}},
-		{"the latest answer", guard.LatestAnswer, "shares", []string{"share", "shares in all"}},
-		{"once per window", guard.OncePerWindow, "shares", []string{"share", "shares in all"}},
-		{"what was left of a dropped partition", guard.Dropped, "shares", []string{"share", "shares in all"}},
-		{"a lost answer counts as charged", guard.LostAnswer, "shares", []string{"deferred"}},
-		{"what is on its way is on disk", guard.SentIsSaved, "shares", []string{"deferred"}},
-		{"charges expire", guard.Expiry, "shares", []string{"deferred"}},
-		{"divergent copy merge", guard.DivergentMerge, "pause", []string{"merge"}},
+		{"epoch", 4, guard.EpochCheck, "chaos", []string{"I1", "seal", "epoch"}},
+		{"majority", 43, guard.ClaimMajority, "disconnect", []string{"I1"}},
+		{"wait", 4, guard.ClaimWait, "disconnect", []string{"I1"}},
+		{"promise", 1, guard.Promise, "chaos", []string{"I1"}},
+		{"inheritance", 7, guard.Inheritance, "sleepers", []string{"I1"}},
+		{"freeze", 2, guard.Freeze, "planned", []string{"seal"}},
+		{"checksum", 3, guard.Checksum, "damage", []string{"I5 content"}},
+		{"memory", 1, guard.Memory, "forgotten", []string{"I1"}},
+		{"second replica", 15, guard.SecondReplica, "two", []string{"I3", "I3 sync"}},
+		{"lost state", 55, guard.LostState, "halves", []string{"I3 sync"}},
+		{"in-sync replicas", 11, guard.InSync, "linkwise", []string{"I3 sync"}},
+		{"the end of a loss", 10, guard.LossEnds, "linkwise", []string{"I7"}},
+		{"epochs of one set", 89, guard.OneSet, "meet", []string{"I3 sync"}},
+		{"less what no owner has acknowledged", 0, guard.Unacknowledged, "shares", []string{"share", "shares in all"}},
+		{"the latest answer", 0, guard.LatestAnswer, "shares", []string{"share", "shares in all"}},
+		{"once per window", 0, guard.OncePerWindow, "shares", []string{"share", "shares in all"}},
+		{"what was left of a dropped partition", 4, guard.Dropped, "shares", []string{"share", "shares in all"}},
+		{"a lost answer counts as charged", 0, guard.LostAnswer, "shares", []string{"deferred"}},
+		{"what is on its way is on disk", 1, guard.SentIsSaved, "shares", []string{"deferred"}},
+		{"charges expire", 0, guard.Expiry, "shares", []string{"deferred"}},
+		{"divergent copy merge", 99, guard.DivergentMerge, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			violation := func(seed uint64) *Violation { return Run(Options{Seed: seed, Profile: c.profile}).Violation }
-			shows(t, removed(c.removed, violation), violation, c.invariants...)
+			shows(t, c.seed, removed(c.removed, violation), violation, c.invariants...)
 		})
 	}
 }
@@ -54,25 +55,26 @@ func TestGuardsRemoved(t *testing.T) {
 func TestLeaseGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		name      string
+		seed      uint64 // as above
 		removed   guard.Guard
 		clients   bool
 		invariant string
 	}{
-		{"held", guard.Held, false, "I2"},
-		{"lapse", guard.Lapse, false, "I2"},
-		{"settled once", guard.SettleOnce, false, "I4"},
-		{"ended stays", guard.EndedStays, false, "I4"},
-		{"held by clients", guard.Held, true, "I2"},
-		{"lapse of clients", guard.Lapse, true, "I2"},
-		{"deadline of clients", guard.LeaseDeadline, true, "I2"},
-		{"clocks of clients", guard.LeaseMargin, true, "I2"},
-		{"end before the settle", guard.LeaseEnd, true, "I4"},
+		{"held", 0, guard.Held, false, "I2"},
+		{"lapse", 0, guard.Lapse, false, "I2"},
+		{"settled once", 28, guard.SettleOnce, false, "I4"},
+		{"ended stays", 0, guard.EndedStays, false, "I4"},
+		{"held by clients", 0, guard.Held, true, "I2"},
+		{"lapse of clients", 0, guard.Lapse, true, "I2"},
+		{"deadline of clients", 38, guard.LeaseDeadline, true, "I2"},
+		{"clocks of clients", 67, guard.LeaseMargin, true, "I2"},
+		{"end before the settle", 5, guard.LeaseEnd, true, "I4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			run := func(seed uint64) *Violation {
 				return runLeases(t, LeaseOptions{Seed: seed, Unaudited: true, ClientsOnly: c.clients}).Violation
 			}
-			shows(t, removed(c.removed, run), run, c.invariant)
+			shows(t, c.seed, removed(c.removed, run), run, c.invariant)
 		})
 	}
 }
@@ -81,19 +83,20 @@ func TestLeaseGuardsRemoved(t *testing.T) {
 func TestRegionGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		name    string
+		seed    uint64 // as above
 		removed guard.Guard
 		world   func(seed uint64) *regionWorld
 	}{
-		{"held", guard.Held, runRegions},
-		{"lapse", guard.Lapse, runRegions},
-		{"deadline kept", guard.NodeDeadline, runRegions},
-		{"since sent", guard.SinceSent, runRegionEdges},
-		{"lease out of a lease", guard.SubEnd, runRegionEdges},
-		{"lease of which others have a part", guard.SubHeld, runRegionSubs},
+		{"held", 1, guard.Held, runRegions},
+		{"lapse", 0, guard.Lapse, runRegions},
+		{"deadline kept", 16, guard.NodeDeadline, runRegions},
+		{"since sent", 0, guard.SinceSent, runRegionEdges},
+		{"lease out of a lease", 153, guard.SubEnd, runRegionEdges},
+		{"lease of which others have a part", 69, guard.SubHeld, runRegionSubs},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			run := func(seed uint64) *Violation { return c.world(seed).violation }
-			shows(t, removed(c.removed, run), run, "I2")
+			shows(t, c.seed, removed(c.removed, run), run, "I2")
 		})
 	}
 }
@@ -102,18 +105,19 @@ func TestRegionGuardsRemoved(t *testing.T) {
 func TestSlotGuardsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		name       string
+		seed       uint64 // where the search begins: it violates an invariant
 		removed    guard.Guard
 		invariants []string
 	}{
-		{"held", guard.Held, []string{"slots"}},
-		{"renewed", guard.Renewed, []string{"slots"}},
-		{"fence", guard.FenceRises, []string{"fence"}},
-		{"gather", guard.Gather, []string{"order"}},
-		{"wake again", guard.WakeAgain, []string{"idle"}},
+		{"held", 0, guard.Held, []string{"slots"}},
+		{"renewed", 14, guard.Renewed, []string{"slots"}},
+		{"fence", 2, guard.FenceRises, []string{"fence"}},
+		{"gather", 7, guard.Gather, []string{"order"}},
+		{"wake again", 64, guard.WakeAgain, []string{"idle"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			run := func(seed uint64) *Violation { return runSlots(t, slotOptions{seed: seed}).violation }
-			shows(t, removed(c.removed, run), run, c.invariants...)
+			shows(t, c.seed, removed(c.removed, run), run, c.invariants...)
 		})
 	}
 }

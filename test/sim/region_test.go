@@ -575,7 +575,7 @@ func TestRegionSeeds(t *testing.T) {
 
 // TestRegionSubs: nothing is returned of which others have a part.
 func TestRegionSubs(t *testing.T) {
-	for i := range uint64(min(*seeds, 30)) {
+	for i := range uint64(min(*seeds/4, 30)) {
 		if w := runRegionSubs(*from + i); w.violation != nil || w.admitted < 10_000 {
 			t.Fatalf("seed %d: %d admitted, %v", *from+i, w.admitted, w.violation)
 		}
@@ -584,7 +584,7 @@ func TestRegionSubs(t *testing.T) {
 
 // TestRegionEdges: nothing of a window is spent in the next one.
 func TestRegionEdges(t *testing.T) {
-	for i := range uint64(min(*seeds, 100)) {
+	for i := range uint64(min(*seeds/4, 100)) {
 		if w := runRegionEdges(*from + i); w.violation != nil {
 			t.Fatalf("seed %d: %v", *from+i, w.violation)
 		} else if can := 4 * w.limits.At(0).Count; w.admitted < can*6/10 {

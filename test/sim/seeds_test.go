@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 300, "how many seeds TestSeeds runs")
+	seeds     = flag.Int("seeds", 60, "how many seeds are run; make test-long has more")
 	from      = flag.Uint64("from", 0, "the first of them")
 	kind      = flag.String("profile", "", "run this profile alone, instead of one by seed")
 	seed      = flag.Int64("seed", -1, "the seed that TestSeed runs and tells")
