@@ -183,6 +183,15 @@ func (l *ledger) dropFirst() deadlines {
 	return d[:l.n]
 }
 
+// dropEnded removes the deadlines of grants that are not open any more. lo is of the grants' keys.
+func (l *ledger) dropEnded(s *store, lo uint64) {
+	l.n = uint32(len(slices.DeleteFunc(l.deadlines(), func(d deadline) bool {
+		slot, ok := s.find(Key{d.hi, lo})
+		return !ok || !s.at(slot).isOpen()
+	})))
+	l.deadlines().sort()
+}
+
 type deadlines []deadline
 
 // up moves entry i to its place among those before it.
@@ -366,11 +375,7 @@ func (sh *shard) scheduleLocked(owner, r *record) {
 	s, at := &sh.mu.store, owner.ledger()
 	l := at.ledger()
 	if l.n == l.most && (2*l.open <= l.n+1 || l.most == mostDeadlines) {
-		l.n = uint32(len(slices.DeleteFunc(l.deadlines(), func(d deadline) bool {
-			slot, ok := s.find(Key{d.hi, r.key.Lo})
-			return !ok || !s.at(slot).isOpen()
-		})))
-		l.deadlines().sort()
+		l.dropEnded(s, r.key.Lo)
 	}
 	if l.n == l.most {
 		if l.most == mostDeadlines {
@@ -619,6 +624,9 @@ func (c *counter) firstGrants() []grant {
 	}
 	sh, s := m.shard, &m.shard.mu.store
 	m.shard, m.grants = nil, m.grants[:0]
+	if l := m.ledger; l.open <= fewGrants && l.n >= 2*fewGrants && l.n <= maxLapses {
+		l.dropEnded(s, m.lo) // else those of many that have ended would hide open ones
+	}
 	// The heap's entries that may be the next: those after the ones that were looked at.
 	var places [2*fewGrants + 1]int
 	d, n, looked := m.ledger.deadlines(), min(1, int(m.ledger.n)), 0
