@@ -122,7 +122,7 @@ func askGRPC(t *testing.T, addr string, creds credentials.TransportCredentials) 
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}},
@@ -137,7 +137,7 @@ func askHTTP(t *testing.T, addr, path string, config *tls.Config) (int, string, 
 	if config != nil {
 		scheme = "https://"
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
 	resp, err := client.Get(scheme + addr + path)
 	if err != nil {
 		return 0, "", err
@@ -329,7 +329,7 @@ func outsiderNode(t *testing.T, n *running, name string, creds credentials.Trans
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return pool.Call(ctx, n.listen.peer.Addr().String(), make([]check.Record, 1), make([]check.Reply, 1))
 }
@@ -407,7 +407,7 @@ func TestOutsidersBehindAPeerAddress(t *testing.T) {
 			}
 			defer server.Close()
 			go func() { _ = server.Serve(l) }()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			err = n.peers.Call(ctx, l.Addr().String(), make([]check.Record, 1), make([]check.Reply, 1))
 			if (err == nil) != c.fits {
