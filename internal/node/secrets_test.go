@@ -270,6 +270,7 @@ func TestJoinAtAnotherPort(t *testing.T) {
 			t.Parallel()
 			s := testConfig(t)
 			s.Name, s.Join, s.BootstrapExpect = "n2", []string{target.Addr().String()}, 3
+			s.JoinTimeout = 500 * time.Millisecond
 			n := startNodeUnready(t, s)
 			await(t, "told", func() bool {
 				ok, reasons := n.Ready()
