@@ -45,7 +45,8 @@ type call struct {
 
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
-// callPool has calls of one Client. A pool of all Clients would hand the channels of one testing/synctest bubble to another.
+// callPool has calls of one Client. A pool of all Clients would hand the channels of one
+// testing/synctest bubble to another.
 type callPool struct{ calls sync.Pool }
 
 func (p *callPool) get() *call {

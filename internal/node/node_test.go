@@ -28,8 +28,9 @@ func testConfig(t *testing.T) Config {
 	s := Defaults()
 	s.Name, s.Bind, s.Secret = "n1", "127.0.0.1", bytes.Repeat([]byte("x"), 32)
 	s.GRPCPort, s.HTTPPort, s.PeerPort, s.GossipPort = 0, 0, 0, 0
-	// Tests look at what nodes decide, not at how soon they lose patience with a busy machine: nodes reject nothing because work
-	// waits for a processor, their clock stands still while the process does not run, and their timeouts are long.
+	// Tests look at what nodes decide, not at how soon they lose patience with a busy machine: nodes
+	// reject nothing because work waits for a processor, their clock stands still while the process
+	// does not run, and their timeouts are long.
 	s.Bounds.MaxWait, s.QuorumTimeout, s.Rejoin, s.Clock = 0, 1800*time.Millisecond, 50*time.Millisecond, ownTime.now
 	s.CheckTimeout, s.JoinTimeout, s.HandoverTimeout, s.ShutdownTimeout = time.Minute, time.Minute, time.Minute, time.Minute
 	s.Rules = t.TempDir()

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Main runs the tests of m and ends the process. Goroutines have a minute to end after the last test.
+// Main runs the tests of m and ends the process. Goroutines have a minute to end after the last
+// test.
 func Main(m *testing.M) { run(m, time.Minute) }
 
 // run is Main, with another time for goroutines to end.
