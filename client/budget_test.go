@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicecluster/sluice/client/limit"
@@ -41,30 +42,32 @@ func TestBudget(t *testing.T) {
 
 // Nodes that are too busy are not asked again and again: most checks are answered by the policy at once.
 func TestBusyNodesAreNotStormed(t *testing.T) {
-	f := newCluster(t, "n1", "n2")
-	f.decide = func(*fakeNode, *sluicev1.Check) *sluicev1.Decision {
-		return &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED}}
-	}
-	// So long that a slow machine makes no node seem to hang: those checks are sent again, whatever the budget.
-	c := f.dial(WithFailurePolicy(FailClosed()), WithTimeout(time.Minute))
-	const checks = 200
-	began := time.Now()
-	var all sync.WaitGroup
-	for range checks {
-		all.Go(func() {
-			d, err := c.Check(t.Context(), Check{Domain: "d", Descriptor: []Entry{{Key: "k", Value: "v"}}, Amount: 1})
-			if err != nil || d.Allowed || d.Source != limit.SourceFailClosed {
-				t.Errorf("%+v, %v; want what the policy says", d, err)
-			}
-		})
-	}
-	all.Wait()
-	// The policy's answers are none of a node's, and earn nothing.
-	most := budgetAtOnce + uint64(budgetRate*time.Since(began).Seconds()) + 1
-	if n := c.Stats().Retries; n == 0 || n > most {
-		t.Errorf("%d repeats of %d checks; want some, and at most %d", n, checks, most)
-	}
-	if _, err := c.Key("d", "k", "v").Charge(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("a charge: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1", "n2")
+		f.decide = func(*fakeNode, *sluicev1.Check) *sluicev1.Decision {
+			return &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED}}
+		}
+		// So long that a slow machine makes no node seem to hang: those checks are sent again, whatever the budget.
+		c := f.dial(WithFailurePolicy(FailClosed()), WithTimeout(time.Minute))
+		const checks = 200
+		began := time.Now()
+		var all sync.WaitGroup
+		for range checks {
+			all.Go(func() {
+				d, err := c.Check(t.Context(), Check{Domain: "d", Descriptor: []Entry{{Key: "k", Value: "v"}}, Amount: 1})
+				if err != nil || d.Allowed || d.Source != limit.SourceFailClosed {
+					t.Errorf("%+v, %v; want what the policy says", d, err)
+				}
+			})
+		}
+		all.Wait()
+		// The policy's answers are none of a node's, and earn nothing.
+		most := budgetAtOnce + uint64(budgetRate*time.Since(began).Seconds()) + 1
+		if n := c.Stats().Retries; n == 0 || n > most {
+			t.Errorf("%d repeats of %d checks; want some, and at most %d", n, checks, most)
+		}
+		if _, err := c.Key("d", "k", "v").Charge(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("a charge: %v", err)
+		}
+	})
 }

@@ -80,6 +80,7 @@ type Client struct {
 	stats  counters
 	// repeats bounds retries of checks that overloaded nodes have rejected.
 	repeats budget
+	calls   callPool
 	reach   reach
 	// patience is the time of a call in nanoseconds.
 	patience atomic.Int64
@@ -306,17 +307,17 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 			return nil
 		}
 	}
-	x := calls.Get().(*call)
+	x := c.calls.get()
 	if err := c.prepare(x, q); err != nil {
-		calls.Put(x)
+		c.calls.put(x)
 		return err
 	}
 	if c.leased(ctx, x.key, q, d) || c.remembered(x.key, q, d) {
-		calls.Put(x)
+		c.calls.put(x)
 		return nil
 	}
 	if err := ctx.Err(); err != nil { // a check that is sent now would be spent for nobody
-		calls.Put(x)
+		c.calls.put(x)
 		return err
 	}
 	if q.Verb != limit.VerbCheck && q.Verb != limit.VerbRead {
@@ -343,7 +344,7 @@ func (c *Client) decide(ctx context.Context, q *Check, d *Decision) error {
 	} else {
 		c.leased(ctx, x.key, q, d) // the units may be in a lease that was given meanwhile
 	}
-	x.release()
+	c.calls.put(x)
 	return nil
 }
 

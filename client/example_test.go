@@ -20,7 +20,7 @@ func connect() (c *sluice.Client, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := c.Ready(ctx); err != nil {
 		log.Fatal(err)
@@ -74,7 +74,7 @@ func ExampleClient_Key_wait() {
 	c, stop := connect()
 	defer stop()
 	key := c.Key("outbound", "host", "api.example.com")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	fmt.Println(key.Wait(ctx))
 	fmt.Println(key.WaitN(ctx, 3))
@@ -153,10 +153,10 @@ func ExampleClient_Ready() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	fmt.Println(c.Ready(ctx))
-	// Output: sluice: no node answered at 127.0.0.1:1: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused
+	// sluice: no node answered at 127.0.0.1:1: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused
 }
 
 func ExampleError() {

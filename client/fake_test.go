@@ -3,21 +3,62 @@ package sluice
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/sluicecluster/sluice/client/internal/config"
 	"github.com/sluicecluster/sluice/client/limit"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
-// fakeNode is a node that answers as a test says, over a real connection.
+// network connects clients and nodes in memory, so that they run in a testing/synctest bubble.
+// The zero network is ready to use.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*bufconn.Listener
+}
+
+// listen listens on addr; "" is an address that was not listened on.
+func (n *network) listen(addr string) (*bufconn.Listener, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners == nil {
+		n.listeners = map[string]*bufconn.Listener{}
+	}
+	if addr == "" {
+		addr = fmt.Sprintf("10.0.0.%d:7460", len(n.listeners)+1)
+	}
+	n.listeners[addr] = bufconn.Listen(256 << 10)
+	return n.listeners[addr], addr
+}
+
+func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	return l.DialContext(ctx)
+}
+
+// option has a Client dial n.
+func (n *network) option(o *config.Options) error {
+	o.Dial = append(o.Dial, grpc.WithContextDialer(n.dial))
+	return nil
+}
+
+// fakeNode is a node that answers as a test says, over a connection in memory.
 type fakeNode struct {
 	sluicev1.UnimplementedRateLimitServiceServer
 	name, addr string
@@ -33,6 +74,7 @@ type fakeNode struct {
 // fakeCluster is nodes that agree on who holds what.
 type fakeCluster struct {
 	t     testing.TB
+	net   network
 	nodes []*fakeNode
 	mu    sync.Mutex
 	// decide answers a check that node was asked; nil admits. hold is called before a frame is answered.
@@ -55,21 +97,19 @@ func newCluster(t testing.TB, names ...string) *fakeCluster {
 
 func (f *fakeCluster) add(name string) *fakeNode {
 	f.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	n := &fakeNode{name: name, addr: l.Addr().String(), cluster: f, leaving: make(chan struct{})}
-	f.serve(n, l)
+	n := &fakeNode{name: name, cluster: f, leaving: make(chan struct{})}
+	f.serve(n)
 	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
 	f.mu.Unlock()
 	return n
 }
 
-// serve starts n.
-func (f *fakeCluster) serve(n *fakeNode, l net.Listener) {
-	n.server = grpc.NewServer()
+// serve starts n, at the address that it had if it was stopped.
+func (f *fakeCluster) serve(n *fakeNode) {
+	l, addr := f.net.listen(n.addr)
+	n.addr = addr
+	n.server = grpc.NewServer(grpc.WaitForHandlers(true))
 	sluicev1.RegisterRateLimitServiceServer(n.server, n)
 	go n.server.Serve(l)
 	f.t.Cleanup(n.server.Stop)
@@ -96,7 +136,7 @@ func (f *fakeCluster) set(decide func(node *fakeNode, c *sluicev1.Check) *sluice
 
 func (f *fakeCluster) dial(opts ...Option) *Client {
 	f.t.Helper()
-	c, err := New(f.nodes[0].addr, opts...)
+	c, err := New(f.nodes[0].addr, append([]Option{f.net.option}, opts...)...)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -16,37 +16,40 @@ import (
 // answered nothing for half of the time, and the other node learns how much is left. Then it is
 // asked first.
 func TestHurryAsksAnother(t *testing.T) {
-	f := newCluster(t, "n1", "n2")
-	c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
-	f.known(c)
-	d, err := c.Check(t.Context(), user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner, other := f.nodes[0], f.nodes[1]
-	if d.Owner != owner.name {
-		owner, other = other, owner
-	}
-	var told atomic.Int64
-	f.mu.Lock()
-	f.hold = func(_ *fakeNode, r *sluicev1.CheckRequest) { told.Store(r.TimeoutNs) }
-	f.mu.Unlock()
-	f.stop(owner)
-	const wait = 4 * time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
-	defer cancel()
-	if d, err = c.Check(ctx, user); err != nil || d.Source != limit.SourceOwned || d.Owner != other.name {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if n := time.Duration(told.Load()); n <= 0 || n > wait/2 {
-		t.Errorf("the other node was told %v of %v", n, wait)
-	}
-	if s := streamOf(c, owner); s == nil || s.node.avoided.Load() == 0 {
-		t.Error("the node that does not answer is not avoided")
-	}
-	if s := streamOf(c, other); s == nil || s.node.avoided.Load() != 0 {
-		t.Error("the node that answers is avoided")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1", "n2")
+		c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
+		f.known(c)
+		d, err := c.Check(t.Context(), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, other := f.nodes[0], f.nodes[1]
+		if d.Owner != owner.name {
+			owner, other = other, owner
+		}
+		var told atomic.Int64
+		f.mu.Lock()
+		f.hold = func(_ *fakeNode, r *sluicev1.CheckRequest) { told.Store(r.TimeoutNs) }
+		f.mu.Unlock()
+		f.stop(owner)
+		time.Sleep(time.Millisecond) // it is silent since its last answer
+		const wait = 4 * time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		if d, err = c.Check(ctx, user); err != nil || d.Source != limit.SourceOwned || d.Owner != other.name {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if n := time.Duration(told.Load()); n <= 0 || n > wait/2 {
+			t.Errorf("the other node was told %v of %v", n, wait)
+		}
+		if s := streamOf(c, owner); s == nil || s.node.avoided.Load() == 0 {
+			t.Error("the node that does not answer is not avoided")
+		}
+		if s := streamOf(c, other); s == nil || s.node.avoided.Load() != 0 {
+			t.Error("the node that answers is avoided")
+		}
+	})
 }
 
 // TestHurryFrames: checks share a frame only with those that wait about as long, and the frame has
@@ -99,38 +102,42 @@ func TestHurryAwait(t *testing.T) {
 // TestHurryAlone: where there is no other node, the silent one is not asked twice, which would
 // spend twice.
 func TestHurryAlone(t *testing.T) {
-	f := newCluster(t, "n1")
-	c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
-	f.known(c)
-	f.stop(f.nodes[0])
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	before := c.Stats().Retries
-	if d, err := c.Check(ctx, user); err != nil || d.Source != limit.SourceFailClosed {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if n := c.Stats().Retries; n != before {
-		t.Errorf("%d retries, want %d", n, before)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1")
+		c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
+		f.known(c)
+		f.stop(f.nodes[0])
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		before := c.Stats().Retries
+		if d, err := c.Check(ctx, user); err != nil || d.Source != limit.SourceFailClosed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if n := c.Stats().Retries; n != before {
+			t.Errorf("%d retries, want %d", n, before)
+		}
+	})
 }
 
 // TestHurryAvoidsLast: the node that has just let a check wait is asked again only if there is no
 // other.
 func TestHurryAvoidsLast(t *testing.T) {
-	f := newCluster(t, "n1", "n2", "n3")
-	c := f.dial(WithTimeout(time.Minute))
-	f.known(c)
-	var all []*node
-	waitFor(t, "streams to all", func() bool {
-		all = c.fleet.Load().nodes
-		return len(all) == 3 && !slices.ContainsFunc(all, func(n *node) bool { return n.current.Load() == nil })
-	})
-	for _, n := range all {
-		n.avoid()
-	}
-	for range 2 * len(all) {
-		if s := c.inTurn(all, all[2]); s == nil || s.node == all[2] {
-			t.Error("asked again")
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1", "n2", "n3")
+		c := f.dial(WithTimeout(time.Minute))
+		f.known(c)
+		var all []*node
+		waitFor(t, "streams to all", func() bool {
+			all = c.fleet.Load().nodes
+			return len(all) == 3 && !slices.ContainsFunc(all, func(n *node) bool { return n.current.Load() == nil })
+		})
+		for _, n := range all {
+			n.avoid()
 		}
-	}
+		for range 2 * len(all) {
+			if s := c.inTurn(all, all[2]); s == nil || s.node == all[2] {
+				t.Error("asked again")
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -36,49 +37,51 @@ func (n *fakeNode) ReportLoad(_ context.Context, req *sluicev1.ReportLoadRequest
 // TestReportLoad: each client is a reporter, another node is asked where one does not answer, and what no node
 // can take is an error at once.
 func TestReportLoad(t *testing.T) {
-	answer := func(f func(*fakeNode, *sluicev1.ReportLoadRequest) error) {
-		loads.Lock()
-		defer loads.Unlock()
-		loads.reports, loads.answer = nil, f
-	}
-	f := newCluster(t, "n1", "n2")
-	a, b := f.dial(), f.dial()
-	broken := f.nodes[0]
-	answer(func(n *fakeNode, _ *sluicev1.ReportLoadRequest) error {
-		if n == broken {
-			return status.Error(codes.Unavailable, "leaving")
+	synctest.Test(t, func(t *testing.T) {
+		answer := func(f func(*fakeNode, *sluicev1.ReportLoadRequest) error) {
+			loads.Lock()
+			defer loads.Unlock()
+			loads.reports, loads.answer = nil, f
 		}
-		return nil
-	})
-	for range 4 {
-		if err := errors.Join(a.ReportLoad(t.Context(), "shop", "spare", 0.5), b.ReportLoad(t.Context(), "shop", "spare", 0.5)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	reporters := map[string]bool{}
-	for _, r := range loads.reports {
-		reporters[r.Reporter] = true
-		if r.Domain != "shop" || r.Pool != "spare" || r.Load != 0.5 {
-			t.Errorf("sent %v", r)
-		}
-	}
-	if len(reporters) != 2 || reporters[""] {
-		t.Errorf("reporters %v, want one for each client", reporters)
-	}
-	for _, code := range []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition} {
-		answer(func(*fakeNode, *sluicev1.ReportLoadRequest) error {
-			st, _ := status.New(code, "no").WithDetails(&sluicev1.Error{Field: "pool", Message: "no"})
-			return st.Err()
+		f := newCluster(t, "n1", "n2")
+		a, b := f.dial(), f.dial()
+		broken := f.nodes[0]
+		answer(func(n *fakeNode, _ *sluicev1.ReportLoadRequest) error {
+			if n == broken {
+				return status.Error(codes.Unavailable, "leaving")
+			}
+			return nil
 		})
-		err := a.ReportLoad(t.Context(), "shop", "spare", 2)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Field != "pool" || len(loads.reports) != 1 {
-			t.Errorf("%v: %v after %d calls", code, err, len(loads.reports))
+		for range 4 {
+			if err := errors.Join(a.ReportLoad(t.Context(), "shop", "spare", 0.5), b.ReportLoad(t.Context(), "shop", "spare", 0.5)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	answer(func(*fakeNode, *sluicev1.ReportLoadRequest) error { return status.Error(codes.Unavailable, "leaving") })
-	c := f.dial(WithTimeout(50 * time.Millisecond))
-	if err := c.ReportLoad(t.Context(), "shop", "spare", 1); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "50ms") {
-		t.Errorf("no node answers: %v", err)
-	}
-	answer(nil)
+		reporters := map[string]bool{}
+		for _, r := range loads.reports {
+			reporters[r.Reporter] = true
+			if r.Domain != "shop" || r.Pool != "spare" || r.Load != 0.5 {
+				t.Errorf("sent %v", r)
+			}
+		}
+		if len(reporters) != 2 || reporters[""] {
+			t.Errorf("reporters %v, want one for each client", reporters)
+		}
+		for _, code := range []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition} {
+			answer(func(*fakeNode, *sluicev1.ReportLoadRequest) error {
+				st, _ := status.New(code, "no").WithDetails(&sluicev1.Error{Field: "pool", Message: "no"})
+				return st.Err()
+			})
+			err := a.ReportLoad(t.Context(), "shop", "spare", 2)
+			if e, ok := errors.AsType[*Error](err); !ok || e.Field != "pool" || len(loads.reports) != 1 {
+				t.Errorf("%v: %v after %d calls", code, err, len(loads.reports))
+			}
+		}
+		answer(func(*fakeNode, *sluicev1.ReportLoadRequest) error { return status.Error(codes.Unavailable, "leaving") })
+		c := f.dial(WithTimeout(50 * time.Millisecond))
+		if err := c.ReportLoad(t.Context(), "shop", "spare", 1); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "50ms") {
+			t.Errorf("no node answers: %v", err)
+		}
+		answer(nil)
+	})
 }

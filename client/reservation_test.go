@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -139,135 +140,139 @@ func reserve(t *testing.T, c *Client) *Reservation {
 }
 
 func TestReservation(t *testing.T) {
-	f := newCluster(t, "n1")
-	c, ctx := f.dial(), t.Context()
-	r := reserve(t, c)
-	q := f.ledger.last
-	if !r.Allowed || r.Units != 100 || r.ExpiresAfter != time.Minute || len(r.Decisions) != 2 || r.Decisions[0].Owner != "n1" || r.ID != "id of "+q.IdempotencyKey {
-		t.Errorf("%+v", r)
-	}
-	if len(q.Checks) != 2 || q.Checks[1].Descriptor_[0].Key != "team" || q.Checks[0].Cost != nil || q.Checks[0].Verb != 0 || *q.Units != 100 || *q.Least != 10 || q.TtlNs != int64(time.Minute) || len(q.IdempotencyKey) < 20 {
-		t.Errorf("sent %v", q)
-	}
-	if s, err := r.Spend(ctx, 30); err != nil || s != (Spent{true, 70}) {
-		t.Errorf("%+v %v", s, err)
-	}
-	if s, err := r.Spend(ctx, 71); err != nil || s != (Spent{false, 70}) {
-		t.Errorf("%+v %v", s, err)
-	}
-	if x, err := r.Extend(ctx, 50, time.Hour); err != nil || x != (Extended{Allowed: true, Units: 120, ExpiresAfter: time.Hour}) {
-		t.Errorf("%+v %v", x, err)
-	}
-	if x, err := r.Extend(ctx, most, 0); err != nil || x != (Extended{Units: 120, ExpiresAfter: time.Minute, RetryAfter: time.Second}) {
-		t.Errorf("%+v %v", x, err)
-	}
-	if s, err := r.Settle(ctx, 20); err != nil || s != (Settlement{Charged: 20, Returned: 100}) {
-		t.Errorf("%+v %v", s, err)
-	}
-	if s, err := c.Settle(ctx, r.ID, 1); err != nil || s != (Settlement{Charged: 20, Repeated: true}) {
-		t.Errorf("%+v %v", s, err)
-	}
-	if _, err := c.Settle(ctx, "x", 1); !errors.Is(err, limit.ErrNotFound) || err.Error() != "sluice: reservation: gone" {
-		t.Errorf("%v", err)
-	}
-	key := c.Key("shop", "user", "ann")
-	if _, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, IdempotencyKey: "mine"}); err != nil || f.ledger.last.IdempotencyKey != "mine" || f.ledger.last.Units != nil {
-		t.Errorf("%v %v", err, f.ledger.last)
-	}
-	r, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, Units: most + 1})
-	denied, ok := errors.AsType[*DeniedError](err)
-	if !ok || r != nil || !errors.Is(err, ErrDenied) || errors.Is(err, ErrNever) || err.Error() != "sluice: the rate limit denies this: rule shop/user; retry in 1s" {
-		t.Fatalf("%+v %v", r, err)
-	}
-	if wait, known := denied.RetryIn(); wait != time.Second || !known || denied.Allowed || len(denied.Decisions) != 1 {
-		t.Errorf("%+v", denied)
-	}
-	for name, r := range map[string]*Reservation{"nil": nil, "zero": {}} {
-		_, spend := r.Spend(ctx, 1)
-		_, extend := r.Extend(ctx, 1, 0)
-		_, settle := r.Settle(ctx, 1)
-		for _, err := range []error{spend, extend, settle} {
-			if err == nil || err.Error() != "sluice: reservation: nothing is held; see the error of Reserve, Hold or Acquire" {
-				t.Error(name, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1")
+		c, ctx := f.dial(), t.Context()
+		r := reserve(t, c)
+		q := f.ledger.last
+		if !r.Allowed || r.Units != 100 || r.ExpiresAfter != time.Minute || len(r.Decisions) != 2 || r.Decisions[0].Owner != "n1" || r.ID != "id of "+q.IdempotencyKey {
+			t.Errorf("%+v", r)
+		}
+		if len(q.Checks) != 2 || q.Checks[1].Descriptor_[0].Key != "team" || q.Checks[0].Cost != nil || q.Checks[0].Verb != 0 || *q.Units != 100 || *q.Least != 10 || q.TtlNs != int64(time.Minute) || len(q.IdempotencyKey) < 20 {
+			t.Errorf("sent %v", q)
+		}
+		if s, err := r.Spend(ctx, 30); err != nil || s != (Spent{true, 70}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if s, err := r.Spend(ctx, 71); err != nil || s != (Spent{false, 70}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if x, err := r.Extend(ctx, 50, time.Hour); err != nil || x != (Extended{Allowed: true, Units: 120, ExpiresAfter: time.Hour}) {
+			t.Errorf("%+v %v", x, err)
+		}
+		if x, err := r.Extend(ctx, most, 0); err != nil || x != (Extended{Units: 120, ExpiresAfter: time.Minute, RetryAfter: time.Second}) {
+			t.Errorf("%+v %v", x, err)
+		}
+		if s, err := r.Settle(ctx, 20); err != nil || s != (Settlement{Charged: 20, Returned: 100}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if s, err := c.Settle(ctx, r.ID, 1); err != nil || s != (Settlement{Charged: 20, Repeated: true}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if _, err := c.Settle(ctx, "x", 1); !errors.Is(err, limit.ErrNotFound) || err.Error() != "sluice: reservation: gone" {
+			t.Errorf("%v", err)
+		}
+		key := c.Key("shop", "user", "ann")
+		if _, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, IdempotencyKey: "mine"}); err != nil || f.ledger.last.IdempotencyKey != "mine" || f.ledger.last.Units != nil {
+			t.Errorf("%v %v", err, f.ledger.last)
+		}
+		r, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{key}, Units: most + 1})
+		denied, ok := errors.AsType[*DeniedError](err)
+		if !ok || r != nil || !errors.Is(err, ErrDenied) || errors.Is(err, ErrNever) || err.Error() != "sluice: the rate limit denies this: rule shop/user; retry in 1s" {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if wait, known := denied.RetryIn(); wait != time.Second || !known || denied.Allowed || len(denied.Decisions) != 1 {
+			t.Errorf("%+v", denied)
+		}
+		for name, r := range map[string]*Reservation{"nil": nil, "zero": {}} {
+			_, spend := r.Spend(ctx, 1)
+			_, extend := r.Extend(ctx, 1, 0)
+			_, settle := r.Settle(ctx, 1)
+			for _, err := range []error{spend, extend, settle} {
+				if err == nil || err.Error() != "sluice: reservation: nothing is held; see the error of Reserve, Hold or Acquire" {
+					t.Error(name, err)
+				}
 			}
 		}
-	}
-	for name, want := range map[string]struct {
-		key Key
-		err error
-	}{
-		"invalid":   {c.Key("", "user", "ann"), ErrInvalid},
-		"not UTF-8": {c.Key("shop\xff", "user", "ann"), ErrInvalid},
-		"forbidden": {c.Key("guests", "user", "ann"), ErrForbidden},
-	} {
-		if r, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{want.key}}); !errors.Is(err, want.err) || r != nil {
-			t.Errorf("%s: %+v %v", name, r, err)
+		for name, want := range map[string]struct {
+			key Key
+			err error
+		}{
+			"invalid":   {c.Key("", "user", "ann"), ErrInvalid},
+			"not UTF-8": {c.Key("shop\xff", "user", "ann"), ErrInvalid},
+			"forbidden": {c.Key("guests", "user", "ann"), ErrForbidden},
+		} {
+			if r, err := c.Reserve(ctx, ReserveRequest{Keys: []Key{want.key}}); !errors.Is(err, want.err) || r != nil {
+				t.Errorf("%s: %+v %v", name, r, err)
+			}
 		}
-	}
-	c.Close()
-	_, reserve := c.Reserve(ctx, ReserveRequest{})
-	_, settle := c.Settle(ctx, "x", 1)
-	if reserve != ErrClosed || settle != ErrClosed {
-		t.Error(reserve, settle)
-	}
+		c.Close()
+		_, reserve := c.Reserve(ctx, ReserveRequest{})
+		_, settle := c.Settle(ctx, "x", 1)
+		if reserve != ErrClosed || settle != ErrClosed {
+			t.Error(reserve, settle)
+		}
+	})
 }
 
 // TestTrap10LostAnswers: after a lost answer, another node is asked to reserve and to settle, which counts once; units are not
 // spent or added again.
 func TestTrap10LostAnswers(t *testing.T) {
-	f := newCluster(t, "n1", "n2")
-	c, ctx := f.dial(), t.Context()
-	lose := func(after bool, err error) (calls func() int) {
-		f.ledger.Lock()
-		defer f.ledger.Unlock()
-		lost := false
-		once := func(*fakeNode) error {
-			if lost {
-				return nil
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, "n1", "n2")
+		c, ctx := f.dial(), t.Context()
+		lose := func(after bool, err error) (calls func() int) {
+			f.ledger.Lock()
+			defer f.ledger.Unlock()
+			lost := false
+			once := func(*fakeNode) error {
+				if lost {
+					return nil
+				}
+				lost = true
+				return err
 			}
-			lost = true
-			return err
+			f.ledger.calls, f.ledger.before, f.ledger.after = 0, once, nil
+			if after {
+				f.ledger.before, f.ledger.after = nil, once
+			}
+			return func() int { f.ledger.Lock(); defer f.ledger.Unlock(); return f.ledger.calls }
 		}
-		f.ledger.calls, f.ledger.before, f.ledger.after = 0, once, nil
-		if after {
-			f.ledger.before, f.ledger.after = nil, once
+		gone := status.Error(codes.Unavailable, "connection reset")
+		calls := lose(true, gone)
+		r := reserve(t, c)
+		if calls() != 2 || len(f.ledger.byID) != 1 {
+			t.Errorf("%d calls have made %d reservations", calls(), len(f.ledger.byID))
 		}
-		return func() int { f.ledger.Lock(); defer f.ledger.Unlock(); return f.ledger.calls }
-	}
-	gone := status.Error(codes.Unavailable, "connection reset")
-	calls := lose(true, gone)
-	r := reserve(t, c)
-	if calls() != 2 || len(f.ledger.byID) != 1 {
-		t.Errorf("%d calls have made %d reservations", calls(), len(f.ledger.byID))
-	}
-	calls = lose(true, gone)
-	if _, err := r.Spend(ctx, 10); !errors.Is(err, ErrUnavailable) || !strings.HasSuffix(err.Error(), "it may have been done") || calls() != 1 {
-		t.Errorf("%v after %d calls", err, calls())
-	}
-	calls = lose(true, gone)
-	if _, err := r.Extend(ctx, 1, 0); !errors.Is(err, ErrUnavailable) || calls() != 1 {
-		t.Errorf("%v after %d calls", err, calls())
-	}
-	calls = lose(true, gone)
-	if x, err := r.Extend(ctx, 0, time.Hour); err != nil || x.Units != 91 || calls() != 2 {
-		t.Errorf("%+v %v after %d calls", x, err, calls())
-	}
-	busy, _ := status.New(codes.Unavailable, "busy").WithDetails(&sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED})
-	calls = lose(false, busy.Err())
-	if s, err := r.Spend(ctx, 1); err != nil || s.Left != 90 || calls() != 2 {
-		t.Errorf("%+v %v after %d calls", s, err, calls())
-	}
-	calls = lose(true, gone)
-	if s, err := r.Settle(ctx, 5); err != nil || s != (Settlement{Charged: 5, Repeated: true}) || calls() != 2 {
-		t.Errorf("%+v %v after %d calls", s, err, calls())
-	}
-	calls = lose(false, status.Error(codes.Unimplemented, "unknown method Settle"))
-	if _, err := r.Settle(ctx, 5); !errors.Is(err, limit.ErrUnsupported) || !strings.Contains(fmt.Sprint(err), "v0.1.0 or later") || calls() != 1 {
-		t.Errorf("%v after %d calls", err, calls())
-	}
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := r.Settle(ended, 5); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+		calls = lose(true, gone)
+		if _, err := r.Spend(ctx, 10); !errors.Is(err, ErrUnavailable) || !strings.HasSuffix(err.Error(), "it may have been done") || calls() != 1 {
+			t.Errorf("%v after %d calls", err, calls())
+		}
+		calls = lose(true, gone)
+		if _, err := r.Extend(ctx, 1, 0); !errors.Is(err, ErrUnavailable) || calls() != 1 {
+			t.Errorf("%v after %d calls", err, calls())
+		}
+		calls = lose(true, gone)
+		if x, err := r.Extend(ctx, 0, time.Hour); err != nil || x.Units != 91 || calls() != 2 {
+			t.Errorf("%+v %v after %d calls", x, err, calls())
+		}
+		busy, _ := status.New(codes.Unavailable, "busy").WithDetails(&sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED})
+		calls = lose(false, busy.Err())
+		if s, err := r.Spend(ctx, 1); err != nil || s.Left != 90 || calls() != 2 {
+			t.Errorf("%+v %v after %d calls", s, err, calls())
+		}
+		calls = lose(true, gone)
+		if s, err := r.Settle(ctx, 5); err != nil || s != (Settlement{Charged: 5, Repeated: true}) || calls() != 2 {
+			t.Errorf("%+v %v after %d calls", s, err, calls())
+		}
+		calls = lose(false, status.Error(codes.Unimplemented, "unknown method Settle"))
+		if _, err := r.Settle(ctx, 5); !errors.Is(err, limit.ErrUnsupported) || !strings.Contains(fmt.Sprint(err), "v0.1.0 or later") || calls() != 1 {
+			t.Errorf("%v after %d calls", err, calls())
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := r.Settle(ended, 5); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	})
 }

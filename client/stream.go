@@ -45,7 +45,22 @@ type call struct {
 
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
-var calls = sync.Pool{New: func() any { return newCall() }}
+// callPool has calls of one Client. A pool of all Clients would hand the channels of one
+// testing/synctest bubble to another.
+type callPool struct{ calls sync.Pool }
+
+func (p *callPool) get() *call {
+	if c, _ := p.calls.Get().(*call); c != nil {
+		return c
+	}
+	return newCall()
+}
+
+// put takes a call that was never submitted, or is answered.
+func (p *callPool) put(c *call) {
+	c.answer, c.asked, c.wait, c.lease, c.failure, c.err = answer{}, time.Time{}, 0, nil, nil, nil
+	p.calls.Put(c)
+}
 
 // outcome returns the error of a call that is done.
 func (c *call) outcome() error {
@@ -59,12 +74,6 @@ func (c *call) outcome() error {
 func (c *call) complete(err error) {
 	c.err = err
 	c.done <- struct{}{}
-}
-
-// release returns c to the pool. It must be answered.
-func (c *call) release() {
-	c.answer, c.asked, c.wait, c.lease, c.failure, c.err = answer{}, time.Time{}, 0, nil, nil, nil
-	calls.Put(c)
 }
 
 // frame is a CheckRequest: its bytes, until they are sent, and its calls.
@@ -462,7 +471,7 @@ func (s *stream) check(now time.Time, patience time.Duration) {
 	if s.mu.heard.After(oldest) {
 		silent = now.Sub(s.mu.heard)
 	}
-	if s.mu.heard.After(s.mu.probed) {
+	if !s.mu.heard.Before(s.mu.probed) { // equal, if the answer takes less than a step of the clock
 		s.mu.probed = time.Time{}
 	}
 	hangs := !s.mu.probed.IsZero() && now.Sub(s.mu.probed) > patience*5/16 || now.Sub(oldest) > 2*patience

@@ -347,7 +347,7 @@ func TestPaced(t *testing.T) {
 		err := h(srv, s)
 		select {
 		case <-s.Context().Done(): // a reset fails what the handler does a moment before it ends the context
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 		}
 		ended <- s.Context().Err()
 		return err

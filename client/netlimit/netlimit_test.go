@@ -159,11 +159,12 @@ func TestListenerError(t *testing.T) {
 		return limit.Decision{}, ctx.Err()
 	}
 	for name, c := range map[string]struct {
-		f    checker
-		want error
-	}{"an error": {forbidden, limit.ErrForbidden}, "no answer": {late, context.DeadlineExceeded}} {
+		f       checker
+		timeout time.Duration
+		want    error
+	}{"an error": {forbidden, time.Minute, limit.ErrForbidden}, "no answer": {late, time.Millisecond, context.DeadlineExceeded}} {
 		config, failed := edge(), make(chan error, 1)
-		config.Timeout = time.Millisecond
+		config.Timeout = c.timeout
 		config.Failed = func(_ context.Context, err error) bool { failed <- err; return false }
 		l = listen(t, config, c.f)
 		if _, err := dial(t, l).Read(make([]byte, 1)); err == nil {

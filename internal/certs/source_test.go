@@ -361,7 +361,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 		a := authority(t)
 		d.pair(issue(t, a, 99*time.Hour, "api")) // of 100
 		var log logBook
-		s := followed(t, Config{Cert: d.file("cert"), Key: d.file("key")}, &log)
+		s := followed(t, Config{Cert: d.file("cert"), Key: d.file("key"), Every: 10 * time.Minute}, &log)
 		count := func() int { synctest.Wait(); return strings.Count(log.String(), "a tenth of the certificate's life") }
 		time.Sleep(88*time.Hour + 30*time.Minute)
 		if n := count(); n != 0 {

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // open listens on loopback with b.
 func open(t *testing.T, b Bounds) *Listener {
@@ -33,7 +33,7 @@ func open(t *testing.T, b Bounds) *Listener {
 // dial connects from an address and says text.
 func dial(t *testing.T, l *Listener, from, text string) net.Conn {
 	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 	c, err := d.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func accept(t *testing.T, l *Listener) net.Conn {
 // hungUp waits until the other side has closed c.
 func hungUp(t *testing.T, c net.Conn) {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the connection is still open: %v", err)
 	}
@@ -66,7 +66,7 @@ func hungUp(t *testing.T, c net.Conn) {
 
 func waitOpen(t *testing.T, l *Listener, want int) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for l.Stats().Open != want {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d connections are open, want %d", l.Stats().Open, want)

@@ -80,7 +80,7 @@ func TestWireDelays(t *testing.T) {
 		t.Errorf("a connection's first round trip took %v; with its opening it is two", first)
 	}
 	fastest := time.Hour
-	for range 5 {
+	for end := time.Now().Add(time.Minute); fastest > 4*delay && time.Now().Before(end); { // unless the process does not run
 		took := trip(t, conn, 100_000)
 		if took < 2*delay {
 			t.Errorf("a round trip took %v", took)

@@ -23,6 +23,7 @@ import (
 // TestMaxConnectionAge: connections are renewed under load, and no call, stream or slot is lost or done twice.
 func TestMaxConnectionAge(t *testing.T) {
 	t.Parallel()
+	paused := longestPause(t)
 	b := startBudgets(t, 2, func(c *Config) { c.GRPCMaxConnectionAge = time.Second })
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -148,7 +149,9 @@ func TestMaxConnectionAge(t *testing.T) {
 		}
 		return renewed.Load() >= 6 && moved.Load() >= 3 || t.Failed()
 	})
-	if err := held.Context().Err(); err != nil {
+	if err := held.Context().Err(); err != nil && paused() > slotPause {
+		t.Logf("this process got no processor for %v, so that the slot is not judged: %v", paused(), context.Cause(held.Context()))
+	} else if err != nil {
 		t.Errorf("a slot that was held all the time: %v", context.Cause(held.Context()))
 	}
 	stop()

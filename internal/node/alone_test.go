@@ -2,10 +2,13 @@ package node
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A directory in which the node is the only voter may be a copy from before others joined. A node
@@ -26,7 +29,7 @@ func TestAloneOnDisk(t *testing.T) {
 	target := nobody.Addr().String()
 	nobody.Close()
 	lone := s
-	lone.Join, lone.JoinTimeout = []string{target}, s.JoinTimeout/100
+	lone.Join, lone.JoinTimeout = []string{target}, 50*time.Millisecond
 	n = startNodeUnready(t, lone)
 	reasons := func() string { _, list := n.Ready(); return strings.Join(list, "; ") }
 	await(t, "saying what it waits for", func() bool {
@@ -47,7 +50,7 @@ func TestAloneOnDisk(t *testing.T) {
 
 	// The join target of a StatefulSet of one is the node itself.
 	s.Join, s.GossipPort = []string{"127.0.0.1"}, freePort(t)
-	s.JoinTimeout = s.JoinTimeout / 100
+	s.JoinTimeout = 50 * time.Millisecond
 	n = startNode(t, s)
 	if got := n.left(t, "a"); got != 1 {
 		t.Errorf("with itself as the join target: %d are left", got)
@@ -57,12 +60,15 @@ func TestAloneOnDisk(t *testing.T) {
 // freePort returns a port that is free now.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := uint16(10_000 + rand.IntN(20_000)) // not one that the system gives to connections of other tests
+		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port)
+	t.Fatal("no free port")
+	return 0
 }
 
 // A node that stops and finds no other voter loses its counters, if no snapshot has them.

@@ -22,6 +22,7 @@ descriptors:
 // ready returns a client of n that knows its nodes.
 func (r *running) ready(t testing.TB, options ...sluice.Option) *sluice.Client {
 	t.Helper()
+	options = append([]sluice.Option{sluice.WithTimeout(time.Minute)}, options...)
 	c, err := sluice.New(r.listen.grpc.Addr().String(), options...)
 	if err != nil {
 		t.Fatal(err)

@@ -60,6 +60,7 @@ type Config struct {
 	AssumeDeadline                                         []string
 	ForgetAfter, LostStateHold, MaxClockSkew, SettleWindow time.Duration
 	QuorumTimeout                                          time.Duration // cluster.Config.QuorumTimeout, no flag
+	Clock                                                  func() int64  // cluster.Config.Clock, no flag
 	Rejoin                                                 time.Duration // gossip.Config.RejoinInterval, no flag
 	Replicas                                               int
 

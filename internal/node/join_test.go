@@ -95,6 +95,11 @@ func TestNewcomerOfALeavingName(t *testing.T) {
 	if err := first.gossip.SetState(member.Leaving); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "leaving, as the other sees it", func() bool {
+		view := other.gossip.View()
+		m, _ := view.Lookup(first.config.Name)
+		return m.State == member.Leaving
+	})
 	next := testConfig(t)
 	next.Name, next.Join = first.config.Name, []string{other.gossip.Addr()}
 	second := startNodeUnready(t, next)

@@ -28,6 +28,9 @@ func together(t *testing.T, count int) []*running {
 
 func (r *running) holding() int { return r.cluster.Stats().Partitions.Owned }
 
+// slotPause is a pause of the process after which its clients may not have renewed a slot in time.
+const slotPause = 200 * time.Millisecond
+
 // longestPause measures for how long this process, with all its nodes, gets no processor. The result is the longest time until now.
 func longestPause(t *testing.T) func() time.Duration {
 	var longest atomic.Int64
@@ -55,24 +58,19 @@ func TestStopHandsOver(t *testing.T) {
 	for i := range 30 {
 		nodes[i%3].check(t, fmt.Sprint(i))
 	}
-	began := time.Now()
 	if err := nodes[0].stop(); err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(began)
 	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
 	var left [30]int64
 	for i := range left {
 		left[i] = nodes[1+i%2].left(t, fmt.Sprint(i))
 	}
 	s := nodes[1].cluster.Stats()
-	// Nodes that do not run for longer seem dead to each other, and their partitions are taken over.
-	if p := paused(); p > 200*time.Millisecond {
-		t.Logf("this process got no processor for %v, so only the result is judged: it took %v, left are %v, %d takeovers", p, took, left, s.Partitions.Takeovers)
+	// The nodes' own clock stands still meanwhile, but not that of gossip.
+	if p := paused(); p > time.Second {
+		t.Logf("this process got no processor for %v, so what it holds is judged: left are %v, %d takeovers", p, left, s.Partitions.Takeovers)
 	} else {
-		if took > 5*time.Second {
-			t.Errorf("it took %v", took)
-		}
 		for i, got := range left {
 			if got != 1 {
 				t.Errorf("user %d: %d are left, want 1", i, got)
@@ -96,12 +94,16 @@ func TestHurry(t *testing.T) {
 	nodes := together(t, 2)
 	// The other no longer takes anything, and gossip does not notice.
 	nodes[0].peerServer.Close()
-	time.AfterFunc(300*time.Millisecond, func() { nodes[1].Hurry() })
-	began := time.Now()
-	nodes[1].stop()
-	if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
-		t.Errorf("it took %v", took)
+	nodes[1].config.HandoverTimeout = time.Hour
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); nodes[1].stop() }()
+	select {
+	case <-stopped:
+		t.Error("it did not wait for a next owner")
+	case <-time.After(300 * time.Millisecond):
 	}
+	nodes[1].Hurry()
+	<-stopped
 	nodes[0].Hurry()
 }
 

@@ -196,6 +196,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	}
 	config := cluster.Config{
 		Name: n.config.Name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.config.CheckTimeout, QuorumTimeout: n.config.QuorumTimeout,
+		Clock:       n.config.Clock,
 		ForgetAfter: n.config.ForgetAfter, LastAnswers: n.config.part(4<<10, 1<<16), MaxClockSkew: n.config.MaxClockSkew,
 		Replicas: n.config.Replicas, LostHold: n.config.LostStateHold, Recorded: recorded, Store: store, Expect: n.config.expect(),
 		Tracer: n.spans.trace(), Log: n.log.With("node", n.config.Name),

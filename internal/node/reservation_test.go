@@ -316,7 +316,7 @@ func TestTrap16(t *testing.T) {
 func TestReserveWaits(t *testing.T) {
 	t.Parallel()
 	b := startBudgets(t, 3, func(*Config) {})
-	const body = `{"checks":[{"domain":"llm","descriptor":["tool=t"]},{"domain":"llm","descriptor":["user=w"]}],"units":3,"ttl":60,"wait":9}`
+	const body = `{"checks":[{"domain":"llm","descriptor":["tool=t"]},{"domain":"llm","descriptor":["user=w"]}],"units":3,"ttl":60,"wait":60}`
 	const lasts = 300 * time.Millisecond
 	began := time.Now()
 	if x := b.reserve(0, sluice.ReserveRequest{Units: 3, TTL: lasts}, "tool=t"); !x.Allowed {
@@ -352,6 +352,7 @@ func TestReserveWaits(t *testing.T) {
 // TestAcquireWith: a slot comes with units of keys of other owners, or with none of them.
 func TestAcquireWith(t *testing.T) {
 	t.Parallel()
+	paused := longestPause(t)
 	b := startBudgets(t, 3, func(*Config) {})
 	c := b.by[2]
 	if err := c.Ready(t.Context()); err != nil {
@@ -378,7 +379,10 @@ func TestAcquireWith(t *testing.T) {
 			t.Fatal(err)
 		}
 		ask.MaxWait, ask.Key, ask.With = -1, keys[1], []sluice.Key{c.Key("llm", "tool", "free"), keys[2], keys[3]}
-		if denied, err := c.Acquire(t.Context(), ask); !errors.Is(err, sluice.ErrDenied) || denied.Rule != "llm/tool" {
+		if denied, err := c.Acquire(t.Context(), ask); x.Context().Err() != nil && paused() > slotPause {
+			t.Logf("this process got no processor for %v, so that the slots have ended: %v", paused(), context.Cause(x.Context()))
+			continue
+		} else if !errors.Is(err, sluice.ErrDenied) || denied.Rule != "llm/tool" {
 			t.Errorf("the slots are in use: %+v %v", denied, err)
 		}
 		x.Release()

@@ -134,7 +134,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, "\x06\x83\xa5Nodes\x00\xacUserStateLen\x00\xa4Join\xc3"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err = pool.Call(ctx, peerAddr, make([]check.Record, 1), make([]check.Reply, 1))
 		if !errors.Is(err, check.ErrUnsent) || !strings.Contains(err.Error(), "secret not accepted") {
@@ -201,7 +201,7 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
 	if err != nil {
@@ -270,6 +270,7 @@ func TestJoinAtAnotherPort(t *testing.T) {
 			t.Parallel()
 			s := testConfig(t)
 			s.Name, s.Join, s.BootstrapExpect = "n2", []string{target.Addr().String()}, 3
+			s.JoinTimeout = 500 * time.Millisecond
 			n := startNodeUnready(t, s)
 			await(t, "told", func() bool {
 				ok, reasons := n.Ready()

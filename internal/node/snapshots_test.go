@@ -125,7 +125,7 @@ func TestKeptNode(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	goleak.VerifyNone(t, ignore)
+	await(t, "without goroutines", func() bool { return goleak.Find(ignore) == nil })
 }
 
 // TestSnapshotLost: a node knows from its data directory whether it had counters that it does not

@@ -219,7 +219,7 @@ func TestStopWithoutCollector(t *testing.T) {
 	if err := n.stop(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > flushTimeout+5*time.Second {
+	if took := time.Since(began); took > 45*time.Second { // the exporter gives up after a minute
 		t.Errorf("it took %v", took)
 	}
 	if s := n.spans.stats(); s.sent != 0 || s.failed+uint64(s.waiting) == 0 {

@@ -163,7 +163,10 @@ func (n *network) links(items ...string) (*Links, func() string) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = l.Run(ctx) })
+	running.Go(func() {
+		time.Sleep(time.Nanosecond) // until the test waits, which looks at the state before
+		_ = l.Run(ctx)
+	})
 	n.t.Cleanup(func() {
 		cancel()
 		pool.Close()

@@ -11,16 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/rulefiles"
 	"github.com/sluicecluster/sluice/rules"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience is how long a test waits for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // limit is a rule file for domain d with a limit of n a day.
 func limit(n int) string {

@@ -7,16 +7,18 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/rules"
@@ -25,7 +27,7 @@ import (
 	"github.com/sluicecluster/sluice/transport/watch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const shop = `
 domain: shop
@@ -212,86 +214,120 @@ func TestInspectAndReset(t *testing.T) {
 	}
 }
 
+// pipes is a listener of connections in memory, which have deadlines.
+type pipes struct {
+	conns chan net.Conn
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { p.once.Do(func() { close(p.ended) }); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.conns <- theirs:
+		return ours, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // TestWatch: events as text/event-stream, on connections that the server would have ended; the last one goes with its
 // token; and watchers are so many.
 func TestWatch(t *testing.T) {
-	policy, token := onePolicy(t, "read")
-	guard := access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
-	w := newTestCluster(t, guard)
-	w.others = []facts.Node{{Name: "n2", Region: "eu", Regions: []facts.Region{{Name: "us", State: facts.RegionUnknown}}}}
-	server := httptest.NewUnstartedServer(w)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = 1500*time.Millisecond, 1500*time.Millisecond // to send a request too
-	server.Start()
-	defer server.Close()
-	get := func(token string) *http.Response {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/console/api/watch", nil)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		policy, token := onePolicy(t, "read")
+		guard := access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
+		w := newTestCluster(t, guard)
+		w.others = []facts.Node{{Name: "n2", Region: "eu", Regions: []facts.Region{{Name: "us", State: facts.RegionUnknown}}}}
+		server := &http.Server{Handler: w, ReadTimeout: 1500 * time.Millisecond, WriteTimeout: 1500 * time.Millisecond}
+		l := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
+		go server.Serve(l)
+		defer server.Close()
+		client := &http.Client{Transport: &http.Transport{DialContext: l.dial}}
+		defer client.CloseIdleConnections()
+		get := func(token string) *http.Response {
+			t.Helper()
+			r, err := http.NewRequestWithContext(t.Context(), "GET", "http://n1.test/console/api/watch", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			res, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res
 		}
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
+		if res := get(""); res.StatusCode != 401 || res.Header.Get("WWW-Authenticate") == "" {
+			t.Errorf("without a token: %v", res)
+		} else {
+			res.Body.Close()
 		}
-		res, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
+		res := get(token)
+		defer res.Body.Close()
+		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
+			t.Fatalf("%v", res)
 		}
-		return res
-	}
-	if res := get(""); res.StatusCode != 401 || res.Header.Get("WWW-Authenticate") == "" {
-		t.Errorf("without a token: %v", res)
-	} else {
-		res.Body.Close()
-	}
-	res := get(token)
-	defer res.Body.Close()
-	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
-		t.Fatalf("%v", res)
-	}
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 1<<20)
-	seen, regions := map[string]int{}, false
-	for seen[watch.EventState] < 3 && lines.Scan() { // 2 s: longer than the server's time-outs
-		if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
-			seen[event]++
+		lines := bufio.NewScanner(res.Body)
+		lines.Buffer(nil, 1<<20)
+		seen, regions := map[string]int{}, false
+		for seen[watch.EventState] < 3 && lines.Scan() { // 2 s: longer than the server's time-outs
+			if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				seen[event]++
+			}
+			regions = regions || strings.Contains(lines.Text(), `"regions":[{"name":"eu","self":true,`) && strings.Contains(lines.Text(), `{"name":"us","state":"unknown",`)
 		}
-		regions = regions || strings.Contains(lines.Text(), `"regions":[{"name":"eu","self":true,`) && strings.Contains(lines.Text(), `{"name":"us","state":"unknown",`)
-	}
-	if !regions {
-		t.Error("no state has the regions")
-	}
-	if seen[watch.EventHistory] != 1 || seen[watch.EventState] != 3 || seen[watch.EventTop] != 1 {
-		t.Errorf("%v, %v", seen, lines.Err())
-	}
-	if res := w.askAs(t.Context(), "POST", "/console/api/inspect/reset", ann, "Authorization: Bearer "+token); res.Code != 403 {
-		t.Errorf("reset by who may only read: %d %s", res.Code, res.Body)
-	}
-	if r := w.askAs(t.Context(), "POST", "/console/api/inspect", ann, "Authorization: Bearer "+token, "Host: sluice.example"); r.Code != 200 || !strings.Contains(r.Body.String(), `"may_reset":false`) {
-		t.Errorf("by token, from elsewhere: %d %s", r.Code, r.Body)
-	}
+		if !regions {
+			t.Error("no state has the regions")
+		}
+		if seen[watch.EventHistory] != 1 || seen[watch.EventState] != 3 || seen[watch.EventTop] != 1 {
+			t.Errorf("%v, %v", seen, lines.Err())
+		}
+		if res := w.askAs(t.Context(), "POST", "/console/api/inspect/reset", ann, "Authorization: Bearer "+token); res.Code != 403 {
+			t.Errorf("reset by who may only read: %d %s", res.Code, res.Body)
+		}
+		if r := w.askAs(t.Context(), "POST", "/console/api/inspect", ann, "Authorization: Bearer "+token, "Host: sluice.example"); r.Code != 200 || !strings.Contains(r.Body.String(), `"may_reset":false`) {
+			t.Errorf("by token, from elsewhere: %d %s", r.Code, r.Body)
+		}
 
-	var more []*watch.Watcher
-	for {
-		one, err := w.hub.Watch()
-		if err != nil {
-			break
+		var more []*watch.Watcher
+		for {
+			one, err := w.hub.Watch()
+			if err != nil {
+				break
+			}
+			more = append(more, one)
 		}
-		more = append(more, one)
-	}
-	if res := get(token); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
-		t.Errorf("one too many: %v", res)
-	} else {
-		res.Body.Close()
-	}
-	for _, one := range more {
-		one.Close()
-	}
+		if res := get(token); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
+			t.Errorf("one too many: %v", res)
+		} else {
+			res.Body.Close()
+		}
+		for _, one := range more {
+			one.Close()
+		}
 
-	other, _ := onePolicy(t, "read")
-	guard.SetPolicy(other) // the token is taken away
-	if _, err := io.Copy(io.Discard, res.Body); err != nil {
-		t.Errorf("the stream does not end in order: %v", err)
-	}
+		other, _ := onePolicy(t, "read")
+		guard.SetPolicy(other) // the token is taken away
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Errorf("the stream does not end in order: %v", err)
+		}
+	})
 }
 
 func rulesEntry(key, value string) rules.Entry { return rules.Entry{Key: key, Value: value} }

@@ -188,7 +188,7 @@ func TestStreamEnds(t *testing.T) {
 	}
 }
 
-// A client that goes away in the middle leaves nothing behind; goleak sees to it.
+// A client that goes away in the middle leaves nothing behind; leaktest sees to it.
 func TestStreamCancelled(t *testing.T) {
 	entered := make(chan struct{})
 	d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {

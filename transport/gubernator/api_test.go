@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
@@ -20,7 +20,7 @@ import (
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // open returns an API to d, whose time of day is n's, with changes.
 func open(t testing.TB, n *onenode.Node, d check.Decider, change ...func(*Config)) *API {

@@ -10,16 +10,15 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // testRules are apitest's and some with a response of their own.
 const testRules = apitest.Rules + `

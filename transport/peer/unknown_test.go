@@ -101,7 +101,7 @@ func TestUnknownPeerIsNotRead(t *testing.T) {
 			t.Fatalf("%d bytes are held of a client that has said nothing", held)
 		}
 	}
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		ended, changed, over := r.Ended()
 		if over != nil || len(ended) == len(ids) {

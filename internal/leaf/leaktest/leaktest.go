@@ -11,11 +11,15 @@ import (
 	"time"
 )
 
-// Main runs the tests of m and ends the process. Goroutines have a second to end after the last test.
-func Main(m *testing.M) {
+// Main runs the tests of m and ends the process. Goroutines have a minute to end after the last
+// test.
+func Main(m *testing.M) { run(m, time.Minute) }
+
+// run is Main, with another time for goroutines to end.
+func run(m *testing.M, patience time.Duration) {
 	status := m.Run()
 	if status == 0 {
-		if left := wait(time.Second); left != "" {
+		if left := wait(patience); left != "" {
 			fmt.Fprintf(os.Stderr, "goroutines that outlive the tests:\n\n%s\n", left)
 			status = 1
 		}

@@ -5,9 +5,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("LEAK") != "" {
+		run(m, time.Millisecond)
+	}
+	Main(m)
+}
 
 // TestLeak runs this test again in a process where it leaves a goroutine behind.
 func TestLeak(t *testing.T) {
