@@ -14,9 +14,8 @@ LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # and browser, which drives one, by console-test.
 # The SDK is tested again, with the versions that it requires.
 TEST_MODULES := client
-# Tests that build sluice and run it as processes, and modules with such tests: test-cluster.
+# Tests that build sluice and run it as processes: test-cluster.
 PROCESS_TESTS   := ./test/e2e
-PROCESS_MODULES := bench
 # These check files that the test cache does not know.
 UNCACHED_TESTS  := ./test/arch
 
@@ -68,16 +67,38 @@ else
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PACKAGES)
 endif
 
-# Never from the cache, which does not know the binary that they build.
+# Never from the cache, which does not know the binary that they build. SLUICE_PROXIES, SLUICE_CHROMIUM and SLUICE_PROMTOOL
+# =required fail what is skipped otherwise where there is no nginx and HAProxy, no Chromium or no promtool.
 .PHONY: test-cluster
-test-cluster: ## clusters of real processes, and the manifests against the binary (TESTFLAGS='-run Audit')
-	go test -count 1 -parallel 4 $(TESTFLAGS) $(PROCESS_TESTS)
+test-cluster: ## clusters of real processes: every API, members that change, two versions, proxies, the console (TESTFLAGS='-run Audit')
+	go test -short -count 1 -parallel 4 $(TESTFLAGS) ./test/e2e
+ifeq ($(TESTFLAGS),)
 	SLUICE_PROCESSES=1 go test -count 1 -run '^TestKill$$' ./internal/snapshot
-	@for module in $(PROCESS_MODULES); do \
-		echo "go test ./... in $$module"; \
-		GOWORK=off go -C $$module test -count 1 -parallel 4 $(TESTFLAGS) ./... || exit; \
-	done
-	GOWORK=off go -C test/integration test -count 1 -parallel 4 $(TESTFLAGS) ./manifests
+	$(MAKE) change-test RUNS=1 CHANGE='TestChange(Grow|RollingRestart$$$$|Crash$$$$)'
+	$(MAKE) upgrade-test UPGRADE='UpgradeRolling'
+	$(MAKE) proxy-test
+	$(MAKE) console-test
+	go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./internal/node
+endif
+
+# Hours. What needs network namespaces needs root and ip.
+.PHONY: test-long
+test-long: ## the scenarios of test-cluster as a whole, faults of networks, hostile callers, floods, random schedules, the race detector, a release (SEEDS=2000)
+	go test -count 1 -timeout 60m -parallel 4 ./test/e2e
+	$(MAKE) change-test RUNS=1
+	$(MAKE) upgrade-test
+	$(MAKE) flood-test FLOOD=30s
+	$(MAKE) hostile-test
+	$(MAKE) netns-test fault-matrix-short
+	GOWORK=off go -C bench test -count 1 ./...
+	$(MAKE) sim
+	go test -count 1 -timeout 0 ./cluster/quorum -run Random -args -seeds $(SEEDS)
+	go test -count 1 -timeout 0 ./cluster -run 'Roles|RoleNodes|RoleBegun|KeyWorlds' -args -role-seeds $(SEEDS) -key-seeds 100
+	go test -count 1 -timeout 0 ./test/sim -run 'Region(Subs|Edges)$$' -args -seeds $(SEEDS) -from $(FROM)
+	go test -count 1 -timeout 0 ./bucket -rapid.checks 2000
+	$(MAKE) race TESTFLAGS='-p 1'
+	SLUICE_E2E_RACE=1 go test -count 1 -parallel 4 -run 'Audit|CrashAndReturn' ./test/e2e
+	$(MAKE) release-test
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
@@ -159,16 +180,16 @@ sim: ## failures without each rule of the protocol, then seeded schedules of fau
 	go test -tags guards ./bucket ./cluster ./cluster/handoff ./test/sim -count 1 -run 'Guard|RejectionMemory'
 	go test ./test/sim -count 1 -timeout 0 -run 'Test(Lease|Slot)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
-.PHONY: test-long
-test-long: ## the random tests of make test with ten times as many seeds or more (SEEDS=2000)
-	go test -count 1 -timeout 0 ./cluster/quorum -run Random -args -seeds $(SEEDS)
-	go test -count 1 -timeout 0 ./cluster -run 'Roles|RoleNodes|RoleBegun|KeyWorlds' -args -role-seeds $(SEEDS) -key-seeds 100
-	go test -count 1 -timeout 0 ./test/sim -run '(Seeds|RegionSubs|RegionEdges)$$' -args -seeds $(SEEDS) -from $(FROM)
-	go test -count 1 -timeout 0 ./bucket -rapid.checks 2000
-
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 	tools/fuzz $(FUZZTIME) $(PACKAGES)
+
+# With the manifests, against the flags and files of this tree.
+.PHONY: check
+check: lint each-module ## what make test does not: form, dangerous code, generated code, manifests
+	tools/gosec
+	$(MAKE) check-generate
+	GOWORK=off go -C test/integration test -count 1 $(TESTFLAGS) ./manifests
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words

@@ -70,6 +70,7 @@ func TestDamagedSnapshots(t *testing.T) {
 		{1, 1, "garbage", true},
 	} {
 		t.Run(fmt.Sprintf("%d of %d, %q", c.damaged, c.of, c.with), func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			rules := filepath.Join(dir, "rules.yaml")
 			if err := os.WriteFile(rules, []byte(damagedRules), 0o600); err != nil {

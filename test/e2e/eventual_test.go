@@ -81,6 +81,9 @@ func TestEventualMode(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			if n != 3 {
+				onlyLong(t)
+			}
 			nodes := cluster(t, n, rulesOf(t, eventualRules))
 			first := time.Now().Truncate(eventualWindow).Add(eventualWindow)
 			ctx, cancel := context.WithDeadline(t.Context(), first.Add(2*eventualWindow))

@@ -39,6 +39,14 @@ import (
 // SLUICE_E2E_RACE=1 it carries the race detector.
 var binary string
 
+// onlyLong leaves a test to make test-long, without -short.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make test-long runs it")
+	}
+}
+
 func TestMain(m *testing.M) {
 	if args := os.Getenv(slotCallersEnv); args != "" {
 		slotCallers(args)

@@ -13,6 +13,7 @@ import (
 // TestRegionList: a region that is stopped is taken out of the lists of the others while they run, and put into them again; one that runs
 // is not.
 func TestRegionList(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(path, []byte(globalRules), 0o600); err != nil {

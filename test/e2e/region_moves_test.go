@@ -15,6 +15,7 @@ import (
 // TestKeysMove: three regions of two nodes, 60 ms apart. A key that is asked in one region only leaves no request to another region 3 s
 // later, and follows the demand when that flips. Nothing is admitted beyond the limit, and nearly all of it is.
 func TestKeysMove(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	const text = "domain: shop\ndescriptors:\n  - {key: window, scope: global, home: auto, limits: [{algorithm: fixed_window, count: 8000, period: 12h}]}\n"

@@ -12,6 +12,7 @@ import (
 // TestRegionPromote: keys are passed on to another region and back by hand, while callers want more than their limits. The counters go along:
 // what is admitted in all is the limit, not more, nor much less, and no region is without decisions for long.
 func TestRegionPromote(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = `domain: shop

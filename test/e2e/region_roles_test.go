@@ -42,6 +42,7 @@ func asks(ctx context.Context, n *node, key string) (admitted int64, silent time
 // TestRegionTakeover: the home of keys is cut off for 20 s. Another region decides them within 10 s, the home does not beyond its leases, and
 // both together admit at most twice the limit. When the cut heals, nothing is decided twice. By hand the home gets its keys back.
 func TestRegionTakeover(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(path, []byte(globalRules), 0o600); err != nil {

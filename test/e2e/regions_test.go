@@ -263,6 +263,7 @@ func TestRegions(t *testing.T) {
 // TestRegionMistakes: a node whose list of regions is wrong in many ways says of each region what is wrong, in its status and once
 // in its log, and its cluster goes on.
 func TestRegionMistakes(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	secret := func(text string) string {
 		path := filepath.Join(t.TempDir(), "secret")

@@ -172,6 +172,7 @@ func TestSnapshotRejected(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			data := c.spoil(t, dir)
 			if err := os.WriteFile(filepath.Join(dir, "counters.snapshot"), data, 0o600); err != nil {
