@@ -209,8 +209,9 @@ func (sh *shard) settleBothLocked(
 		there := from.Image.read(&from.r, sh.atLocked(inRange(from.At)), new(more), &g)
 		from.done++
 		switch {
-		case from.r.why != "" || !there:
+		case from.r.why != "":
 			return seen
+		case !there: // it was forgotten after its key was listed
 		case g.limits == nil: // unknown limits: it is skipped
 		case k == key && !g.has(flagGrant):
 		case !g.has(flagGrant) || uint64(g.first.aux) != key.Hi:

@@ -239,6 +239,43 @@ func TestMergedStories(t *testing.T) {
 	}
 }
 
+// TestMergedAfterASweep: outcomes that are forgotten between the listing of the earlier owner's keys
+// and their export do not keep the grants after them from being settled.
+func TestMergedAfterASweep(t *testing.T) {
+	limits := mustLimits(t, per(bucket.FixedWindow, 10_000, time.Hour))
+	earlier, later, now := largeTable(t), largeTable(t), day
+	const n, ended = 20, 3
+	for id := range uint64(n) {
+		aboutReservation(earlier, now, limits, bucket.Reserve, id+1, 6, false)
+		if id >= ended {
+			x := &bucket.Reservation{ID: id + 1, For: time.Hour}
+			earlier.Do(now, &bucket.Request{Verb: bucket.Extend, Reservation: x})
+		} else {
+			aboutReservation(earlier, now, limits, bucket.Settle, id+1, 0, false)
+		}
+	}
+	hand(t, earlier, later, now, now, false)
+	earlier.Do(now, &bucket.Request{Limits: limits, Cost: 1000})
+	earlier.Seal(0)
+	for id := uint64(ended); id < n; id++ {
+		aboutReservation(later, now, limits, bucket.Settle, id+1, 6, false)
+	}
+	now += int64(20 * time.Minute)
+	keys, im := earlier.Keys(0, nil), new(bucket.Image)
+	if swept := earlier.Sweep(now, 0); swept != ended {
+		t.Fatalf("%d are swept, want %d", swept, ended)
+	}
+	earlier.Export(now, 0, keys, im)
+	list := []bucket.Portion{{At: now, Image: im, Data: im.Data, Counters: im.Counters}}
+	if err := later.Merge(now, 0, list); err != nil {
+		t.Fatal(err)
+	}
+	want := int64(10_000 - 1000 - (n-ended)*6)
+	if got := left(later, now, &bucket.Request{Limits: limits}); got != want {
+		t.Errorf("%d left, want %d", got, want)
+	}
+}
+
 // TestExportedWhileSettled: an image has each unit that is settled while it is exported once: as
 // reserved or as charged.
 func TestExportedWhileSettled(t *testing.T) {
