@@ -177,8 +177,8 @@ func (sh *shard) differsLocked(key Key, c *counter) bool {
 // one of them, count once in a merge of the two. Unless the shard is open, it is the later owner's,
 // and x is from an earlier one, or from one that went on beside it:
 //
-//   - What has ended on one side ends, and is charged, on the other. If both have ended it, x gets
-//     what the later owner has charged beyond x.
+//   - What has ended on one side ends, and is charged, on the other, as of the time when it ended.
+//     If both have ended it, x gets what the later owner has charged beyond x.
 //   - What is open in both has the units that it has at the later owner, and the later deadline,
 //     since no owner makes it earlier. If it has more units in x, the later owner has charged the
 //     rest, and x gets that charge.
@@ -232,6 +232,8 @@ func (sh *shard) settleOneLocked(
 	if ok {
 		ours = *sh.mu.store.at(slot)
 	}
+	// If ours has ended, and the settle window has not changed since:
+	settledAt := subSat(ours.now, sh.table.settleWindow.Load())
 	settle := func(then, units int64) { x.settleUnits(x.settle(min(at, then)), units, g.use(), g.limits) }
 	switch {
 	case g.ending() == open && !ok:
@@ -239,9 +241,9 @@ func (sh *shard) settleOneLocked(
 			x.chargeLapsed(g)
 		}
 	case g.ending() == open && ours.ending() == expired: // if it was spent in part, it had less left
-		settle(g.now-1, max(g.first.spent, ours.spent))
+		settle(min(g.now-1, settledAt), max(g.first.spent, ours.spent))
 	case g.ending() == open && !ours.isOpen():
-		settle(g.now-1, ours.charged())
+		settle(min(g.now-1, settledAt), ours.charged())
 	case !ok || c == nil:
 	case g.ending() == open && how.open && max(g.now, ours.now) > at: // see importGrantLocked
 	case g.ending() == open:
@@ -257,7 +259,7 @@ func (sh *shard) settleOneLocked(
 		c.settleUnits(c.settle(min(at, ours.now-1)), g.charged(), g.use(), g.limits)
 		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
 	case ours.ending() != expired || g.ending() != settled: // else its caller has settled it in time
-		settle(subSat(ours.now, sh.table.settleWindow.Load()), ours.charged()-g.charged())
+		settle(settledAt, ours.charged()-g.charged())
 	}
 }
 

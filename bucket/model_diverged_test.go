@@ -276,6 +276,28 @@ func TestMergedAfterASweep(t *testing.T) {
 	}
 }
 
+// TestMergedSettledBefore: what the later owner has settled in an earlier window counts there.
+func TestMergedSettledBefore(t *testing.T) {
+	limits := mustLimits(t, per(bucket.FixedWindow, 100, time.Minute))
+	for _, ago := range []time.Duration{0, 5 * time.Minute} {
+		for _, deadline := range []time.Duration{time.Minute, time.Hour} {
+			earlier, later, now := largeTable(t), largeTable(t), day
+			x := &bucket.Reservation{ID: 1, Least: 1, MaxOpen: 9, For: deadline}
+			earlier.Do(now, &bucket.Request{Limits: limits, Cost: 50, Verb: bucket.Reserve, Reservation: x})
+			hand(t, earlier, later, now, now, false)
+			earlier.Seal(0)
+			aboutReservation(later, now, limits, bucket.Settle, 1, 50, false)
+			now += int64(ago)
+			r := &bucket.Request{Limits: limits}
+			want := left(later, now, r)
+			mergePortions(t, earlier, later, now, 1000)
+			if got := left(later, now, r); got != want {
+				t.Errorf("settled %v ago, reserved for %v: %d left, want %d", ago, deadline, got, want)
+			}
+		}
+	}
+}
+
 // TestExportedWhileSettled: an image has each unit that is settled while it is exported once: as
 // reserved or as charged.
 func TestExportedWhileSettled(t *testing.T) {
