@@ -181,7 +181,8 @@ func (sh *shard) differsLocked(key Key, c *counter) bool {
 //     If both have ended it, x gets what the later owner has charged beyond x.
 //   - What is open in both has the units that it has at the later owner, and the later deadline,
 //     since no owner makes it earlier. If it has more units in x, the later owner has charged the
-//     rest, and x gets that charge.
+//     rest, and x gets that charge. An Extend with a negative cost is not told from a Spend: its
+//     units count until their window ends, though they are free at the later owner.
 //   - What is open only in x, and whose deadline has passed, is charged in x as of that.
 //
 // So x has all charges of its grants that the later owner has made, and the larger of the two

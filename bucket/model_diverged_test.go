@@ -204,6 +204,7 @@ func TestMergedStories(t *testing.T) {
 		{"spent in part, and its deadline passes", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 3 * time.Second, 6, 0},
 		{"spent and settled", 1, nil, []call{{verb: bucket.Spend, units: 2}, {verb: bucket.Settle, units: 1}}, 0, 1, 0},
 		{"extended", 1, nil, []call{{verb: bucket.Extend, units: 3}}, 1500 * time.Millisecond, 0, 9},
+		{"extended by fewer units, as if they were spent", 1, nil, []call{{verb: bucket.Extend, units: -4}}, 0, 4, 2},
 		{"neither", 1, nil, nil, 0, 0, 6},
 		{"its deadline passes", 1, nil, nil, 3 * time.Second, 6, 0},
 		{"many, in portions", 70, nil, []call{{verb: bucket.Settle, units: 1}}, 3 * time.Second, 70, 0},
