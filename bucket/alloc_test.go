@@ -150,3 +150,22 @@ func TestNoAllocationCopied(t *testing.T) {
 		}
 	}
 }
+
+// TestExportAllocations: the buffer of an image grows once for all grants of a counter, and not
+// under the lock of the shard.
+func TestExportAllocations(t *testing.T) {
+	limits, table := mustLimits(t, per(bucket.FixedWindow, math.MaxInt32, time.Hour)), largeTable(t)
+	for id := range uint64(5000) {
+		aboutReservation(table, day, limits, bucket.Reserve, id+1, 1, false)
+	}
+	keys := table.Keys(0, nil)
+	for _, room := range []bucket.ImageBounds{{Whole: math.MaxInt}, {Bytes: 1 << 10, Whole: 12 << 20}} {
+		allocations := testing.AllocsPerRun(10, func() {
+			var im bucket.Image
+			table.ExportSome(day, 0, keys, &im, room)
+		})
+		if allocations > 5 {
+			t.Errorf("%+v: %v allocations for %d keys, want 5 at most", room, allocations, len(keys))
+		}
+	}
+}

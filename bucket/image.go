@@ -147,7 +147,7 @@ func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room I
 	sh := &t.shards[shard]
 	for n < len(keys) && room.Fits(im) {
 		stretch := min(n+imageChunk, len(keys))
-		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
+		im.Data = slices.Grow(im.Data, room.usual(im, keys[n:], stretch-n)) // not under the lock
 		sh.mu.Lock()
 		last := KeyAt{granted: true} // which no counter is
 		for at := sh.atLocked(now); n < len(keys); n++ {
@@ -167,6 +167,19 @@ func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room I
 		sh.mu.Unlock()
 	}
 	return n, large
+}
+
+// usual returns the length of most data that is added to im under one lock: that of so many of keys,
+// and of all further grants of the last one's counter as far as r.Whole allows.
+func (r *ImageBounds) usual(im *Image, keys []KeyAt, n int) int {
+	least, last := n*usualBytes, keys[n-1]
+	most := max(least, r.Whole-len(im.Data))
+	for ; last.granted && n < len(keys) && n < most/usualBytes; n++ {
+		if k := &keys[n]; k.owner != last.owner || k.Key.Lo != last.Key.Lo {
+			break
+		}
+	}
+	return min(n*usualBytes, most)
 }
 
 // exportLocked appends the counter of k as of now to im, and returns whether it was larger than most, if that is not 0.

@@ -45,7 +45,7 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 //
 // The grants of a counter must follow it, each once, also in later portions. They are merged with it
 // in one step: a part of them does not say which charges the counter lacks. What the shard has of a
-// grant is taken to be later than what the portions have; see settleBothLocked. If the shard is
+// grant must be later than what the portions have; see settleBothLocked. If the shard is
 // sealed, call Lapse before. Errors are those of Import.
 func (t *Table) Merge(now int64, shard int, portions []Portion) error {
 	if len(portions) == 0 {
@@ -57,7 +57,9 @@ func (t *Table) Merge(now int64, shard int, portions []Portion) error {
 // ErrSealed says that the shard is sealed.
 var ErrSealed = errors.New("the shard is sealed")
 
-// MergeOpen is Import with merge for a shard that is open. If it is sealed meanwhile, the rest is not imported, and the error is ErrSealed.
+// MergeOpen is Import with merge for a shard that is open. If it is sealed meanwhile, the rest is
+// not imported, and the error is ErrSealed. Either state may be the later one: a grant that is open
+// in both keeps the larger number of units and the later deadline.
 func (t *Table) MergeOpen(now int64, shard int, im *Image, data []byte, n int) error {
 	return t.importAll(now, shard, begin(Portion{now, im, data, n}), importing{merge: true, open: true})
 }
@@ -146,10 +148,10 @@ func (sh *shard) importLocked(now int64, x *cursor, how importing) (grown bool, 
 			if settled > 0 {
 				sh.lapseImportedLocked(at, key, &c)
 			}
-			o = sh.importGrantLocked(at, key, &c, how.merge)
+			o = sh.importGrantLocked(at, key, &c, how)
 		case how.merge && there && settled > 0: // the counter again, before more of its grants
 		case how.merge && there:
-			settled = 1 + sh.settleBothLocked(now, at, *x, key, &c)
+			settled = 1 + sh.settleBothLocked(now, at, *x, key, &c, how)
 			o = sh.joinLocked(at, key, &c, settled > 1)
 		case !how.merge && there:
 			o = sh.placeLocked(key, &c)
@@ -172,23 +174,30 @@ func (sh *shard) differsLocked(key Key, c *counter) bool {
 }
 
 // settleBothLocked makes each grant that x and the counter of key both have, or that has ended in
-// one of them, count once in a merge of the two. The shard is the later owner's, and x is from an
-// earlier one, or from one that went on beside it:
+// one of them, count once in a merge of the two. Unless the shard is open, it is the later owner's,
+// and x is from an earlier one, or from one that went on beside it:
 //
-//   - What has ended on one side ends, and is charged, on the other. If both have ended it, x gets
-//     what the later owner has charged beyond x.
+//   - What has ended on one side ends, and is charged, on the other, as of the time when it ended.
+//     If both have ended it, x gets what the later owner has charged beyond x.
 //   - What is open in both has the units that it has at the later owner, and the later deadline,
 //     since no owner makes it earlier. If it has more units in x, the later owner has charged the
-//     rest, and x gets that charge.
+//     rest, and x gets that charge. An Extend with a negative cost is not told from a Spend: its
+//     units count until their window ends, though they are free at the later owner.
 //   - What is open only in x, and whose deadline has passed, is charged in x as of that.
 //
 // So x has all charges of its grants that the later owner has made, and the larger of the two
 // counters is right: it lacks none of them, and none counts as charged and as open. x must not
 // have ended grants after the later owner began, which may have settled or extended them.
 //
+// An open shard may be the earlier one: a region that passes on a role decides between its first
+// and its last portion, see cluster/rolemove.go. A difference of units does not say then which side
+// has charged it. So it is not charged, and what is open in both has the larger number of units.
+//
 // The grants of x, if there are any, follow at the cursor. It returns the number of counters that
 // belong to x: its grants, and x again at the beginning of further portions.
-func (sh *shard) settleBothLocked(now, at int64, from cursor, key Key, x *counter) (seen int) {
+func (sh *shard) settleBothLocked(
+	now, at int64, from cursor, key Key, x *counter, how importing,
+) (seen int) {
 	for ; ; seen++ {
 		if more, err := from.next(); !more || err != nil {
 			return seen
@@ -201,26 +210,31 @@ func (sh *shard) settleBothLocked(now, at int64, from cursor, key Key, x *counte
 		there := from.Image.read(&from.r, sh.atLocked(inRange(from.At)), new(more), &g)
 		from.done++
 		switch {
-		case from.r.why != "" || !there:
+		case from.r.why != "":
 			return seen
+		case !there: // it was forgotten after its key was listed
 		case g.limits == nil: // unknown limits: it is skipped
 		case k == key && !g.has(flagGrant):
 		case !g.has(flagGrant) || uint64(g.first.aux) != key.Hi:
 			return seen
 		default:
-			sh.settleOneLocked(now, at, key, x, k, &g)
+			sh.settleOneLocked(now, at, key, x, k, &g, how)
 		}
 	}
 }
 
 // settleOneLocked is settleBothLocked for g, the grant of x that has the key k.
-func (sh *shard) settleOneLocked(now, at int64, key Key, x *counter, k Key, g *counter) {
+func (sh *shard) settleOneLocked(
+	now, at int64, key Key, x *counter, k Key, g *counter, how importing,
+) {
 	c := sh.getLocked(at, key)
 	slot, ok := sh.mu.store.find(k)
 	var ours record
 	if ok {
 		ours = *sh.mu.store.at(slot)
 	}
+	// If ours has ended, and the settle window has not changed since:
+	settledAt := subSat(ours.now, sh.table.settleWindow.Load())
 	settle := func(then, units int64) { x.settleUnits(x.settle(min(at, then)), units, g.use(), g.limits) }
 	switch {
 	case g.ending() == open && !ok:
@@ -228,10 +242,11 @@ func (sh *shard) settleOneLocked(now, at int64, key Key, x *counter, k Key, g *c
 			x.chargeLapsed(g)
 		}
 	case g.ending() == open && ours.ending() == expired: // if it was spent in part, it had less left
-		settle(g.now-1, max(g.first.spent, ours.spent))
+		settle(min(g.now-1, settledAt), max(g.first.spent, ours.spent))
 	case g.ending() == open && !ours.isOpen():
-		settle(g.now-1, ours.charged())
+		settle(min(g.now-1, settledAt), ours.charged())
 	case !ok || c == nil:
+	case g.ending() == open && how.open && max(g.now, ours.now) > at: // see importGrantLocked
 	case g.ending() == open:
 		end := max(g.now, ours.now)
 		settle(end-1, g.first.spent-ours.spent)
@@ -245,7 +260,7 @@ func (sh *shard) settleOneLocked(now, at int64, key Key, x *counter, k Key, g *c
 		c.settleUnits(c.settle(min(at, ours.now-1)), g.charged(), g.use(), g.limits)
 		sh.followLocked(now, key, sh.keepLocked(c, changed), false)
 	case ours.ending() != expired || g.ending() != settled: // else its caller has settled it in time
-		settle(subSat(ours.now, sh.table.settleWindow.Load()), ours.charged()-g.charged())
+		settle(settledAt, ours.charged()-g.charged())
 	}
 }
 
@@ -289,21 +304,29 @@ func (sh *shard) lapseImportedLocked(at int64, key Key, g *counter) {
 }
 
 // importGrantLocked makes g the grant of key, or merges it with that. One that has ended counts
-// before an open one, and of two that are alike in this, that of the key does. Of what changed a
+// before an open one, and of two that are alike in this, that of the key does: two open ones have
+// its units, or in an open shard the larger number, and the later deadline. Of what changed a
 // reservation, see changeKey, the later counts.
-func (sh *shard) importGrantLocked(at int64, key Key, g *counter, merge bool) (o outcome) {
+func (sh *shard) importGrantLocked(at int64, key Key, g *counter, how importing) (o outcome) {
 	if g.use() == ForLease {
 		sh.table.noteGrant((key.Hi ^ uint64(g.first.aux)) * idUnmix)
 	}
-	if !merge {
+	if !how.merge {
 		return sh.putGrantLocked(at, key, g)
 	}
 	if slot, ok := sh.mu.store.find(key); ok {
-		switch r := sh.mu.store.at(slot); {
-		case !r.isOpen() && (r.ending() != released || g.ending() != released || g.now <= r.now), g.ending() == open && r.now >= g.now:
+		r := sh.mu.store.at(slot)
+		switch units := r.spent; {
+		case !r.isOpen() && (r.ending() != released || g.ending() != released || g.now <= r.now):
 			return o
 		case g.ending() == open:
-			g.first.spent = r.spent
+			if how.open {
+				units = max(units, g.first.spent)
+			}
+			if units == r.spent && g.now <= r.now {
+				return o
+			}
+			g.first.spent, g.now = units, max(g.now, r.now)
 		}
 	} else if g.now <= at && g.ending() != open {
 		return o

@@ -204,6 +204,7 @@ func TestMergedStories(t *testing.T) {
 		{"spent in part, and its deadline passes", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 3 * time.Second, 6, 0},
 		{"spent and settled", 1, nil, []call{{verb: bucket.Spend, units: 2}, {verb: bucket.Settle, units: 1}}, 0, 1, 0},
 		{"extended", 1, nil, []call{{verb: bucket.Extend, units: 3}}, 1500 * time.Millisecond, 0, 9},
+		{"extended by fewer units, as if they were spent", 1, nil, []call{{verb: bucket.Extend, units: -4}}, 0, 4, 2},
 		{"neither", 1, nil, nil, 0, 0, 6},
 		{"its deadline passes", 1, nil, nil, 3 * time.Second, 6, 0},
 		{"many, in portions", 70, nil, []call{{verb: bucket.Settle, units: 1}}, 3 * time.Second, 70, 0},
@@ -234,6 +235,65 @@ func TestMergedStories(t *testing.T) {
 			count := 10_000 - left(later, now, r)
 			if _, held := later.Granted(now, r.Key); count-held != 100+c.charged || held != c.held {
 				t.Errorf("%s, %d keys of a portion: %d charged and %d held, want %d and %d", c.name, most, count-held, held, 100+c.charged, c.held)
+			}
+		}
+	}
+}
+
+// TestMergedAfterASweep: outcomes that are forgotten between the listing of the earlier owner's keys
+// and their export do not keep the grants after them from being settled.
+func TestMergedAfterASweep(t *testing.T) {
+	limits := mustLimits(t, per(bucket.FixedWindow, 10_000, time.Hour))
+	earlier, later, now := largeTable(t), largeTable(t), day
+	const n, ended = 20, 3
+	for id := range uint64(n) {
+		aboutReservation(earlier, now, limits, bucket.Reserve, id+1, 6, false)
+		if id >= ended {
+			x := &bucket.Reservation{ID: id + 1, For: time.Hour}
+			earlier.Do(now, &bucket.Request{Verb: bucket.Extend, Reservation: x})
+		} else {
+			aboutReservation(earlier, now, limits, bucket.Settle, id+1, 0, false)
+		}
+	}
+	hand(t, earlier, later, now, now, false)
+	earlier.Do(now, &bucket.Request{Limits: limits, Cost: 1000})
+	earlier.Seal(0)
+	for id := uint64(ended); id < n; id++ {
+		aboutReservation(later, now, limits, bucket.Settle, id+1, 6, false)
+	}
+	now += int64(20 * time.Minute)
+	keys, im := earlier.Keys(0, nil), new(bucket.Image)
+	if swept := earlier.Sweep(now, 0); swept != ended {
+		t.Fatalf("%d are swept, want %d", swept, ended)
+	}
+	earlier.Export(now, 0, keys, im)
+	list := []bucket.Portion{{At: now, Image: im, Data: im.Data, Counters: im.Counters}}
+	if err := later.Merge(now, 0, list); err != nil {
+		t.Fatal(err)
+	}
+	want := int64(10_000 - 1000 - (n-ended)*6)
+	if got := left(later, now, &bucket.Request{Limits: limits}); got != want {
+		t.Errorf("%d left, want %d", got, want)
+	}
+}
+
+// TestMergedSettledBefore: what the later owner has settled in an earlier window counts there.
+func TestMergedSettledBefore(t *testing.T) {
+	limits := mustLimits(t, per(bucket.FixedWindow, 100, time.Minute))
+	for _, ago := range []time.Duration{0, 5 * time.Minute} {
+		for _, deadline := range []time.Duration{time.Minute, time.Hour} {
+			earlier, later, now := largeTable(t), largeTable(t), day
+			x := &bucket.Reservation{ID: 1, Least: 1, MaxOpen: 9, For: deadline}
+			earlier.Do(now, &bucket.Request{Limits: limits, Cost: 50, Verb: bucket.Reserve, Reservation: x})
+			hand(t, earlier, later, now, now, false)
+			earlier.Seal(0)
+			aboutReservation(later, now, limits, bucket.Settle, 1, 50, false)
+			now += int64(ago)
+			r := &bucket.Request{Limits: limits}
+			want := left(later, now, r)
+			mergePortions(t, earlier, later, now, 1000)
+			if got := left(later, now, r); got != want {
+				t.Errorf("settled %v ago, reserved for %v: %d left, want %d", ago, deadline, got, want)
 			}
 		}
 	}

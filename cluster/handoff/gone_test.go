@@ -72,22 +72,72 @@ func TestSyncAfterARestart(t *testing.T) {
 	}
 }
 
-// TestRestOfAMergeIsKept: what has come of a divergent copy is merged once its sender is gone.
+// TestRestOfAMergeIsKept: what has come of a divergent copy is merged once its sender is gone, or
+// the partition is handed off. If the sender comes back, its next part is rejected, so that it begins
+// again.
 func TestRestOfAMergeIsKept(t *testing.T) {
+	again := message.Peer{Name: carol.Name, Boot: "c2"}
+	for _, c := range []struct {
+		name string
+		view View
+	}{
+		{"restarted", View{Members: []message.Peer{alice, bob, again}, Owner: []int{0}, Replica: []int{1}}},
+		{"gone", View{Members: []message.Peer{alice, bob}, Owner: []int{0}, Replica: []int{1}}},
+		{"handoff", View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}}},
+	} {
+		s := newScript(t)
+		s.takers = []message.Peer{bob}
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
+		s.owns(owned)
+		counters := newTable(t)
+		spend(t, counters, 2, 3)
+		part := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned - 1, Boot: carol.Boot}, Begin: true}
+		s.from(carol, part, counters, 2)
+		s.heard = []message.Peer{bob}
+		s.pass(time.Second)
+		if got := spent(t, s.table, 2); got != 0 {
+			t.Errorf("%s: before all has come, %d are spent", c.name, got)
+		}
+		s.sent = nil
+		s.SetView(s.now, c.view)
+		s.pass(time.Second)
+		if got := spent(t, s.table, 2); got != 3 || len(s.parts[0].ownership.merging) != 0 {
+			t.Errorf("%s: %d are spent, want 3", c.name, got)
+		}
+		if c.name == "handoff" {
+			parts := slices.Compact(s.partsTo(bob)) // the close is sent again and again
+			if want := []message.Kind{message.InitialSync, message.Close}; !slices.Equal(parts, want) {
+				t.Errorf("%s: bob was sent %v, want a change and then the close", c.name, parts)
+			}
+		}
+		if c.name == "restarted" {
+			continue // that process does not come back
+		}
+		part.Begin, part.End = false, true
+		if s.from(carol, part, counters, 2); len(lastReceipt(t, s, carol).Rejected) != 1 {
+			t.Errorf("%s: a further part is not rejected", c.name)
+		}
+	}
+}
+
+// TestNoMergeWithoutQuorum: an owner without quorum takes no divergent copy, nor merges the rest of
+// one: another process may own the partition.
+func TestNoMergeWithoutQuorum(t *testing.T) {
 	s := newScript(t)
 	s.owns(owned)
 	counters := newTable(t)
 	spend(t, counters, 2, 3)
 	part := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned - 1, Boot: carol.Boot}, Begin: true}
 	s.from(carol, part, counters, 2)
-	s.heard = []message.Peer{bob}
-	s.pass(time.Second)
-	if got := spent(t, s.table, 2); got != 0 {
-		t.Errorf("before all has come, %d are spent", got)
+	s.heard = nil
+	s.SetView(s.now, View{Members: []message.Peer{alice}, Owner: []int{0}, Replica: []int{0}})
+	for s.hasQuorum() {
+		s.pass(20 * time.Millisecond)
 	}
-	again := message.Peer{Name: carol.Name, Boot: "c2"}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, again}, Owner: []int{0}, Replica: []int{1}})
-	if got := spent(t, s.table, 2); got != 3 || len(s.parts[0].ownership.merging) != 0 {
-		t.Errorf("once carol is gone, %d are spent, want 3", got)
+	s.pass(200 * time.Millisecond)
+	part.InitialSync, part.End, part.Sum = 2, true, s.sum(counters, 2)
+	s.from(bob, part, counters, 2)
+	if got, r := spent(t, s.table, 2), lastReceipt(t, s, bob); s.parts[0].phase != owning || got != 0 || len(r.Rejected) != 1 {
+		t.Errorf("%d are spent, want 0; the answer is %+v", got, r)
 	}
 }

@@ -20,6 +20,12 @@ func (k *packing) closes() {
 		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.inFlight > 0 || len(t.pending) > maxCloseChanges {
 			continue
 		}
+		if len(p.ownership.merging) > 0 { // maybe many changes, which the peer gets before the close
+			m.mergeRests(p, func(message.Peer) bool { return true })
+			m.drain(p)
+			m.queueClose(t)
+			continue
+		}
 		if guard.On(guard.Freeze) {
 			m.c.Table.Seal(p.number)
 		}

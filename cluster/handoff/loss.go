@@ -291,24 +291,32 @@ type merging struct {
 	portions    []bucket.Portion
 }
 
-// mergeRests merges what p has of the divergent copies of processes that are gone: no more comes.
+// mergeRests merges what p, owned here in quorum, has of the divergent copies of processes that are
+// gone. If one comes back, its next part is rejected, and it begins again.
 func (m *Machine) mergeRests(p *partition, gone func(message.Peer) bool) {
 	p.ownership.merging = slices.DeleteFunc(p.ownership.merging, func(x merging) bool {
 		if !gone(x.from) {
 			return false
 		}
-		if p.phase == owning && m.c.Table.Merge(m.now, p.number, x.portions) != nil {
+		if m.c.Table.Merge(m.now, p.number, x.portions) != nil {
 			m.stats.Damaged++
 		}
 		return true
 	})
 }
 
+// unheard reports whether nothing comes from a process any more: gossip does not show it, and it
+// sends no heartbeats.
+func (m *Machine) unheard(p message.Peer) bool {
+	return !m.reachable(p) && !m.c.Quorum.Listens(m.now, p)
+}
+
 // takeMerge takes a portion of a divergent copy, and merges the copy when it has all: the grants of
 // a counter may be in several portions. Once a complete copy has covered p's loss, the loss ends,
-// except for what that copy lacks itself.
+// except for what that copy lacks itself. An owner without quorum takes none, since a merge ends
+// grants whose deadline has passed: the sender keeps its copy, and begins again.
 func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
-	if p.phase != owning {
+	if p.phase != owning || !m.hasQuorum() {
 		return false
 	}
 	h := &p.ownership

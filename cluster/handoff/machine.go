@@ -268,6 +268,9 @@ func (m *Machine) slowChecks() {
 				m.queueClose(t)
 			}
 		}
+		if p.phase == owning && len(h.merging) > 0 && m.hasQuorum() {
+			m.mergeRests(p, m.unheard)
+		}
 		m.mergeDivergent(p)
 		m.dropLeftover(p)
 	}

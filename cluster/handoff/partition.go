@@ -338,9 +338,6 @@ func (m *Machine) forgetGone() {
 	maps.DeleteFunc(m.announced, func(p message.Peer, _ *announcements) bool { return gone(p) })
 	maps.DeleteFunc(m.pendingGrantsSent, func(p message.Peer, _ sentPendingGrants) bool { return gone(p) })
 	m.channels = slices.DeleteFunc(m.channels, func(ch *channel) bool { return gone(ch.peer) })
-	for i := range m.parts {
-		m.mergeRests(&m.parts[i], gone)
-	}
 }
 
 // lapse makes this process claim its partitions again after it has been without quorum for so long that voters may have
