@@ -201,13 +201,17 @@ func (l *Limiter) CheckAll(_ context.Context, checks ...limit.Check) (limit.Batc
 	}
 	undone := make(map[bucket.Key]bool)
 	for i := range list {
+		m := &list[i]
 		if failed && receipts[i].Charged() {
 			l.table.GiveBack(now, &receipts[i])
-			undone[list[i].Key] = true
+		}
+		// One in shadow mode may have counted as denied, which stays.
+		if failed && spend && m.Limits != nil && m.Verb == bucket.Check && (m.Allowed || m.shadow()) {
+			undone[m.Key] = true
 		}
 	}
 	for i := range list {
-		if m := &list[i]; m.Limits != nil && undone[m.Key] { // the decision was made with the charges
+		if m := &list[i]; m.Limits != nil && undone[m.Key] { // the decision was made before or with it
 			q := m.Request
 			q.Verb = bucket.Read
 			m.reread(l.table.Do(now, &q))

@@ -193,6 +193,29 @@ func TestOwnLimits(t *testing.T) {
 	}
 }
 
+// TestShadowInAFailedBatch: what a check in shadow mode has counted as denied stays when its batch
+// fails, and the others of its key say so, also those before it.
+func TestShadowInAFailedBatch(t *testing.T) {
+	l, err := local.New(local.Text("domain: shop\ndescriptors:\n  - key: user\n    shadow_mode: true\n" +
+		"    limits: [{count: 1, algorithm: sliding_log, period: 1h, count_denied: true}]\n  - {key: all, limits: [1/1h]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bob, all := l.Key("shop", "user", "bob"), l.Key("shop", "all", "")
+	if _, err := l.Check(t.Context(), all.Spend(1)); err != nil {
+		t.Fatal(err)
+	}
+	read := bob.Spend(1)
+	read.Verb = limit.VerbRead
+	batch, err := l.CheckAll(t.Context(), read, bob.Spend(2), all.Spend(1))
+	if err != nil || batch.Allowed {
+		t.Fatalf("%+v, %v", batch, err)
+	}
+	if d := batch.Decisions[0]; d.Remaining != 0 {
+		t.Errorf("%d remain for a read before the check that counted as denied", d.Remaining)
+	}
+}
+
 // TestPool: the limits of a rule with elastic count, and its pool admits nothing.
 func TestPool(t *testing.T) {
 	k := newLimiter(t, `
