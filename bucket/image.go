@@ -169,8 +169,8 @@ func (t *Table) ExportSome(now int64, shard int, keys []KeyAt, im *Image, room I
 	return n, large
 }
 
-// usual returns the length of most data that is added to im under one lock: that of so many of keys,
-// and of all further grants of the last one's counter as far as r.Whole allows.
+// usual returns the length of most data that is added to im under one lock: that of n of keys, and
+// of all further grants of the last one's counter as far as r.Whole allows.
 func (r *ImageBounds) usual(im *Image, keys []KeyAt, n int) int {
 	least, last := n*usualBytes, keys[n-1]
 	most := max(least, r.Whole-len(im.Data))

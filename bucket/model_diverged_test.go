@@ -240,8 +240,8 @@ func TestMergedStories(t *testing.T) {
 	}
 }
 
-// TestMergedAfterASweep: outcomes that are forgotten between the listing of the earlier owner's keys
-// and their export do not keep the grants after them from being settled.
+// TestMergedAfterASweep: outcomes that are forgotten between the listing of the earlier owner's
+// keys and their export do not keep the grants after them from being settled.
 func TestMergedAfterASweep(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 10_000, time.Hour))
 	earlier, later, now := largeTable(t), largeTable(t), day
@@ -296,6 +296,28 @@ func TestMergedSettledBefore(t *testing.T) {
 				t.Errorf("settled %v ago, reserved for %v: %d left, want %d", ago, deadline, got, want)
 			}
 		}
+	}
+}
+
+// TestMergedAfterGiveBack: an owner that has lost quorum, and gives back a charge, does not end
+// reservations, which the later owner has settled.
+func TestMergedAfterGiveBack(t *testing.T) {
+	limits := mustLimits(t, per(bucket.FixedWindow, 100, time.Hour))
+	earlier, later, now := largeTable(t), largeTable(t), day
+	aboutReservation(earlier, now, limits, bucket.Reserve, 1, 6, false)
+	hand(t, earlier, later, now, now, false)
+	now += int64(time.Second)
+	aboutReservation(later, now, limits, bucket.Settle, 1, 1, false)
+	var rc bucket.Receipt
+	if _, charged := earlier.DoHeld(now, &bucket.Request{Limits: limits, Cost: 50}, &rc); !charged {
+		t.Fatal("not charged")
+	}
+	now += int64(2 * time.Second) // past the deadline
+	earlier.GiveBack(now, &rc)
+	earlier.Seal(0)
+	mergePortions(t, earlier, later, now, 1000)
+	if got := left(later, now, &bucket.Request{Limits: limits}); got != 99 {
+		t.Errorf("%d left, want 99", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -299,15 +300,19 @@ func (sh *shard) underLocked(c *counter, l *Limits, now int64) (*counter, outcom
 }
 
 // undoLocked undoes the charge in rc if its counter still exists. In a sealed shard it does not: the charge is in the state
-// that was handed over.
+// that was handed over. It ends no grants, since the owner may have lost quorum meanwhile; see
+// settleBothLocked. So it undoes as of a time before their deadlines.
 func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if sh.mu.sealed {
 		return o
 	}
-	c := sh.getLocked(now, rc.key)
+	c := sh.getLocked(math.MinInt64, rc.key)
 	// Births wrap, so the receipt may be of an earlier counter with other limits.
 	if c == nil || !c.has(flagHeld) || c.birth != rc.birth || rc.ahead != sh.mu.ahead || len(rc.rest) != len(c.limits.plans)-1 {
 		return o
+	}
+	if l := c.ledger(); l != nil && l.n > 0 {
+		now = min(now, l.deadlines()[0].at-1)
 	}
 	c.undo(rc, c.settle(now))
 	return sh.keepLocked(c, changed)

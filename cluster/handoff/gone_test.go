@@ -73,8 +73,8 @@ func TestSyncAfterARestart(t *testing.T) {
 }
 
 // TestRestOfAMergeIsKept: what has come of a divergent copy is merged once its sender is gone, or
-// the partition is handed off. If the sender comes back, its next part is rejected, so that it begins
-// again.
+// the partition is handed off. If the sender comes back, its next part is rejected, so that it
+// begins again.
 func TestRestOfAMergeIsKept(t *testing.T) {
 	again := message.Peer{Name: carol.Name, Boot: "c2"}
 	for _, c := range []struct {
