@@ -264,12 +264,12 @@ func (sh *shard) settleOneLocked(
 	}
 }
 
-// charged returns the units that the counter of g, a grant that has ended, was charged for it.
-func (g *counter) charged() int64 {
-	if g.ending() == released {
+// charged returns the units that the counter of c, a grant that has ended, was charged for it.
+func (c *counter) charged() int64 {
+	if c.ending() == released {
 		return 0
 	}
-	return g.first.spent
+	return c.first.spent
 }
 
 // charged is counter.charged.
