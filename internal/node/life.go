@@ -203,6 +203,7 @@ func (n *Node) stopDeciding() {
 func (n *Node) drain() {
 	n.draining.Store(true)
 	n.hub.Close() // watching never ends by itself
+	n.operators.hide()
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
 	defer cancel()
 	shutdown := func(s *http.Server) {

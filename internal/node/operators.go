@@ -65,14 +65,19 @@ type operatorsServer struct {
 	http  *http.Server
 }
 
+// hide closes the socket to new connections and removes the files, before the gRPC port is free for another process.
+func (o *operatorsServer) hide() {
+	if o.place != nil {
+		o.place.Close()
+	}
+}
+
 func (o *operatorsServer) close() {
 	if o.http != nil {
 		o.http.Close()
 		o.grpc.Stop()
 	}
-	if o.place != nil {
-		o.place.Close()
-	}
+	o.hide()
 }
 
 // serveOperators makes the servers. api is the HTTP port's handler.

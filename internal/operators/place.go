@@ -83,10 +83,12 @@ func openIn(dir, addr string) (*Place, error) {
 	if err := p.remove(); err != nil { // files of a process that was killed
 		return nil, err
 	}
-	var err error
-	if p.listener, err = net.Listen("unix", path); err != nil {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
 		return nil, err
 	}
+	l.SetUnlinkOnClose(false)
+	p.listener = l
 	if err := os.Chmod(path, 0o600); err != nil {
 		p.Close()
 		return nil, err
@@ -125,9 +127,12 @@ func (p *Place) PutToken(token, admin string) error {
 	return errors.Join(os.WriteFile(p.token(), []byte(token+"\n"), 0o600), os.WriteFile(p.admin(), []byte(admin+"\n"), 0o600))
 }
 
-// Close closes the listener and removes the files.
+// Close closes the listener and removes the files, unless these are of a process that was started since, at the same address.
 func (p *Place) Close() error {
 	p.listener.Close() // a server may have closed it already
+	if answers("unix", p.Socket()) {
+		return nil
+	}
 	return p.remove()
 }
 

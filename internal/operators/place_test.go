@@ -149,3 +149,30 @@ func TestDirsOfOthers(t *testing.T) {
 		t.Errorf("%v %v", way, ok)
 	}
 }
+
+// TestCloseLeavesOthersFiles: a node that leaves closes its port first; another may be started there before it ends.
+func TestCloseLeavesOthersFiles(t *testing.T) {
+	dir := shortDir(t)
+	const addr = "127.0.0.1:7460"
+	old, err := Open(dir, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.Listener().Close()
+	other, err := Open(dir, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil {
+		t.Error(err)
+	}
+	if way, ok := Find(dir, addr); !ok || way.String() != other.Socket() {
+		t.Errorf("the other process's socket: %v %v", way, ok)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
