@@ -131,6 +131,25 @@ func TestRemainingAfterTheUndo(t *testing.T) {
 	}
 }
 
+// TestReadAfterTheUndo: a read in a denied batch says which limit is nearest now, though another was when it was read.
+func TestReadAfterTheUndo(t *testing.T) {
+	s := newService(t, newNode(t))
+	s.SetRules(parse(t, `
+domain: shop
+descriptors:
+  - key: user
+    limits:
+      - {count: 3, period: 1s}
+      - {count: 3, period: 1s, min_interval: 2s, count_denied: true}
+`))
+	x := entry("user", "x")
+	b := batch(t, all(x, cost(0)), all(x, verb(bucket.Read)), all(x, cost(30)))
+	b.AllOrNothing = true
+	if r := mustCheck(t, s, b)[1]; !r.Allowed || r.Index != 1 || r.Remaining != 0 || r.ResetAfter != 2*time.Second {
+		t.Errorf("%+v; want the second limit, whose interval the denied check has begun", r)
+	}
+}
+
 // TestRemainingOfAShare: without an owner the share says what is left of it after the undo, and nothing is asked again.
 func TestRemainingOfAShare(t *testing.T) {
 	asked := 0

@@ -47,7 +47,7 @@ func (l *Limiter) reread(ctx context.Context, set *rules.Set, b *Batch) {
 	for j, i := range b.places {
 		r, now := &b.Results[i], Result{Limits: b.Results[i].Limits}
 		now.take(&b.queued.Requests[j], &b.queued.Answers[j])
-		if now.Err == nil && now.Counted() && (r.givenBack || now.Index == r.Index) {
+		if now.Err == nil && now.Counted() && (r.givenBack || r.Allowed || now.Index == r.Index) {
 			r.Index, r.Limit, r.Remaining, r.ResetAfter, r.Period = now.Index, now.Limit, now.Remaining, now.ResetAfter, now.Period
 		}
 	}
