@@ -62,7 +62,7 @@ ifeq ($(PKG),./...)
 		GOWORK=off go -C $$module test -parallel 4 $(TESTFLAGS) ./... || exit; \
 	done
 	GOWORK=off go -C test/integration test $(TESTFLAGS) ./connect
-	GOWORK=off go -C tools test $(TESTFLAGS) ./site
+	GOWORK=off go -C tools test $(TESTFLAGS) ./site ./mutants
 else
 	go test -count 1 -parallel 4 $(TESTFLAGS) $(PACKAGES)
 endif
@@ -183,6 +183,11 @@ sim: ## failures without each rule of the protocol, then seeded schedules of fau
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 	tools/fuzz $(FUZZTIME) $(PACKAGES)
+
+.PHONY: mutants
+mutants: ## change N=20 places of each PKG=./bucket, one at a time: those that no test notices
+	GOWORK=off go -C tools build -o ../bin/mutants ./mutants
+	bin/mutants -root . -n $(or $(N),20) -o bin/mutants.jsonl $(PKG)
 
 # With the manifests, against the flags and files of this tree.
 .PHONY: check
