@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sluicecluster/sluice/internal/load"
 	"github.com/sluicecluster/sluice/internal/load/api"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // What the rules of the conversation give to each value of user and of app. Windows begin
@@ -33,18 +32,6 @@ descriptors:
     limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 24h}]
 `
 
-// rulesOf writes rule files, one of each text, and returns their folder.
-func rulesOf(t *testing.T, texts ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for i, text := range texts {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rules-%d.yaml", i)), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 // visitor asks the nodes through one API.
 type visitor struct {
 	name  string
@@ -54,7 +41,7 @@ type visitor struct {
 
 // visitors returns one for every API that is given by its name. Callers ask one call at a
 // time, so each goroutine needs visitors of its own.
-func visitors(t *testing.T, nodes []*node, key string, limits []api.Limit, apis ...string) (all []*visitor) {
+func visitors(t *testing.T, nodes []*process.Node, key string, limits []api.Limit, apis ...string) (all []*visitor) {
 	t.Helper()
 	for _, name := range apis {
 		kind, err := api.Find(name)
@@ -64,9 +51,9 @@ func visitors(t *testing.T, nodes []*node, key string, limits []api.Limit, apis 
 		c := api.Config{Domain: "shop", Key: key, Header: "X-" + key, Limits: limits, Timeout: 10 * time.Second}
 		for _, n := range nodes {
 			if kind.HTTP {
-				c.Addrs = append(c.Addrs, n.http)
+				c.Addrs = append(c.Addrs, n.HTTP)
 			} else {
-				c.Addrs = append(c.Addrs, n.grpc)
+				c.Addrs = append(c.Addrs, n.GRPC)
 			}
 		}
 		opened, err := kind.Open(c, 1)
@@ -150,7 +137,7 @@ func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key str
 // One rule's key is limited once, whichever APIs and nodes its checks come through.
 func TestAPIsConversation(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	apis := []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}
 	t.Run("each API alone", func(t *testing.T) {
 		for _, v := range visitors(t, nodes, "user", nil, apis...) {
@@ -178,7 +165,7 @@ func TestAPIsConversation(t *testing.T) {
 // of a rule's or of another API's.
 func TestAPIsGubernator(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	limits := []api.Limit{{Count: 25, Period: 24 * time.Hour}}
 	open := func() []*visitor {
 		return append(visitors(t, nodes, "user", limits, "gubernator"), &visitor{"gubernator by HTTP", gubernatorHTTP{nodes, 25}, 3})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // Two domains that count requests by the client's address: one believes no proxy, the other those on
@@ -51,10 +52,10 @@ descriptors:
 )
 
 // left reads what a descriptor has left of 20 units.
-func left(t *testing.T, n *node, domain string, pairs ...string) int64 {
+func left(t *testing.T, n *process.Node, domain string, pairs ...string) int64 {
 	t.Helper()
-	res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-		Domain: domain, Descriptor_: entries(pairs...), Verb: sluicev1.Verb_VERB_READ,
+	res, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+		Domain: domain, Descriptor_: process.Entries(pairs...), Verb: sluicev1.Verb_VERB_READ,
 	}}})
 	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].GetLimit() != 20 {
 		t.Fatalf("reading %v: %v, %v", pairs, res, err)
@@ -66,7 +67,7 @@ func left(t *testing.T, n *node, domain string, pairs ...string) int64 {
 // costs nobody else.
 func TestAPIsForgedAddress(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, outsiderRules, proxyRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, outsiderRules, proxyRules))
 	for _, c := range []struct {
 		domain, counted string
 		// chain has what request i sends as X-Forwarded-For.
@@ -83,7 +84,7 @@ func TestAPIsForgedAddress(t *testing.T) {
 		{"proxy", "203.0.113.78", func(i int) []string { return []string{fmt.Sprintf("X-Forwarded-For: %d;<script>, 203.0.113.78", i)} }},
 	} {
 		for i := range 30 {
-			url := fmt.Sprintf("http://%s/v1/authorize/%s", nodes[i%3].http, c.domain)
+			url := fmt.Sprintf("http://%s/v1/authorize/%s", nodes[i%3].HTTP, c.domain)
 			status, body, err := request(t.Context(), http.MethodGet, url, "", c.chain(i)...)
 			want := http.StatusOK
 			if i >= 20 {
@@ -106,18 +107,18 @@ func TestAPIsForgedAddress(t *testing.T) {
 
 func TestAPIsRejectProxies(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, pathRules))
-	userLeft := func(t *testing.T, n *node, key string) int64 {
+	nodes := process.Cluster(t, 3, process.RulesOf(t, pathRules))
+	userLeft := func(t *testing.T, n *process.Node, key string) int64 {
 		t.Helper()
 		return left(t, n, "paths", "user", key)
 	}
-	ask := func(method, path string, headers ...string) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
+	ask := func(method, path string, headers ...string) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
 			var mine []string
 			for _, h := range headers {
 				mine = append(mine, strings.ReplaceAll(h, "KEY", key))
 			}
-			status, body, err := request(ctx, method, "http://"+n.http+"/v1/authorize/"+path, "", mine...)
+			status, body, err := request(ctx, method, "http://"+n.HTTP+"/v1/authorize/"+path, "", mine...)
 			return fmt.Sprintf("%d %s %v", status, body, err)
 		}
 	}

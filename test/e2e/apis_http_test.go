@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/internal/load"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // request sends an HTTP request with a body and headers ("Name: value") and returns the answer.
@@ -35,14 +36,14 @@ func request(ctx context.Context, method, url, body string, headers ...string) (
 
 // gubernatorHTTP asks gubernator's API by its HTTP calls, with a limit a day.
 type gubernatorHTTP struct {
-	nodes []*node
+	nodes []*process.Node
 	limit int
 }
 
 // Call implements load.Caller.
 func (g gubernatorHTTP) Call(ctx context.Context, node int, keys []string, seen *load.Counts) error {
 	for _, k := range keys {
-		status, body, err := request(ctx, http.MethodPost, "http://"+g.nodes[node].http+"/v1/GetRateLimits", fmt.Sprintf(
+		status, body, err := request(ctx, http.MethodPost, "http://"+g.nodes[node].HTTP+"/v1/GetRateLimits", fmt.Sprintf(
 			`{"requests": [{"name": "shop", "unique_key": %q, "hits": "1", "limit": "%d", "duration": "86400000"}]}`, k, g.limit))
 		if err != nil {
 			return err

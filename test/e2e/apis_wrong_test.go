@@ -17,6 +17,7 @@ import (
 
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // wrong is something that no client should send, about a key of the rules' user that nobody
@@ -24,14 +25,14 @@ import (
 type wrong struct {
 	name string
 	// send returns what came back, an error or an answer, as one text.
-	send func(ctx context.Context, n *node, key string) string
+	send func(ctx context.Context, n *process.Node, key string) string
 	// want are parts of that text: the field at fault, or the rule that was broken.
 	want []string
 }
 
 // rejects sends each of cases to a node and wants an answer that says what is wrong, and the
 // key's counter left as it was, by the word of another node.
-func rejects(t *testing.T, nodes []*node, left func(t *testing.T, n *node, key string) int64, full int64, cases []wrong) {
+func rejects(t *testing.T, nodes []*process.Node, left func(t *testing.T, n *process.Node, key string) int64, full int64, cases []wrong) {
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			key := fmt.Sprintf("wrong-%d", i)
@@ -51,23 +52,15 @@ func rejects(t *testing.T, nodes []*node, left func(t *testing.T, n *node, key s
 }
 
 // userLeft reads how much of the rule's quota a user has left.
-func userLeft(t *testing.T, n *node, key string) int64 {
+func userLeft(t *testing.T, n *process.Node, key string) int64 {
 	t.Helper()
-	res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-		Domain: "shop", Descriptor_: entries("user", key), Verb: sluicev1.Verb_VERB_READ,
+	res, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+		Domain: "shop", Descriptor_: process.Entries("user", key), Verb: sluicev1.Verb_VERB_READ,
 	}}})
 	if err != nil || res.Decisions[0].Error != nil || res.Decisions[0].GetLimit() != userQuota {
 		t.Fatalf("reading %s: %v, %v", key, res, err)
 	}
 	return res.Decisions[0].GetRemaining()
-}
-
-// entries makes a descriptor of key, value, key, value …
-func entries(pairs ...string) (list []*sluicev1.Entry) {
-	for i := 0; i < len(pairs); i += 2 {
-		list = append(list, &sluicev1.Entry{Key: pairs[i], Value: pairs[i+1]})
-	}
-	return list
 }
 
 // said is an answer or an error as text.
@@ -78,7 +71,9 @@ func said(answer any, err error) string {
 	return strings.Join(strings.Fields(fmt.Sprint(answer)), " ")
 }
 
-const long = 1025 // bytes of text, one more than there may be
+const long = 1025
+
+// bytes of text, one more than there may be
 
 // repeat returns n times x.
 func repeat[T any](n int, x T) []T {
@@ -91,25 +86,25 @@ func repeat[T any](n int, x T) []T {
 
 func TestAPIsRejectSluice(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	// spoilt asks for one unit of the key, spoilt.
-	spoilt := func(spoil func(c *sluicev1.Check)) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
-			c := &sluicev1.Check{Domain: "shop", Descriptor_: entries("user", key)}
+	spoilt := func(spoil func(c *sluicev1.Check)) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
+			c := &sluicev1.Check{Domain: "shop", Descriptor_: process.Entries("user", key)}
 			spoil(c)
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{c}})
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{c}})
 			return said(res, err)
 		}
 	}
-	limited := func(l *sluicev1.Limit) func(context.Context, *node, string) string {
+	limited := func(l *sluicev1.Limit) func(context.Context, *process.Node, string) string {
 		return spoilt(func(c *sluicev1.Check) { c.Limits = []*sluicev1.Limit{l} })
 	}
-	raw := func(message func(key string) []byte) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
-			n.api() // connects
+	raw := func(message func(key string) []byte) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
+			n.API() // connects
 			out := []byte{}
 			in := message(key)
-			err := n.conn.Invoke(ctx, sluicev1.RateLimitService_Check_FullMethodName, &in, &out, grpc.ForceCodec(bytesCodec{}))
+			err := n.Conn.Invoke(ctx, sluicev1.RateLimitService_Check_FullMethodName, &in, &out, grpc.ForceCodec(process.BytesCodec{}))
 			return said("an answer", err)
 		}
 	}
@@ -126,24 +121,24 @@ func TestAPIsRejectSluice(t *testing.T) {
 		{"no period", limited(&sluicev1.Limit{Count: 5}), []string{"checks[0].limits[0].period"}},
 		{"negative count", limited(&sluicev1.Limit{Count: -5, PeriodNs: 1e9}), []string{"checks[0].limits[0].count"}},
 		{"17 limits", spoilt(func(c *sluicev1.Check) { c.Limits = repeat(17, &sluicev1.Limit{Count: 5, PeriodNs: 1e9}) }), []string{"checks[0].limits", "16"}},
-		{"10,001 checks", func(ctx context.Context, n *node, key string) string {
-			one := &sluicev1.Check{Domain: "shop", Descriptor_: entries("user", key)}
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{Checks: repeat(10_001, one)})
+		{"10,001 checks", func(ctx context.Context, n *process.Node, key string) string {
+			one := &sluicev1.Check{Domain: "shop", Descriptor_: process.Entries("user", key)}
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{Checks: repeat(10_001, one)})
 			return said(res, err)
 		}, []string{"InvalidArgument", "checks", "10,000"}},
-		{"no checks", func(ctx context.Context, n *node, _ string) string {
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{})
+		{"no checks", func(ctx context.Context, n *process.Node, _ string) string {
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{})
 			return said(res, err)
 		}, []string{"InvalidArgument", "checks"}},
-		{"one of two is wrong, all or nothing", func(ctx context.Context, n *node, key string) string {
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{AllOrNothing: true, Checks: []*sluicev1.Check{
-				{Domain: "shop", Descriptor_: entries("user", key)}, {Domain: "", Descriptor_: entries("user", key)},
+		{"one of two is wrong, all or nothing", func(ctx context.Context, n *process.Node, key string) string {
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{AllOrNothing: true, Checks: []*sluicev1.Check{
+				{Domain: "shop", Descriptor_: process.Entries("user", key)}, {Domain: "", Descriptor_: process.Entries("user", key)},
 			}})
 			return said(res, err)
 		}, []string{"checks[1].domain"}},
-		{"a charge, all or nothing", func(ctx context.Context, n *node, key string) string {
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{AllOrNothing: true, Checks: []*sluicev1.Check{
-				{Domain: "shop", Descriptor_: entries("user", key), Verb: sluicev1.Verb_VERB_CHARGE},
+		{"a charge, all or nothing", func(ctx context.Context, n *process.Node, key string) string {
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{AllOrNothing: true, Checks: []*sluicev1.Check{
+				{Domain: "shop", Descriptor_: process.Entries("user", key), Verb: sluicev1.Verb_VERB_CHARGE},
 			}})
 			return said(res, err)
 		}, []string{"checks[0].verb"}},
@@ -156,16 +151,16 @@ func TestAPIsRejectSluice(t *testing.T) {
 			return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), check)
 		}), nil}, // a field that it does not know, so that the domain is missing
 		{"5 MiB", raw(func(string) []byte { return make([]byte, 5<<20) }), []string{"ResourceExhausted", "larger than max"}},
-		{"huge metadata", func(ctx context.Context, n *node, key string) string {
+		{"huge metadata", func(ctx context.Context, n *process.Node, key string) string {
 			ctx = metadata.AppendToOutgoingContext(ctx, "x-much", strings.Repeat("m", 1<<20))
-			res, err := n.api().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "shop", Descriptor_: entries("user", key)}}})
+			res, err := n.API().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "shop", Descriptor_: process.Entries("user", key)}}})
 			return said(res, err)
 		}, []string{"header list size"}},
 	})
 
 	// A stream outlives what is wrong with one of its requests.
 	t.Run("stream", func(t *testing.T) {
-		stream, err := nodes[0].api().CheckStream(t.Context())
+		stream, err := nodes[0].API().CheckStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,10 +169,10 @@ func TestAPIsRejectSluice(t *testing.T) {
 			want   string
 		}{
 			{nil, "checks"},
-			{[]*sluicev1.Check{{Domain: "", Descriptor_: entries("user", "streamed")}}, "checks[0].domain"},
-			{repeat(10_001, &sluicev1.Check{Domain: "shop", Descriptor_: entries("user", "streamed")}), "10,000"},
-			{[]*sluicev1.Check{{Domain: "shop", Descriptor_: entries("user", "streamed"), Verb: 9}}, "checks[0].verb"},
-			{[]*sluicev1.Check{{Domain: "shop", Descriptor_: entries("user", "streamed")}}, "allowed:true"},
+			{[]*sluicev1.Check{{Domain: "", Descriptor_: process.Entries("user", "streamed")}}, "checks[0].domain"},
+			{repeat(10_001, &sluicev1.Check{Domain: "shop", Descriptor_: process.Entries("user", "streamed")}), "10,000"},
+			{[]*sluicev1.Check{{Domain: "shop", Descriptor_: process.Entries("user", "streamed"), Verb: 9}}, "checks[0].verb"},
+			{[]*sluicev1.Check{{Domain: "shop", Descriptor_: process.Entries("user", "streamed")}}, "allowed:true"},
 		} {
 			if err := stream.Send(&sluicev1.CheckRequest{Id: uint64(id), Checks: ask.checks}); err != nil {
 				t.Fatal(err)
@@ -193,24 +188,12 @@ func TestAPIsRejectSluice(t *testing.T) {
 	})
 }
 
-// bytesCodec carries *[]byte as they are, under the name that servers know.
-type bytesCodec struct{}
-
-func (bytesCodec) Name() string { return "proto" }
-
-func (bytesCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-
-func (bytesCodec) Unmarshal(data []byte, v any) error {
-	*v.(*[]byte) = append([]byte(nil), data...)
-	return nil
-}
-
 func TestAPIsRejectHTTP(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
-	post := func(format string, headers ...string) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
-			status, body, err := request(ctx, http.MethodPost, "http://"+n.http+"/v1/check", strings.ReplaceAll(format, "KEY", key), headers...)
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
+	post := func(format string, headers ...string) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
+			status, body, err := request(ctx, http.MethodPost, "http://"+n.HTTP+"/v1/check", strings.ReplaceAll(format, "KEY", key), headers...)
 			return fmt.Sprintf("%d %s %v", status, body, err)
 		}
 	}
@@ -234,8 +217,8 @@ func TestAPIsRejectHTTP(t *testing.T) {
 		{"10,001 checks", post(`{"checks": [` + strings.Repeat(`{`+sound+`},`, 10_000) + `{` + sound + `}]}`), []string{"400", `"field":"checks"`}},
 		{"5 MiB", post(`{` + sound + `, "verb": "` + strings.Repeat("x", 5<<20) + `"}`), []string{"413"}},
 		{"huge headers", post(`{`+sound+`}`, "X-Much: "+strings.Repeat("m", 1<<20)), []string{"431"}},
-		{"another method", func(ctx context.Context, n *node, key string) string {
-			status, body, err := request(ctx, http.MethodGet, "http://"+n.http+"/v1/check", strings.ReplaceAll(`{`+sound+`}`, "KEY", key))
+		{"another method", func(ctx context.Context, n *process.Node, key string) string {
+			status, body, err := request(ctx, http.MethodGet, "http://"+n.HTTP+"/v1/check", strings.ReplaceAll(`{`+sound+`}`, "KEY", key))
 			return fmt.Sprintf("%d %s %v", status, body, err)
 		}, []string{"405"}},
 	})
@@ -243,12 +226,12 @@ func TestAPIsRejectHTTP(t *testing.T) {
 
 func TestAPIsRejectEnvoy(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	type request = ratelimitv3.RateLimitRequest
 	type override = commonv3.RateLimitDescriptor_RateLimitOverride
 	// spoilt asks about two descriptors in a request that is wrong as a whole: neither is charged.
-	spoilt := func(spoil func(r *request)) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
+	spoilt := func(spoil func(r *request)) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
 			r := &request{Domain: "shop"}
 			for _, value := range []string{key, key + "-other"} {
 				r.Descriptors = append(r.Descriptors, &commonv3.RateLimitDescriptor{
@@ -256,13 +239,13 @@ func TestAPIsRejectEnvoy(t *testing.T) {
 				})
 			}
 			spoil(r)
-			n.api() // connects
-			res, err := ratelimitv3.NewRateLimitServiceClient(n.conn).ShouldRateLimit(ctx, r)
+			n.API() // connects
+			res, err := ratelimitv3.NewRateLimitServiceClient(n.Conn).ShouldRateLimit(ctx, r)
 			return said(res, err)
 		}
 	}
 	// bad asks about the descriptor of the key alone, spoilt. Beside a sound one it would deny the request instead.
-	bad := func(spoil func(d *commonv3.RateLimitDescriptor)) func(context.Context, *node, string) string {
+	bad := func(spoil func(d *commonv3.RateLimitDescriptor)) func(context.Context, *process.Node, string) string {
 		return spoilt(func(r *request) {
 			r.Descriptors = r.Descriptors[:1]
 			spoil(r.Descriptors[0])
@@ -287,16 +270,16 @@ func TestAPIsRejectEnvoy(t *testing.T) {
 
 func TestAPIsRejectGubernator(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	type item = gubernatorv1.RateLimitReq
 	fresh := func(key string) *item {
 		return &item{Name: "shop", UniqueKey: key, Hits: 1, Limit: userQuota, Duration: 86_400_000}
 	}
-	call := func(ctx context.Context, n *node, items ...*item) (*gubernatorv1.GetRateLimitsResp, error) {
-		n.api() // connects
-		return gubernatorv1.NewV1Client(n.conn).GetRateLimits(ctx, &gubernatorv1.GetRateLimitsReq{Requests: items})
+	call := func(ctx context.Context, n *process.Node, items ...*item) (*gubernatorv1.GetRateLimitsResp, error) {
+		n.API() // connects
+		return gubernatorv1.NewV1Client(n.Conn).GetRateLimits(ctx, &gubernatorv1.GetRateLimitsReq{Requests: items})
 	}
-	left := func(t *testing.T, n *node, key string) int64 {
+	left := func(t *testing.T, n *process.Node, key string) int64 {
 		t.Helper()
 		read := fresh(key)
 		read.Hits = 0
@@ -306,24 +289,24 @@ func TestAPIsRejectGubernator(t *testing.T) {
 		}
 		return res.Responses[0].Remaining
 	}
-	spoilt := func(spoil func(q *item)) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
+	spoilt := func(spoil func(q *item)) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
 			q := fresh(key)
 			spoil(q)
 			return said(call(ctx, n, q))
 		}
 	}
-	post := func(format string, headers ...string) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
+	post := func(format string, headers ...string) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
 			body := strings.ReplaceAll(format, "KEY", key)
-			status, answer, err := request(ctx, http.MethodPost, "http://"+n.http+"/v1/GetRateLimits", body, headers...)
+			status, answer, err := request(ctx, http.MethodPost, "http://"+n.HTTP+"/v1/GetRateLimits", body, headers...)
 			return fmt.Sprintf("%d %s %v", status, answer, err)
 		}
 	}
 	const sound = `"name": "shop", "unique_key": "KEY", "hits": "1", "limit": "20"`
 	const one = `{` + sound + `, "duration": "86400000"}`
 	rejects(t, nodes, left, userQuota, []wrong{
-		{"1001 items", func(ctx context.Context, n *node, key string) string {
+		{"1001 items", func(ctx context.Context, n *process.Node, key string) string {
 			return said(call(ctx, n, repeat(1001, fresh(key))...))
 		}, []string{"OutOfRange", "requests", "1001"}},
 		{"no key", spoilt(func(q *item) { q.UniqueKey = "" }), []string{"field 'unique_key' cannot be empty"}},
@@ -341,8 +324,8 @@ func TestAPIsRejectGubernator(t *testing.T) {
 		{"no JSON", post(`name=shop`), []string{"400"}},
 		{"5 MiB", post(`{"requests": [` + one + `], "x": "` + strings.Repeat("x", 5<<20) + `"}`), []string{"413"}},
 		{"huge headers", post(`{"requests": [`+one+`]}`, "X-Much: "+strings.Repeat("m", 1<<20)), []string{"431"}},
-		{"another method", func(ctx context.Context, n *node, key string) string {
-			status, body, err := request(ctx, http.MethodPut, "http://"+n.http+"/v1/GetRateLimits", `{"requests": [`+strings.ReplaceAll(one, "KEY", key)+`]}`)
+		{"another method", func(ctx context.Context, n *process.Node, key string) string {
+			status, body, err := request(ctx, http.MethodPut, "http://"+n.HTTP+"/v1/GetRateLimits", `{"requests": [`+strings.ReplaceAll(one, "KEY", key)+`]}`)
 			return fmt.Sprintf("%d %s %v", status, body, err)
 		}, []string{"405"}},
 	})

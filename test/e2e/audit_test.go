@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // The audit's size: every algorithm, keys of quota an hour, callers at random nodes.
@@ -59,22 +60,6 @@ func countings(period time.Duration, zone string) []counting {
 	}
 }
 
-// auditPeriod returns a period of about an hour whose epoch-aligned window goes
-// on for at least five minutes from now, and a zone whose day does.
-func auditPeriod(now time.Time) (period time.Duration, zone string) {
-	left := func(p time.Duration) time.Duration { return p - time.Duration(now.UnixNano()%int64(p)) }
-	for _, p := range []time.Duration{time.Hour, 67 * time.Minute, 71 * time.Minute} { // the longest that is left of any
-		if period == 0 || left(p) > left(period) {
-			period = p
-		}
-	}
-	zone = "UTC"
-	if now.UTC().Add(5*time.Minute).Day() != now.UTC().Day() {
-		zone = "Asia/Kathmandu"
-	}
-	return period, zone
-}
-
 // auditRules writes a rule file with a rule per counting.
 func auditRules(t *testing.T, all []counting) (dir string) {
 	t.Helper()
@@ -108,9 +93,9 @@ func mostIn(d time.Duration, admitted []auditSpan) (most int) {
 }
 
 // takenOver returns how many partitions nodes have taken over from owners that were lost.
-func takenOver(nodes []*node) (n float64) {
+func takenOver(nodes []*process.Node) (n float64) {
 	for _, node := range nodes {
-		n += node.metric("sluice_takeovers_total") - node.metric("sluice_takeovers_fresh_total")
+		n += node.Metric("sluice_takeovers_total") - node.Metric("sluice_takeovers_fresh_total")
 	}
 	return n
 }
@@ -123,9 +108,9 @@ func takenOver(nodes []*node) (n float64) {
 // runs elsewhere, whose rules it does not know: then the limits travel with the checks.
 func TestAuditEveryAlgorithm(t *testing.T) {
 	t.Parallel()
-	all := countings(auditPeriod(time.Now()))
+	all := countings(process.AuditPeriod(time.Now()))
 	var addrs []string
-	var nodes []*node
+	var nodes []*process.Node
 	var admitted map[string][][]auditSpan
 	var taken float64
 	stalled := 0
@@ -134,9 +119,9 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 		if inline {
 			addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
 		} else {
-			nodes, addrs = cluster(t, 3, auditRules(t, all), "--check-timeout", "5s"), nil
+			nodes, addrs = process.Cluster(t, 3, auditRules(t, all), "--check-timeout", "5s"), nil
 			for _, n := range nodes {
-				addrs = append(addrs, n.grpc)
+				addrs = append(addrs, n.GRPC)
 			}
 		}
 		before := takenOver(nodes)
@@ -144,13 +129,13 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 		admitted, failed = hammer(t, addrs, all, inline)
 		taken = takenOver(nodes) - before
 		// Nodes that the machine stalls lose quorum, and answer by shares. That is no audit of the owners.
-		again = len(failed) > 0 && pauses(nodes) > 0 && stalled < 2
+		again = len(failed) > 0 && process.Pauses(nodes) > 0 && stalled < 2
 		switch {
 		case again:
 			stalled++
 			t.Logf("again with other nodes, as the machine had no processor for these: %d calls failed, such as %s", len(failed), failed[0])
 			for _, n := range nodes {
-				n.kill()
+				n.Kill()
 			}
 		case len(failed) > 0:
 			t.Fatalf("%d calls failed, such as %s", len(failed), failed[0])

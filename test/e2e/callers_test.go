@@ -21,72 +21,34 @@ import (
 	"github.com/sluicecluster/sluice/client/sluicegrpc"
 	"github.com/sluicecluster/sluice/internal/audit"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
-
-// tokens are files with tokens, and one that says who may do what.
-type tokens struct {
-	*testing.T
-	dir string
-}
-
-// make makes a token and returns its file and its digest.
-func (k tokens) make(name string) (path, digest string) {
-	k.Helper()
-	path = filepath.Join(k.dir, name)
-	out, err := exec.Command(binary, "token", "--out", path).Output()
-	if err != nil {
-		k.Fatal(err)
-	}
-	return path, strings.TrimSpace(string(out))
-}
-
-// write replaces a file as a whole.
-func (k tokens) write(name, text string) {
-	k.Helper()
-	path := filepath.Join(k.dir, name)
-	if err := os.WriteFile(path+".next", []byte(text), 0o600); err != nil {
-		k.Fatal(err)
-	}
-	if err := os.Rename(path+".next", path); err != nil {
-		k.Fatal(err)
-	}
-}
-
-// allow writes the callers file: the load has these digests.
-func (k tokens) allow(thief string, load ...string) {
-	k.Helper()
-	k.write("callers.yaml", fmt.Sprintf(`
-callers:
-  - {name: load, tokens: [%s], grants: [{domains: ["rotate*"], verbs: [check, read]}]}
-  - {name: thief, tokens: [%s], grants: [{domains: [theirs], verbs: [check, read, charge, refund, reset]}]}
-`, strings.Join(load, ", "), thief))
-}
 
 // TestTokensExchangedUnderLoad exchanges a token of a caller that asks three nodes by streams and by calls, while another
 // with a token for another domain tries to reset its counters: no check fails, none is admitted above its limit, and
 // every attempt of the other is rejected.
 func TestTokensExchangedUnderLoad(t *testing.T) {
 	t.Parallel()
-	k := tokens{t, t.TempDir()}
-	_, digestOne := k.make("one")
-	two, digestTwo := k.make("two")
-	thief, digestThief := k.make("thief")
-	k.allow(digestThief, digestOne)
-	one, err := os.ReadFile(filepath.Join(k.dir, "one"))
+	k := process.NewTokens(t)
+	_, digestOne := k.Make("one")
+	two, digestTwo := k.Make("two")
+	thief, digestThief := k.Make("thief")
+	k.Allow(digestThief, digestOne)
+	one, err := os.ReadFile(filepath.Join(k.Dir, "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.write("mine", string(one))
-	nodes := clusterOf(t, 3, nodeConfig{
-		rules: rulesOf(t, "domain: rotate-sdk\ndescriptors:\n  - key: user\n    rate_limit: {count: 100000000, period: 1h}\n"),
-		args:  []string{"--callers", filepath.Join(k.dir, "callers.yaml")},
-		token: thief, // which may look at the members
+	k.Write("mine", string(one))
+	nodes := process.ClusterOf(t, 3, process.Config{
+		Rules: process.RulesOf(t, "domain: rotate-sdk\ndescriptors:\n  - key: user\n    rate_limit: {count: 100000000, period: 1h}\n"),
+		Args:  []string{"--callers", filepath.Join(k.Dir, "callers.yaml")},
+		Token: thief, // which may look at the members
 	})
 	var targets []string
 	for _, n := range nodes {
-		targets = append(targets, n.grpc)
+		targets = append(targets, n.GRPC)
 	}
-	source := sluice.TokenFile(filepath.Join(k.dir, "mine"))
+	source := sluice.TokenFile(filepath.Join(k.Dir, "mine"))
 	ctx, over := context.WithCancel(context.Background())
 	defer over()
 	var load sync.WaitGroup
@@ -134,7 +96,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 	load.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		api := nodes[0].api()
+		api := nodes[0].API()
 		for ctx.Err() == nil {
 			<-tick.C
 			_, err := api.Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
@@ -146,7 +108,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		}
 	})
 
-	inForce := func(n *node) int { return strings.Count(n.log.String(), ": new contents are in force") }
+	inForce := func(n *process.Node) int { return strings.Count(n.Log.String(), ": new contents are in force") }
 	step := func(change func()) {
 		t.Helper()
 		var before [3]int
@@ -155,7 +117,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		}
 		change()
 		for i, n := range nodes {
-			eventually(t, 20*time.Second, n.name+" has put it into force", func() error {
+			process.Eventually(t, 20*time.Second, n.Name+" has put it into force", func() error {
 				if inForce(n) == before[i] {
 					return fmt.Errorf("not yet")
 				}
@@ -166,7 +128,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 	was := asked.Load()
 	wait := func() {
 		t.Helper()
-		eventually(t, 10*time.Second, "asked on", func() error {
+		process.Eventually(t, 10*time.Second, "asked on", func() error {
 			if now := asked.Load(); now < was+200 {
 				return fmt.Errorf("%d checks", now-was)
 			}
@@ -175,21 +137,21 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		})
 	}
 	wait()
-	step(func() { k.allow(digestThief, digestOne, digestTwo) })
+	step(func() { k.Allow(digestThief, digestOne, digestTwo) })
 	fresh, err := os.ReadFile(two)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.write("mine", string(fresh))
+	k.Write("mine", string(fresh))
 	<-time.After(1100 * time.Millisecond) // a token is read again after a second
 	wait()
-	step(func() { k.allow(digestThief, digestTwo) })
+	step(func() { k.Allow(digestThief, digestTwo) })
 	wait()
-	out, err := exec.Command(binary, "members", "--addr", nodes[1].grpc, "--token-file", filepath.Join(k.dir, "one")).CombinedOutput()
+	out, err := exec.Command(process.Binary, "members", "--addr", nodes[1].GRPC, "--token-file", filepath.Join(k.Dir, "one")).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "does not know the token") {
 		t.Errorf("with the token that was taken away: %v, %s", err, out)
 	}
-	eventually(t, time.Minute, "enough has happened to say something", func() error { // 100 keys of 20
+	process.Eventually(t, time.Minute, "enough has happened to say something", func() error { // 100 keys of 20
 		if called.Load() < 2000 || rejected.Load() < 30 {
 			return fmt.Errorf("%d calls, %d attempts rejected", called.Load(), rejected.Load())
 		}
@@ -203,14 +165,14 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		t.Errorf("too little has happened to say anything")
 	}
 	for _, n := range nodes {
-		log := n.log.String()
+		log := n.Log.String()
 		for _, secret := range []string{string(one), string(text), string(fresh)} {
 			if strings.Contains(log, strings.TrimSpace(secret)[10:30]) {
-				t.Errorf("%s has logged a token", n.name)
+				t.Errorf("%s has logged a token", n.Name)
 			}
 		}
 	}
-	_, body, err := nodes[0].get("/metrics")
+	_, body, err := nodes[0].Get("/metrics")
 	if err != nil || !strings.Contains(body, fmt.Sprintf(`sluice_callers_rejected_total{api="grpc",reason="not_granted"} %d`, rejected.Load())) {
 		t.Errorf("%d rejections are not counted (%v)", rejected.Load(), err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // printed are the commands that `sluice cert` prints, each as its words.
@@ -47,7 +48,7 @@ func TestCert(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
 	names := []string{"n1", "n2", "n3"}
-	out, err := exec.Command(binary, "cert", "--dir", dir, "--names", strings.Join(names, ",")).CombinedOutput()
+	out, err := exec.Command(process.Binary, "cert", "--dir", dir, "--names", strings.Join(names, ",")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -55,28 +56,28 @@ func TestCert(t *testing.T) {
 	if len(commands) != len(names)+1 {
 		t.Fatalf("%d commands are printed, want one for each node and one for callers:\n%s", len(commands), out)
 	}
-	var nodes []*node
+	var nodes []*process.Node
 	for i, name := range names {
-		c := nodeConfig{name: name, tls: clientOf(t, dir), args: commands[i][1:]}
+		c := process.Config{Name: name, TLS: clientOf(t, dir), Args: commands[i][1:]}
 		if commands[i][0] != "serve" || strings.Join(commands[i][1:3], " ") != "--name "+name {
 			t.Fatalf("command %d is %v", i, commands[i])
 		}
 		if i > 0 {
-			c.join = []string{nodes[0].gossip}
+			c.Join = []string{nodes[0].Gossip}
 		}
-		nodes = append(nodes, start(t, c))
+		nodes = append(nodes, process.Start(t, c))
 	}
-	waitAgreed(t, nodes, 10*time.Second)
+	process.WaitAgreed(t, nodes, 10*time.Second)
 
 	for _, n := range nodes {
-		ask := exec.Command(binary, append(commands[3], "--addr", n.grpc)...)
+		ask := exec.Command(process.Binary, append(commands[3], "--addr", n.GRPC)...)
 		if out, err := ask.CombinedOutput(); err != nil || !strings.Contains(string(out), "n3") {
 			t.Errorf("%s: %v\n%s", strings.Join(ask.Args, " "), err, out)
 		}
 	}
 	allowed := 0
 	for i := range 30 {
-		resp, err := nodes[i%3].api().Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("one")}})
+		resp, err := nodes[i%3].API().Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck("one")}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +91,8 @@ func TestCert(t *testing.T) {
 
 	// Who comes without is not let in, and a probe is.
 	for _, args := range [][]string{{}, {"--ca", filepath.Join(dir, "ca.crt"), "--server-name", "sluice"}} {
-		args = append([]string{"members", "--timeout", "2s", "--addr", nodes[0].grpc, "--operators-dir", t.TempDir()}, args...) // as another user
-		out, err := exec.Command(binary, args...).CombinedOutput()
+		args = append([]string{"members", "--timeout", "2s", "--addr", nodes[0].GRPC, "--operators-dir", t.TempDir()}, args...) // as another user
+		out, err := exec.Command(process.Binary, args...).CombinedOutput()
 		if code := exitCode(err); code != 3 {
 			t.Errorf("%v: exit code %d, want 3\n%s", args, code, out)
 		}
@@ -100,8 +101,8 @@ func TestCert(t *testing.T) {
 	bare.Certificates = nil
 	for path, want := range map[string]int{"/readyz": 200, "/metrics": 401, "/admin/v1alpha1/members": 401} {
 		n := *nodes[0]
-		n.tls = bare
-		if status, body, err := n.get(path); err != nil || status != want {
+		n.TLS = bare
+		if status, body, err := n.Get(path); err != nil || status != want {
 			t.Errorf("%s without a certificate: %d %v, want %d\n%s", path, status, err, want, body)
 		}
 	}
@@ -111,7 +112,7 @@ func TestCert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err = exec.Command(binary, "cert", "--dir", dir, "--names", "n1").CombinedOutput()
+	out, err = exec.Command(process.Binary, "cert", "--dir", dir, "--names", "n1").CombinedOutput()
 	if exitCode(err) != 1 || !strings.Contains(string(out), "is there already") {
 		t.Errorf("again: %v\n%s", err, out)
 	}
@@ -120,8 +121,8 @@ func TestCert(t *testing.T) {
 	}
 	for _, n := range nodes {
 		for _, secret := range []string{"PRIVATE KEY", fileText(t, dir, "gossip.keyring"), fileText(t, dir, "secret")} {
-			if strings.Contains(n.log.String(), secret) {
-				t.Errorf("%s logs a secret", n.name)
+			if strings.Contains(n.Log.String(), secret) {
+				t.Errorf("%s logs a secret", n.Name)
 			}
 		}
 	}
@@ -161,7 +162,7 @@ func TestWrongCert(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "certs")
 		words := strings.Fields(strings.ReplaceAll(args, "DIR", dir))
-		out, err := exec.Command(binary, append([]string{"cert"}, words...)...).CombinedOutput()
+		out, err := exec.Command(process.Binary, append([]string{"cert"}, words...)...).CombinedOutput()
 		if exitCode(err) != 2 || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v, want %q\n%s", args, err, want, out)
 		}

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // firstProgram is how many lines the first program of the client's page may have.
@@ -40,10 +42,10 @@ func TestFirstProgram(t *testing.T) {
 		t.Fatalf("it does not name %s once:\n%s", addr, source)
 	}
 
-	node := start(t, nodeConfig{name: "n1", rules: filepath.Join(repository, "examples/rules")})
+	node := process.Start(t, process.Config{Name: "n1", Rules: filepath.Join(repository, "examples/rules")})
 	dir := t.TempDir()
 	file, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
-	text := strings.Replace(string(source), addr, `"`+node.grpc+`"`, 1)
+	text := strings.Replace(string(source), addr, `"`+node.GRPC+`"`, 1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // damagedRules have a rule of each kind that denies lost counters.
@@ -25,7 +26,7 @@ descriptors:
 
 // spendKeys asks n for units of each of the keys of a rule at once, and returns of how many keys a
 // unit was admitted, and how many answers came from counters that are lost.
-func spendKeys(t *testing.T, n *node, rule string, units int64) (admitted, lost int) {
+func spendKeys(t *testing.T, n *process.Node, rule string, units int64) (admitted, lost int) {
 	t.Helper()
 	const keys = 40
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -36,7 +37,7 @@ func spendKeys(t *testing.T, n *node, rule string, units int64) (admitted, lost 
 			Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: rule, Value: fmt.Sprint(i)}}, Cost: &units,
 		})
 	}
-	resp, err := n.api().Check(ctx, req)
+	resp, err := n.API().Check(ctx, req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +77,8 @@ func TestDamagedSnapshots(t *testing.T) {
 			if err := os.WriteFile(rules, []byte(damagedRules), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			config := nodeConfig{rules: rules, args: []string{"--data-dir", filepath.Join(dir, "{name}"), "--snapshot-interval", "1s"}}
-			nodes := clusterOf(t, c.of, config)
+			config := process.Config{Rules: rules, Args: []string{"--data-dir", filepath.Join(dir, "{name}"), "--snapshot-interval", "1s"}}
+			nodes := process.ClusterOf(t, c.of, config)
 			if c.of > 1 {
 				waitReplicated(t, nodes)
 			}
@@ -90,29 +91,29 @@ func TestDamagedSnapshots(t *testing.T) {
 			intact := map[string][]byte{}
 			file := func(name string) string { return filepath.Join(dir, name, "counters.snapshot") }
 			for _, n := range nodes[:c.damaged] {
-				data, err := os.ReadFile(file(n.name))
+				data, err := os.ReadFile(file(n.Name))
 				if err != nil {
 					t.Fatal(err)
 				}
-				intact[n.name] = data
-				if err := os.WriteFile(file(n.name), []byte(c.with), 0o600); err != nil {
+				intact[n.Name] = data
+				if err := os.WriteFile(file(n.Name), []byte(c.with), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			again := func(n *node) *node {
+			again := func(n *process.Node) *process.Node {
 				next := config
 				for _, other := range nodes {
 					if other != n {
-						next.join = append(next.join, other.gossip)
+						next.Join = append(next.Join, other.Gossip)
 					}
 				}
-				return n.same(next)
+				return n.Same(next)
 			}
 			for i, n := range nodes {
 				nodes[i] = again(n)
 			}
 			for _, n := range nodes {
-				n.waitReady()
+				n.WaitReady()
 			}
 			for _, rule := range []string{"sync", "closed"} {
 				admitted, lost := spendKeys(t, nodes[0], rule, 1)
@@ -122,26 +123,26 @@ func TestDamagedSnapshots(t *testing.T) {
 				}
 			}
 			status := func() string {
-				out, _ := exec.Command(binary, "status", "--addr", nodes[0].grpc).CombinedOutput()
+				out, _ := exec.Command(process.Binary, "status", "--addr", nodes[0].GRPC).CombinedOutput()
 				return string(out)
 			}
-			t.Logf("lost partitions %v, rejected %v\n%s", total(nodes, "sluice_partitions_lost_state"), total(nodes, "sluice_snapshots_rejected_total"), status())
+			t.Logf("lost partitions %v, rejected %v\n%s", process.Total(nodes, "sluice_partitions_lost_state"), process.Total(nodes, "sluice_snapshots_rejected_total"), status())
 			if why := "pod-1 started without its snapshot: damaged"; c.lost && !strings.Contains(status(), why) {
 				t.Errorf("no %q in:\n%s", why, status())
 			}
-			if c.lost == (total(nodes, "sluice_partitions_lost_state") == 0) {
-				t.Errorf("%v partitions count as lost", total(nodes, "sluice_partitions_lost_state"))
+			if c.lost == (process.Total(nodes, "sluice_partitions_lost_state") == 0) {
+				t.Errorf("%v partitions count as lost", process.Total(nodes, "sluice_partitions_lost_state"))
 			}
 			for i, n := range nodes[:c.damaged] {
-				n.stop(syscall.SIGTERM)
-				if err := os.WriteFile(file(n.name), intact[n.name], 0o600); err != nil {
+				n.Stop(syscall.SIGTERM)
+				if err := os.WriteFile(file(n.Name), intact[n.Name], 0o600); err != nil {
 					t.Fatal(err)
 				}
 				nodes[i] = again(n)
-				nodes[i].waitReady()
+				nodes[i].WaitReady()
 			}
-			eventually(t, 20*time.Second, "nothing is lost any more", func() error {
-				if n := total(nodes, "sluice_partitions_lost_state"); n > 0 {
+			process.Eventually(t, 20*time.Second, "nothing is lost any more", func() error {
+				if n := process.Total(nodes, "sluice_partitions_lost_state"); n > 0 {
 					return fmt.Errorf("%v partitions are", n)
 				}
 				return nil
@@ -159,13 +160,13 @@ func TestDamagedSnapshots(t *testing.T) {
 }
 
 // stopTogether stops all nodes at once, so that none hands over to the others, and waits for them.
-func stopTogether(nodes []*node) {
+func stopTogether(nodes []*process.Node) {
 	var all sync.WaitGroup
 	for _, n := range nodes {
-		n.signal(syscall.SIGTERM)
+		n.Signal(syscall.SIGTERM)
 	}
 	for _, n := range nodes {
-		all.Go(func() { <-n.done })
+		all.Go(func() { <-n.Done })
 	}
 	all.Wait()
 }
@@ -179,26 +180,26 @@ func TestMissingSnapshot(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(damagedRules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := nodeConfig{name: "n1", rules: rules, args: []string{"--data-dir", dir, "--snapshot-interval", "0"}}
+	c := process.Config{Name: "n1", Rules: rules, Args: []string{"--data-dir", dir, "--snapshot-interval", "0"}}
 	for _, gone := range []bool{false, true} {
-		n := start(t, c)
+		n := process.Start(t, c)
 		if admitted, lost := spendKeys(t, n, "sync", 20); admitted != 40 || lost > 0 {
 			t.Fatalf("%d keys are admitted at first, %d denied as lost", admitted, lost)
 		}
-		n.kill()
+		n.Kill()
 		if gone {
 			if err := os.Remove(filepath.Join(dir, "counters.snapshot")); err != nil {
 				t.Fatal(err)
 			}
 		}
-		n = start(t, c)
+		n = process.Start(t, c)
 		admitted, lost := spendKeys(t, n, "sync", 1)
 		if gone && (admitted > 0 || lost != 40) || !gone && (admitted != 40 || lost > 0) {
 			t.Errorf("its snapshot is gone %v: %d keys are admitted, %d denied as lost", gone, admitted, lost)
 		}
-		if line := logLine(n.log.String(), "the snapshot is missing"); (line != "") != gone {
+		if line := logLine(n.Log.String(), "the snapshot is missing"); (line != "") != gone {
 			t.Errorf("its snapshot is gone %v: the log says %q", gone, line)
 		}
-		n.kill()
+		n.Kill()
 	}
 }

@@ -11,15 +11,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestDemoCut: lines of input cut a region of the demo off and link it again, the commands that it suggests work, and it goes on when
 // its input ends.
 func TestDemoCut(t *testing.T) {
 	base := demoPort(t)
-	cmd := exec.Command(binary, "demo", "--regions", "--port", strconv.Itoa(base))
+	cmd := exec.Command(process.Binary, "demo", "--regions", "--port", strconv.Itoa(base))
 	cmd.Dir = t.TempDir()
-	out := &logBuffer{}
+	out := &process.LogBuffer{}
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &stderr
 	in, err := cmd.StdinPipe()
@@ -40,7 +42,7 @@ func TestDemoCut(t *testing.T) {
 	t.Cleanup(stop)
 	printed := func(within time.Duration, text string) {
 		t.Helper()
-		eventually(t, within, "the demo prints "+text, func() error {
+		process.Eventually(t, within, "the demo prints "+text, func() error {
 			if !strings.Contains(out.String(), text) {
 				return fmt.Errorf("so far:\n%s", out.String())
 			}
@@ -59,14 +61,14 @@ func TestDemoCut(t *testing.T) {
 		t.Errorf("%d checks are suggested:\n%s", len(checks), out.String())
 	}
 	for _, c := range checks {
-		if out, err := exec.Command(binary, strings.Fields(c[1])...).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "ALLOWED") {
+		if out, err := exec.Command(process.Binary, strings.Fields(c[1])...).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "ALLOWED") {
 			t.Errorf("%s: %v: %s", c[1], err, out)
 		}
 	}
 	for _, c := range []struct{ line, state string }{{"cut ap", "unreached"}, {"link ap", "linked"}} {
 		say(c.line)
-		eventually(t, 20*time.Second, c.line, func() error {
-			list, err := exec.Command(binary, "regions", "--addr", fmt.Sprintf("127.0.0.1:%d", base)).CombinedOutput()
+		process.Eventually(t, 20*time.Second, c.line, func() error {
+			list, err := exec.Command(process.Binary, "regions", "--addr", fmt.Sprintf("127.0.0.1:%d", base)).CombinedOutput()
 			if !regexp.MustCompile(`(?m)^ap +`+c.state).Match(list) || !regexp.MustCompile(`(?m)^us +linked`).Match(list) {
 				return fmt.Errorf("%s (%v)", list, err)
 			}

@@ -13,19 +13,20 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestFewDescriptors fills a node that may open 256 files with 500 clients of another address. The other node is restarted
 // meanwhile: the two must reach each other, and operators the node.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
-	one := start(t, nodeConfig{name: "one", descriptors: 256})
-	two := start(t, nodeConfig{name: "two", join: []string{one.gossip}})
-	if !strings.Contains(one.log.String(), "few file descriptors") {
+	one := process.Start(t, process.Config{Name: "one", Descriptors: 256})
+	two := process.Start(t, process.Config{Name: "two", Join: []string{one.Gossip}})
+	if !strings.Contains(one.Log.String(), "few file descriptors") {
 		t.Errorf("nothing is said of the limit at the start")
 	}
 
-	from := &net.TCPAddr{IP: net.ParseIP(ownHost())}
+	from := &net.TCPAddr{IP: net.ParseIP(process.OwnHost())}
 	hello := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // and empty settings
 	dial := func(addr, text string) {
 		d := net.Dialer{LocalAddr: from, Timeout: 5 * time.Second}
@@ -40,15 +41,15 @@ func TestFewDescriptors(t *testing.T) {
 	for i := range 500 {
 		clients.Go(func() {
 			if i%2 == 0 {
-				dial(one.grpc, hello)
+				dial(one.GRPC, hello)
 			} else {
-				dial(one.http, "GET /healthz HTTP/1.1\r\nHost: one\r\n\r\n")
+				dial(one.HTTP, "GET /healthz HTTP/1.1\r\nHost: one\r\n\r\n")
 			}
 		})
 	}
 	clients.Wait()
-	eventually(t, 10*time.Second, "clients are rejected", func() error {
-		switch status, body, err := one.get("/metrics"); {
+	process.Eventually(t, 10*time.Second, "clients are rejected", func() error {
+		switch status, body, err := one.Get("/metrics"); {
 		case err != nil || status != http.StatusOK:
 			return fmt.Errorf("metrics: %d, %w", status, err)
 		case strings.Contains(body, `sluice_connections_rejected_total{port="grpc",reason="full"} 0`):
@@ -57,14 +58,14 @@ func TestFewDescriptors(t *testing.T) {
 		return nil
 	})
 
-	two.stop(syscall.SIGTERM)
-	two = start(t, nodeConfig{name: "two", join: []string{one.gossip}})
+	two.Stop(syscall.SIGTERM)
+	two = process.Start(t, process.Config{Name: "two", Join: []string{one.Gossip}})
 	sources := map[sluicev1.Source]int{}
-	for _, n := range []*node{one, two} {
+	for _, n := range []*process.Node{one, two} {
 		for i := range 50 {
-			res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck(fmt.Sprintf("k%d", i))}})
+			res, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck(fmt.Sprintf("k%d", i))}})
 			if err != nil {
-				t.Fatalf("%s: %v", n.name, err)
+				t.Fatalf("%s: %v", n.Name, err)
 			}
 			sources[res.Decisions[0].Source]++
 		}
@@ -73,12 +74,12 @@ func TestFewDescriptors(t *testing.T) {
 		t.Errorf("answers by source: %v, want held and forwarded alone", sources)
 	}
 	for _, args := range [][]string{{"health"}, {"members"}} {
-		out, err := exec.Command(binary, append(args, "--addr", one.grpc)...).CombinedOutput()
+		out, err := exec.Command(process.Binary, append(args, "--addr", one.GRPC)...).CombinedOutput()
 		if err != nil {
 			t.Errorf("sluice %s: %v: %s", args[0], err, out)
 		}
 	}
-	if status, _, err := one.get("/metrics"); err != nil || status != http.StatusOK {
+	if status, _, err := one.Get("/metrics"); err != nil || status != http.StatusOK {
 		t.Errorf("metrics: %d, %v", status, err)
 	}
 }

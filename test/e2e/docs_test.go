@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestDocCommands runs every command of every page under docs, in the order of the page, against the demo and the nodes that the page
@@ -94,7 +96,7 @@ func workplace(t *testing.T) string {
 	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	links := map[string]string{"bin/sluice": binary}
+	links := map[string]string{"bin/sluice": process.Binary}
 	for _, name := range []string{"examples", "deploy", "docs", "Makefile"} {
 		links[name] = filepath.Join(root, name)
 	}
@@ -120,13 +122,13 @@ type docRun struct {
 // starting is a node of a page, by its line.
 type starting struct {
 	line string
-	log  *logBuffer
+	log  *process.LogBuffer
 }
 
 // await waits until the nodes that were started are ready.
 func (r *docRun) await() {
 	for _, s := range r.starting {
-		eventually(r.t, 20*time.Second, s.line, func() error {
+		process.Eventually(r.t, 20*time.Second, s.line, func() error {
 			if !strings.Contains(s.log.String(), "msg=ready") {
 				return fmt.Errorf("so far:\n%s", s.log)
 			}
@@ -225,7 +227,7 @@ func (r *docRun) serve(line string, base int) {
 		admin = r.base + 7464 - 7460 // the pages ask it at 127.0.0.1
 	}
 	cmd.Env = append(cmd.Env, fmt.Sprintf("SLUICE_ADMIN_ADDR=127.0.0.1:%d", admin))
-	log := &logBuffer{}
+	log := &process.LogBuffer{}
 	cmd.Stderr = log
 	startCommand(r.t, cmd)
 	r.t.Cleanup(func() {
@@ -238,10 +240,10 @@ func (r *docRun) serve(line string, base int) {
 
 // interrupted runs what goes on until Ctrl-C, until it has shown something. curl does not end well then.
 func (r *docRun) interrupted(line string, base int) {
-	cmd, out := r.command("exec "+line, base), &logBuffer{}
+	cmd, out := r.command("exec "+line, base), &process.LogBuffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	startCommand(r.t, cmd)
-	eventually(r.t, 10*time.Second, line, func() error {
+	process.Eventually(r.t, 10*time.Second, line, func() error {
 		if out.String() == "" {
 			return errors.New("it shows nothing")
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // Own limits of 5, and a pool of 200 of which low leaves half. Windows begin with their first charge, so that none
@@ -40,7 +41,7 @@ type spending struct {
 
 // spend has callers ask random nodes for random ones of 8 keys, some of them two at once, all or nothing, until every
 // caller has been denied patience times in a row.
-func spend(t *testing.T, nodes []*node, key string) *spending {
+func spend(t *testing.T, nodes []*process.Node, key string) *spending {
 	t.Helper()
 	const callers, keys, patience = 16, 8, 60
 	s := &spending{own: map[string]int64{}}
@@ -56,7 +57,7 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 					}})
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				res, err := nodes[rng.IntN(len(nodes))].api().Check(ctx, req)
+				res, err := nodes[rng.IntN(len(nodes))].API().Check(ctx, req)
 				cancel()
 				if err != nil {
 					t.Error(err)
@@ -83,7 +84,7 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 	// What is left of the own limits, if the random choice has left any.
 	for i := range keys {
 		for {
-			res, err := nodes[i%len(nodes)].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
+			res, err := nodes[i%len(nodes)].API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
 				{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: key, Value: fmt.Sprint(i)}}},
 			}})
 			if err != nil {
@@ -115,13 +116,13 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 // and own limits hold whatever the pool has left. A load that one node is told shrinks it on all, and mints nothing.
 func TestElastic(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, elasticRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, elasticRules))
 	if low := spend(t, nodes, "low"); low.elastic != 100 {
 		t.Errorf("low was given %d, want 100", low.elastic)
 	}
-	report := func(n *node, load string) {
+	report := func(n *process.Node, load string) {
 		t.Helper()
-		req, err := http.NewRequest(http.MethodPut, "http://"+n.http+"/v1/pools/shop/spare/load", strings.NewReader(`{"load": `+load+`}`))
+		req, err := http.NewRequest(http.MethodPut, "http://"+n.HTTP+"/v1/pools/shop/spare/load", strings.NewReader(`{"load": `+load+`}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,8 +135,8 @@ func TestElastic(t *testing.T) {
 			t.Fatalf("report: %s", resp.Status)
 		}
 		for _, n := range nodes {
-			eventually(t, 10*time.Second, n.name+" knows the load", func() error {
-				_, body, err := get("http://" + n.http + "/metrics")
+			process.Eventually(t, 10*time.Second, n.Name+" knows the load", func() error {
+				_, body, err := process.Get("http://" + n.HTTP + "/metrics")
 				if err == nil && !strings.Contains(body, `sluice_pool_load{domain="shop",pool="spare"} `+load+"\n") {
 					err = fmt.Errorf("no load of %s in its metrics", load)
 				}
@@ -153,7 +154,7 @@ func TestElastic(t *testing.T) {
 	report(nodes[0], "0")
 	for _, key := range []string{"high", "low"} {
 		for _, n := range nodes {
-			res, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
+			res, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
 				{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: key, Value: "0"}}, Verb: sluicev1.Verb_VERB_READ, Cost: new(int64(80))},
 				{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: key, Value: "0"}}, Verb: sluicev1.Verb_VERB_READ, Cost: new(int64(81))},
 			}})
@@ -161,7 +162,7 @@ func TestElastic(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, more := res.Decisions[0].Allowed, res.Decisions[1].Allowed; got != (key == "high") || more {
-				t.Errorf("%s: %s may take 80: %v, 81: %v; want the 80 that are left for high", n.name, key, got, more)
+				t.Errorf("%s: %s may take 80: %v, 81: %v; want the 80 that are left for high", n.Name, key, got, more)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 const (
@@ -32,7 +33,7 @@ type nearby struct {
 }
 
 // askNearby has callers ask random nodes for one key until ctx ends, each every pace.
-func askNearby(ctx context.Context, nodes []*node, callers int, pace time.Duration) *nearby {
+func askNearby(ctx context.Context, nodes []*process.Node, callers int, pace time.Duration) *nearby {
 	r := &nearby{admitted: map[int64]int64{}, local: map[int64]int64{}, asked: map[int64]int64{}}
 	req := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "tenant", Value: "one"}},
@@ -49,7 +50,7 @@ func askNearby(ctx context.Context, nodes []*node, callers int, pace time.Durati
 					return
 				case <-tick.C:
 				}
-				res, err := nodes[rng.IntN(len(nodes))].api().Check(context.Background(), req)
+				res, err := nodes[rng.IntN(len(nodes))].API().Check(context.Background(), req)
 				window := time.Now().UnixNano() / int64(eventualWindow)
 				r.Lock()
 				if err != nil || res.Decisions[0].Error != nil {
@@ -82,9 +83,9 @@ func TestEventualMode(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			if n != 3 {
-				onlyLong(t)
+				process.OnlyLong(t)
 			}
-			nodes := cluster(t, n, rulesOf(t, eventualRules))
+			nodes := process.Cluster(t, n, process.RulesOf(t, eventualRules))
 			first := time.Now().Truncate(eventualWindow).Add(eventualWindow)
 			ctx, cancel := context.WithDeadline(t.Context(), first.Add(2*eventualWindow))
 			defer cancel()

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // spentKeys are asked of a node that has just been started; each has a limit of 1000 a day.
@@ -34,28 +35,28 @@ func spentCheck(i int, cost int64) *sluicev1.Check {
 // asked for spent keys from the first millisecond, ready or not: nothing is admitted.
 func TestFirstMoment(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
+	nodes := process.Cluster(t, 3, "")
 	for i := range spentKeys {
-		resp, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
+		resp, err := nodes[0].API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
 		if err != nil || !resp.Decisions[0].Allowed {
 			t.Fatalf("spending key %d: %v, %v", i, resp, err)
 		}
 	}
 	for round := range 6 {
 		old := nodes[round%3]
-		name := fmt.Sprintf("round %d, %s", round, old.name)
+		name := fmt.Sprintf("round %d, %s", round, old.Name)
 		var join []string
 		for _, n := range nodes {
 			if n != old {
-				join = append(join, n.gossip)
+				join = append(join, n.Gossip)
 			}
 		}
 		if round < 3 {
-			old.stop(syscall.SIGTERM)
+			old.Stop(syscall.SIGTERM)
 		} else {
-			old.kill()
+			old.Kill()
 		}
-		fresh := launch(t, nodeConfig{name: old.name, join: join})
+		fresh := process.Launch(t, process.Config{Name: old.Name, Join: join})
 		h := &early{node: fresh}
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -63,9 +64,9 @@ func TestFirstMoment(t *testing.T) {
 			all.Go(func() { h.overGRPC(ctx, i) })
 			all.Go(func() { h.overHTTP(ctx, i) })
 		}
-		fresh.waitReady()
+		fresh.WaitReady()
 		nodes[round%3] = fresh
-		waitAgreed(t, nodes, quiet)
+		process.WaitAgreed(t, nodes, process.Quiet)
 		cancel()
 		all.Wait()
 		t.Logf("%s: %d answers, %d of them before it was ready", name, h.answers.Load(), h.unready.Load())
@@ -82,22 +83,22 @@ func TestFirstMoment(t *testing.T) {
 // admits nothing.
 func TestWokenProcess(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
+	nodes := process.Cluster(t, 3, "")
 	sent := func() (counters float64) {
 		for _, n := range nodes {
-			counters += n.metric("sluice_transferred_counters_total")
+			counters += n.Metric("sluice_transferred_counters_total")
 		}
 		return counters
 	}
 	before := sent()
 	for i := range spentKeys {
-		resp, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
+		resp, err := nodes[0].API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
 		if err != nil || !resp.Decisions[0].Allowed {
 			t.Fatalf("spending key %d: %v, %v", i, resp, err)
 		}
 	}
 	// A pause may lose what 50 ms admit, as a crash may.
-	eventually(t, quiet, "replicas have what was spent", func() error {
+	process.Eventually(t, process.Quiet, "replicas have what was spent", func() error {
 		if n := sent() - before; n < spentKeys {
 			return fmt.Errorf("%v of %d counters were sent", n, spentKeys)
 		}
@@ -111,18 +112,18 @@ func TestWokenProcess(t *testing.T) {
 		all.Go(func() { h.overHTTP(ctx, i) })
 	}
 	for range 2 {
-		nodes[2].signal(syscall.SIGSTOP)
+		nodes[2].Signal(syscall.SIGSTOP)
 		<-time.After(2 * time.Second) // how long it is stopped is what is tested
 		before := h.answers.Load()
-		nodes[2].signal(syscall.SIGCONT)
-		eventually(t, quiet, "it answers again", func() error {
+		nodes[2].Signal(syscall.SIGCONT)
+		process.Eventually(t, process.Quiet, "it answers again", func() error {
 			if n := h.answers.Load() - before; n < 100 {
 				return fmt.Errorf("%d answers", n)
 			}
 			return nil
 		})
 	}
-	waitAgreed(t, nodes, quiet)
+	process.WaitAgreed(t, nodes, process.Quiet)
 	cancel()
 	all.Wait()
 	if n := h.admitted.Load(); n > 0 {
@@ -136,19 +137,19 @@ func TestDeferredChargesSurvive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"--data-dir", filepath.Join(dir, "{name}"), "--log-level", "debug"}
-	nodes := cluster(t, 3, "", args...)
-	ask := func(n *node, verb sluicev1.Verb, key int) *sluicev1.Decision {
+	nodes := process.Cluster(t, 3, "", args...)
+	ask := func(n *process.Node, verb sluicev1.Verb, key int) *sluicev1.Decision {
 		t.Helper()
 		c := spentCheck(key, 1)
 		c.Verb, c.Limits[0].Count = verb, 30
-		resp, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{c}})
+		resp, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{c}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return resp.Decisions[0]
 	}
-	nodes[1].kill()
-	nodes[2].kill()
+	nodes[1].Kill()
+	nodes[2].Kill()
 	admitted := int64(0)
 	for denied := false; !denied; {
 		d := ask(nodes[0], sluicev1.Verb_VERB_CHECK, 1)
@@ -163,20 +164,20 @@ func TestDeferredChargesSurvive(t *testing.T) {
 	// A file that has the share of another key too has all of the first key's.
 	for key := 2; ask(nodes[0], sluicev1.Verb_VERB_CHECK, key).Source != sluicev1.Source_SOURCE_SHARE; key++ {
 	}
-	nodes[0].waitLog(`msg="deferred charges written" keys=2`, quiet)
-	nodes[0].kill()
+	nodes[0].WaitLog(`msg="deferred charges written" keys=2`, process.Quiet)
+	nodes[0].Kill()
 	for i, n := range nodes {
-		c := nodeConfig{name: n.name, args: args}
+		c := process.Config{Name: n.Name, Args: args}
 		if i > 0 {
-			c.join = []string{nodes[0].gossip}
+			c.Join = []string{nodes[0].Gossip}
 		}
-		nodes[i] = launch(t, c)
+		nodes[i] = process.Launch(t, c)
 	}
 	for _, n := range nodes {
-		n.waitReady()
+		n.WaitReady()
 	}
-	nodes[0].waitLog("deferred charges read", quiet)
-	eventually(t, quiet, "the share is charged", func() error {
+	nodes[0].WaitLog("deferred charges read", process.Quiet)
+	process.Eventually(t, process.Quiet, "the share is charged", func() error {
 		if d := ask(nodes[1], sluicev1.Verb_VERB_READ, 1); d.GetRemaining() != 30-admitted {
 			return fmt.Errorf("%v", d)
 		}
@@ -186,7 +187,7 @@ func TestDeferredChargesSurvive(t *testing.T) {
 
 // early asks a node for spent keys, as often as it answers.
 type early struct {
-	node                       *node
+	node                       *process.Node
 	answers, unready, admitted atomic.Int64
 	ready                      atomic.Bool
 	first                      atomic.Value // string: the first that was admitted
@@ -195,7 +196,7 @@ type early struct {
 func (h *early) count(allowed bool, what string) {
 	h.answers.Add(1)
 	if !h.ready.Load() {
-		if status, _, err := h.node.get("/readyz"); err == nil && status == http.StatusOK {
+		if status, _, err := h.node.Get("/readyz"); err == nil && status == http.StatusOK {
 			h.ready.Store(true)
 		} else {
 			h.unready.Add(1)
@@ -208,11 +209,11 @@ func (h *early) count(allowed bool, what string) {
 }
 
 func (h *early) overGRPC(ctx context.Context, i int) {
-	conn, err := grpc.NewClient(h.node.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
+	conn, err := grpc.NewClient(h.node.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}, MinConnectTimeout: time.Second,
 	}))
 	if err != nil {
-		h.node.t.Error(err)
+		h.node.T.Error(err)
 		return
 	}
 	defer conn.Close()
@@ -227,14 +228,14 @@ func (h *early) overGRPC(ctx context.Context, i int) {
 
 func (h *early) overHTTP(ctx context.Context, i int) {
 	for ; ctx.Err() == nil; i += 4 {
-		_, body, err := request(ctx, http.MethodPost, "http://"+h.node.http+"/v1/check", fmt.Sprintf(`{"domain": "e2e",
+		_, body, err := request(ctx, http.MethodPost, "http://"+h.node.HTTP+"/v1/check", fmt.Sprintf(`{"domain": "e2e",
 			"descriptor": [{"key": "spent", "value": "%d"}], "limits": [{"algorithm": "fixed_window", "count": 1000, "period": 86400}]}`, i%spentKeys))
 		if err != nil {
 			continue // nobody listens yet
 		}
 		var answer struct{ Allowed bool }
 		if err := json.NewDecoder(strings.NewReader(body)).Decode(&answer); err != nil {
-			h.node.t.Errorf("%v: %s", err, body)
+			h.node.T.Errorf("%v: %s", err, body)
 			return
 		}
 		h.count(answer.Allowed, body)

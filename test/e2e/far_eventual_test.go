@@ -1,4 +1,4 @@
-//go:build hot && linux
+//go:build linux
 
 package e2e
 
@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // farther is what a way takes beyond the relay's delay, on a machine that runs all of this at once.
@@ -14,10 +16,11 @@ const farther = 10 * time.Millisecond
 
 // TestEventualFar: eventual mode on real processes that are far apart, against the formula.
 func TestEventualFar(t *testing.T) {
+	process.OnlyLong(t)
 	for _, n := range []int{2, 3, 5} {
 		for _, delay := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%d nodes, %v", n, delay), func(t *testing.T) {
-				f := far(t, n, delay, rulesOf(t, eventualRules))
+				f := far(t, n, delay, process.RulesOf(t, eventualRules))
 				first := time.Now().Add(2 * time.Second).Truncate(eventualWindow).Add(eventualWindow)
 				ctx, cancel := context.WithDeadline(t.Context(), first.Add(2*eventualWindow))
 				defer cancel()
@@ -47,10 +50,11 @@ func TestEventualFar(t *testing.T) {
 
 // TestEventualCut: one of the nodes is cut off for 10 s, over the ends of windows.
 func TestEventualCut(t *testing.T) {
+	process.OnlyLong(t)
 	const cut = 10 * time.Second
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
-			f := far(t, n, 0, rulesOf(t, eventualRules))
+			f := far(t, n, 0, process.RulesOf(t, eventualRules))
 			first := time.Now().Add(2 * time.Second).Truncate(eventualWindow).Add(eventualWindow)
 			windows := int64(5)
 			ctx, cancel := context.WithDeadline(t.Context(), first.Add(time.Duration(windows)*eventualWindow))

@@ -1,4 +1,4 @@
-//go:build hot && linux
+//go:build linux
 
 package e2e
 
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // relay stands between a node and all others, at the address that the node advertises: what goes to the
@@ -163,7 +164,7 @@ func (r *relay) cut(match func(pid int) bool) {
 
 // farNodes are nodes each of which has a relay before it.
 type farNodes struct {
-	nodes  []*node
+	nodes  []*process.Node
 	relays []*relay
 }
 
@@ -174,18 +175,18 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 	f := &farNodes{}
 	var join []string
 	for i := range n {
-		r := &relay{t: t, host: ownHost(), delay: delay}
+		r := &relay{t: t, host: process.OwnHost(), delay: delay}
 		r.mu.conns = map[net.Conn]int{}
-		x := launch(t, nodeConfig{
-			name: fmt.Sprintf("pod-%d", i+1), join: join, rules: rules,
-			args: []string{"--advertise", r.host, "--check-timeout", "3s"},
+		x := process.Launch(t, process.Config{
+			Name: fmt.Sprintf("pod-%d", i+1), Join: join, Rules: rules,
+			Args: []string{"--advertise", r.host, "--check-timeout", "3s"},
 		})
-		r.to = x.host
+		r.to = x.Host
 		for _, p := range []struct {
 			addr      string
 			delay     time.Duration
 			datagrams bool
-		}{{x.peer, delay, false}, {x.gossip, 0, true}} {
+		}{{x.Peer, delay, false}, {x.Gossip, 0, true}} {
 			_, port, err := net.SplitHostPort(p.addr)
 			if err != nil {
 				t.Fatal(err)
@@ -203,7 +204,7 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 	}
 	t.Cleanup(func() {
 		for _, x := range f.nodes {
-			x.kill()
+			x.Kill()
 		}
 		cancel()
 		for _, r := range f.relays {
@@ -211,18 +212,18 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 		}
 	})
 	for _, x := range f.nodes {
-		x.waitReady()
+		x.WaitReady()
 	}
-	eventually(t, time.Minute, "all count all", func() error {
+	process.Eventually(t, time.Minute, "all count all", func() error {
 		for _, x := range f.nodes {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			res, err := x.api().Members(ctx, &adminv1alpha1.MembersRequest{})
+			res, err := x.API().Members(ctx, &adminv1alpha1.MembersRequest{})
 			cancel()
 			if err != nil {
 				return err
 			}
 			if counted := res.VoterSet.GetMembers(); len(counted) != n {
-				return fmt.Errorf("%s counts %v", x.name, counted)
+				return fmt.Errorf("%s counts %v", x.Name, counted)
 			}
 		}
 		return nil
@@ -232,7 +233,7 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 
 // isolate cuts node i off from all others, or heals that.
 func (f *farNodes) isolate(i int, cut bool) {
-	pid := f.nodes[i].cmd.Process.Pid
+	pid := f.nodes[i].Cmd.Process.Pid
 	for j, r := range f.relays {
 		switch {
 		case !cut:

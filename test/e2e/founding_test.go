@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,32 +11,15 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
-// same starts name again at the addresses that n had, with the flags that n had and more.
-func (n *node) same(c nodeConfig) *node {
-	n.t.Helper()
-	c.name, c.host = n.name, n.host
-	for _, a := range []struct{ flag, addr string }{
-		{"--grpc-port", n.grpc}, {"--http-port", n.http}, {"--peer-port", n.peer}, {"--gossip-port", n.gossip},
-	} {
-		_, port, err := net.SplitHostPort(a.addr)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		c.args = append(c.args, a.flag, port)
-	}
-	next := launch(n.t, c)
-	next.grpc, next.http, next.peer, next.gossip = n.grpc, n.http, n.peer, n.gossip
-	return next
-}
-
 // exhaust asks a node for each of the keys until it is denied or fails, and returns how many units an owner has admitted.
-func exhaust(n *node, keys int) (admitted int) {
+func exhaust(n *process.Node, keys int) (admitted int) {
 	for i := range keys {
 		for {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			resp, err := n.api().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck(fmt.Sprint("founding-", i))}})
+			resp, err := n.API().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck(fmt.Sprint("founding-", i))}})
 			cancel()
 			if err != nil || resp.Decisions[0].Error != nil || !resp.Decisions[0].Allowed || resp.Decisions[0].Source == sluicev1.Source_SOURCE_SHARE {
 				break
@@ -52,25 +34,25 @@ func exhaust(n *node, keys int) (admitted int) {
 // and admits nothing of keys that are spent.
 func TestSeedRestarts(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
+	nodes := process.Cluster(t, 3, "")
 	const keys = 6
 	if exhaust(nodes[0], keys) == 0 {
 		t.Fatal("nothing was admitted")
 	}
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		nodes[0].stop(end)
-		nodes[0] = nodes[0].same(nodeConfig{})
+		nodes[0].Stop(end)
+		nodes[0] = nodes[0].Same(process.Config{})
 		again := 0
-		for status := 0; status != http.StatusOK && nodes[0].alive(); {
+		for status := 0; status != http.StatusOK && nodes[0].Alive(); {
 			again += exhaust(nodes[0], keys)
-			status, _, _ = nodes[0].get("/readyz")
+			status, _, _ = nodes[0].Get("/readyz")
 		}
 		again += exhaust(nodes[0], keys)
 		if again > 0 {
 			t.Errorf("after %v: %d units of spent keys were admitted again", end, again)
 		}
-		waitAgreed(t, nodes, 10*time.Second)
-		if s := nodes[0].log.String(); strings.Contains(s, `members="[pod-1]"`) || strings.Contains(s, "members=[pod-1]") {
+		process.WaitAgreed(t, nodes, 10*time.Second)
+		if s := nodes[0].Log.String(); strings.Contains(s, `members="[pod-1]"`) || strings.Contains(s, "members=[pod-1]") {
 			t.Errorf("after %v the seed founded a cluster of its own:\n%s", end, s)
 		}
 	}
@@ -80,34 +62,34 @@ func TestSeedRestarts(t *testing.T) {
 // cluster of three.
 func TestColdStart(t *testing.T) {
 	t.Parallel()
-	hosts := []string{ownHost(), ownHost(), ownHost()}
+	hosts := []string{process.OwnHost(), process.OwnHost(), process.OwnHost()}
 	late := hosts[2]
 	join := []string{}
 	for _, h := range hosts {
 		join = append(join, h+":17463")
 	}
 	expect := []string{"--bootstrap-expect", "3", "--gossip-port", "17463", "--join-timeout", "1s"}
-	var nodes []*node
+	var nodes []*process.Node
 	for i, h := range hosts[:2] {
-		nodes = append(nodes, launch(t, nodeConfig{name: "pod-" + strconv.Itoa(i+1), host: h, join: join, args: expect}))
+		nodes = append(nodes, process.Launch(t, process.Config{Name: "pod-" + strconv.Itoa(i+1), Host: h, Join: join, Args: expect}))
 	}
-	nodes[0].waitLog("waiting for 1 more node to bootstrap with: --bootstrap-expect is 3, have pod-1, pod-2; targets that do not answer: "+late, 20*time.Second)
+	nodes[0].WaitLog("waiting for 1 more node to bootstrap with: --bootstrap-expect is 3, have pod-1, pod-2; targets that do not answer: "+late, 20*time.Second)
 	for _, n := range nodes {
-		if status, _, err := n.get("/healthz"); err != nil || status != http.StatusOK {
-			t.Errorf("%s: /healthz %d %v", n.name, status, err)
+		if status, _, err := n.Get("/healthz"); err != nil || status != http.StatusOK {
+			t.Errorf("%s: /healthz %d %v", n.Name, status, err)
 		}
-		if status, body, err := n.get("/readyz"); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, "waiting for 1 more node") {
-			t.Errorf("%s: /readyz %d %s %v", n.name, status, body, err)
+		if status, body, err := n.Get("/readyz"); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, "waiting for 1 more node") {
+			t.Errorf("%s: /readyz %d %s %v", n.Name, status, body, err)
 		}
 		if admitted := exhaust(n, 1); admitted > 0 {
-			t.Errorf("%s admitted %d units before there is a cluster", n.name, admitted)
+			t.Errorf("%s admitted %d units before there is a cluster", n.Name, admitted)
 		}
 	}
-	nodes = append(nodes, launch(t, nodeConfig{name: "pod-3", host: late, join: join, args: expect}))
+	nodes = append(nodes, process.Launch(t, process.Config{Name: "pod-3", Host: late, Join: join, Args: expect}))
 	for _, n := range nodes {
-		n.waitReady()
+		n.WaitReady()
 	}
-	_, m := waitAgreed(t, nodes, 10*time.Second)
+	_, m := process.WaitAgreed(t, nodes, 10*time.Second)
 	if m.VoterSet.Version != 1 || len(m.VoterSet.Members) != 3 {
 		t.Errorf("founded %v", m.VoterSet)
 	}

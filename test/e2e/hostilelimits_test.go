@@ -13,6 +13,7 @@ import (
 
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // Bounds of what a hostile caller can do to the counters of others.
@@ -49,30 +50,30 @@ func TestHostileLimits(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nodes := cluster(t, 4, file)
-	unprotected := func(left []*node) error {
+	nodes := process.Cluster(t, 4, file)
+	unprotected := func(left []*process.Node) error {
 		for _, n := range left {
-			m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
+			m, err := n.API().Members(t.Context(), &adminv1alpha1.MembersRequest{})
 			if err != nil {
 				return err
 			}
 			if v := m.GetPartitionCounts().GetUnprotected(); v > 0 {
-				return fmt.Errorf("%s has %v partitions without a replica", n.name, v)
+				return fmt.Errorf("%s has %v partitions without a replica", n.Name, v)
 			}
 		}
 		return nil
 	}
-	protected := func(left []*node) {
+	protected := func(left []*process.Node) {
 		t.Helper()
 		began := time.Now()
-		eventually(t, wholeWithin, "all partitions have a replica", func() error { return unprotected(left) })
+		process.Eventually(t, wholeWithin, "all partitions have a replica", func() error { return unprotected(left) })
 		t.Logf("all partitions of %d nodes have a replica after %v", len(left), time.Since(began).Round(time.Millisecond))
 	}
-	eventually(t, 10*time.Second, "all partitions have a replica at first", func() error { return unprotected(nodes) })
+	process.Eventually(t, 10*time.Second, "all partitions have a replica at first", func() error { return unprotected(nodes) })
 
-	call := func(n *node, checks []*sluicev1.Check) []*sluicev1.Decision {
+	call := func(n *process.Node, checks []*sluicev1.Check) []*sluicev1.Decision {
 		t.Helper()
-		r, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
+		r, err := n.API().Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,7 @@ func TestHostileLimits(t *testing.T) {
 			for range entries / 8 { // one by one: charges of one call have one time, which is one entry
 				charge := of("shop", "poison", "x")
 				charge.Verb = sluicev1.Verb_VERB_CHARGE
-				if _, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{charge}}); err != nil {
+				if _, err := nodes[0].API().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{charge}}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -121,7 +122,7 @@ func TestHostileLimits(t *testing.T) {
 	t.Logf("%d checks with limits of their own in %v", keys*rounds, time.Since(began).Round(time.Millisecond))
 	protected(nodes)
 
-	spend := func(n *node) (allowed int, err error) {
+	spend := func(n *process.Node) (allowed int, err error) {
 		list := make([]*sluicev1.Check, users)
 		for i := range list {
 			list[i] = of("shop", "user", fmt.Sprint(i))
@@ -145,15 +146,15 @@ func TestHostileLimits(t *testing.T) {
 	}
 	protected(nodes)
 
-	took, code := nodes[0].stop(syscall.SIGTERM)
-	t.Logf("%s has left after %v", nodes[0].name, took.Round(time.Millisecond))
-	if took > handoffWithin || code != 0 || strings.Contains(nodes[0].log.String(), "not all was handed over") {
-		t.Errorf("%s has left after %v with exit code %d", nodes[0].name, took, code)
+	took, code := nodes[0].Stop(syscall.SIGTERM)
+	t.Logf("%s has left after %v", nodes[0].Name, took.Round(time.Millisecond))
+	if took > handoffWithin || code != 0 || strings.Contains(nodes[0].Log.String(), "not all was handed over") {
+		t.Errorf("%s has left after %v with exit code %d", nodes[0].Name, took, code)
 	}
 	protected(nodes[1:])
-	nodes[1].kill()
+	nodes[1].Kill()
 	over := 0
-	eventually(t, 20*time.Second, "owners answer for all users", func() error {
+	process.Eventually(t, 20*time.Second, "owners answer for all users", func() error {
 		n, err := spend(nodes[2])
 		over += n
 		return err

@@ -12,26 +12,28 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestIdempotencyKeys sends one charge again and again with its key: to all nodes at the same time, after its owner has left, and after
 // the next owner has crashed. It is made once, and for another caller once more.
 func TestIdempotencyKeys(t *testing.T) {
 	t.Parallel()
-	k := tokens{t, t.TempDir()}
-	shop, digestShop := k.make("shop")
-	web, digestWeb := k.make("web")
-	k.write("callers.yaml", fmt.Sprintf(`
+	k := process.NewTokens(t)
+	shop, digestShop := k.Make("shop")
+	web, digestWeb := k.Make("web")
+	k.Write("callers.yaml", fmt.Sprintf(`
 callers:
   - {name: shop, tokens: [%s], grants: [{domains: [once], verbs: [read, charge]}]}
   - {name: web, tokens: [%s], grants: [{domains: [once], verbs: [read, charge]}]}
 `, digestShop, digestWeb))
-	nodes := clusterOf(t, 4, nodeConfig{
-		rules: rulesOf(t, "domain: once\ndescriptors:\n  - key: user\n    limits: [100/1h]\n"),
-		args:  []string{"--callers", filepath.Join(k.dir, "callers.yaml")}, token: shop,
+	nodes := process.ClusterOf(t, 4, process.Config{
+		Rules: process.RulesOf(t, "domain: once\ndescriptors:\n  - key: user\n    limits: [100/1h]\n"),
+		Args:  []string{"--callers", filepath.Join(k.Dir, "callers.yaml")}, Token: shop,
 	})
 	// charge sends the charge to n, and returns what is left, and the owner.
-	charge := func(n *node, token, key string) (left int, owner string) {
+	charge := func(n *process.Node, token, key string) (left int, owner string) {
 		secret, err := os.ReadFile(token)
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +41,7 @@ callers:
 		var status int
 		var body string
 		for range 10 { // while no owner answers
-			status, body, err = request(t.Context(), http.MethodPost, "http://"+n.http+"/v1/charge",
+			status, body, err = request(t.Context(), http.MethodPost, "http://"+n.HTTP+"/v1/charge",
 				`{"domain": "once", "descriptor": ["user=ann"], "cost": 3}`,
 				"Authorization: Bearer "+strings.TrimSpace(string(secret)), "Idempotency-Key: "+key)
 			if status != http.StatusServiceUnavailable {
@@ -51,7 +53,7 @@ callers:
 			Owner     string
 		}
 		if err != nil || status != http.StatusOK || json.Unmarshal([]byte(body), &d) != nil {
-			t.Errorf("%s: %d %s %v", n.name, status, body, err)
+			t.Errorf("%s: %d %s %v", n.Name, status, body, err)
 		}
 		return d.Remaining, d.Owner
 	}
@@ -64,15 +66,15 @@ callers:
 			all.Go(func() {
 				var left int
 				if left, owners[i] = charge(n, token, key); left != want {
-					t.Errorf("%s, at %s: %d left, want %d", what, n.name, left, want)
+					t.Errorf("%s, at %s: %d left, want %d", what, n.Name, left, want)
 				}
 			})
 		}
 		all.Wait()
 		return owners[0]
 	}
-	without := func(name string) *node {
-		i := slices.IndexFunc(nodes, func(n *node) bool { return n.name == name })
+	without := func(name string) *process.Node {
+		i := slices.IndexFunc(nodes, func(n *process.Node) bool { return n.Name == name })
 		n := nodes[i]
 		nodes = slices.Delete(nodes, i, i+1)
 		return n
@@ -82,12 +84,12 @@ callers:
 	again("another caller", web, "order17", 91)
 
 	waitReplicated(t, nodes)
-	without(owner).stop(syscall.SIGTERM)
-	waitAgreed(t, nodes, 10*time.Second)
+	without(owner).Stop(syscall.SIGTERM)
+	process.WaitAgreed(t, nodes, 10*time.Second)
 	owner = again("after a handoff", shop, "order17", 91)
 
 	waitReplicated(t, nodes)
-	without(owner).kill()
+	without(owner).Kill()
 	again("after a crash", shop, "order17", 91)
 	again("after a crash, of the other caller", web, "order17", 91)
 }

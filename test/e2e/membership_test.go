@@ -12,33 +12,31 @@ import (
 	"time"
 
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	"github.com/sluicecluster/sluice/test/process"
 )
-
-// quiet is how long after the last change all nodes must agree.
-const quiet = 5 * time.Second
 
 // TestScaleOutAndIn grows a cluster from 3 to 7 and on to 12 nodes and shrinks
 // it to 3 again: after each change all agree on members and ring.
 func TestScaleOutAndIn(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
+	nodes := process.Cluster(t, 3, "")
 	grow := func(to int) {
-		var added []*node
+		var added []*process.Node
 		for i := len(nodes) + 1; i <= to; i++ {
-			added = append(added, launch(t, nodeConfig{
-				name: fmt.Sprintf("pod-%d", i), join: []string{nodes[0].gossip, nodes[1].gossip},
+			added = append(added, process.Launch(t, process.Config{
+				Name: fmt.Sprintf("pod-%d", i), Join: []string{nodes[0].Gossip, nodes[1].Gossip},
 			}))
 		}
 		for _, n := range added {
-			n.waitReady()
+			n.WaitReady()
 		}
 		nodes = append(nodes, added...)
-		took, m := waitAgreed(t, nodes, quiet)
+		took, m := process.WaitAgreed(t, nodes, process.Quiet)
 		t.Logf("%d nodes agree %v after the last is ready", to, took.Round(time.Millisecond))
 		logSpread(t, m)
 	}
 	grow(7)
-	_, m := waitAgreed(t, nodes, quiet)
+	_, m := process.WaitAgreed(t, nodes, process.Quiet)
 	mean := float64(m.Partitions) / 7
 	for _, member := range m.Members {
 		if off := float64(member.Partitions)/mean - 1; off > 0.15 || off < -0.15 {
@@ -47,15 +45,15 @@ func TestScaleOutAndIn(t *testing.T) {
 	}
 	grow(12)
 	for len(nodes) > 3 {
-		last, before := nodes[len(nodes)-1], pauses(nodes)
-		took, code := last.stop(syscall.SIGTERM)
-		ran := pauses(nodes) == before
+		last, before := nodes[len(nodes)-1], process.Pauses(nodes)
+		took, code := last.Stop(syscall.SIGTERM)
+		ran := process.Pauses(nodes) == before
 		nodes = nodes[:len(nodes)-1]
 		if code != 0 || took > 5*time.Second && ran {
-			t.Errorf("%s: exit code %d after %v", last.name, code, took)
+			t.Errorf("%s: exit code %d after %v", last.Name, code, took)
 		}
 	}
-	took, m := waitAgreed(t, nodes, quiet)
+	took, m := process.WaitAgreed(t, nodes, process.Quiet)
 	t.Logf("3 nodes agree %v after the last has left", took.Round(time.Millisecond))
 	logSpread(t, m)
 }
@@ -82,16 +80,16 @@ func TestCrashAndReturn(t *testing.T) {
 	t.Parallel()
 	for _, noticed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noticed=%v", noticed), func(t *testing.T) {
-			nodes := cluster(t, 3, "")
+			nodes := process.Cluster(t, 3, "")
 			old := nodes[2]
-			old.kill()
+			old.Kill()
 			if noticed {
-				took, _ := waitAgreed(t, nodes[:2], quiet)
+				took, _ := process.WaitAgreed(t, nodes[:2], process.Quiet)
 				t.Logf("the others agree %v after the kill", took.Round(time.Millisecond))
 			}
 			// On another address too, where loopback is a whole network.
-			nodes[2] = start(t, nodeConfig{name: old.name, join: []string{nodes[0].gossip}})
-			took, _ := waitAgreed(t, nodes, quiet)
+			nodes[2] = process.Start(t, process.Config{Name: old.Name, Join: []string{nodes[0].Gossip}})
+			took, _ := process.WaitAgreed(t, nodes, process.Quiet)
 			t.Logf("all agree %v after it is ready again", took.Round(time.Millisecond))
 		})
 	}
@@ -100,11 +98,11 @@ func TestCrashAndReturn(t *testing.T) {
 // TestPausedNodeReturns stops a process for longer than the others wait for it.
 func TestPausedNodeReturns(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
-	nodes[2].signal(syscall.SIGSTOP)
-	waitAgreed(t, nodes[:2], 2*quiet)
-	nodes[2].signal(syscall.SIGCONT)
-	took, _ := waitAgreed(t, nodes, 2*quiet)
+	nodes := process.Cluster(t, 3, "")
+	nodes[2].Signal(syscall.SIGSTOP)
+	process.WaitAgreed(t, nodes[:2], 2*process.Quiet)
+	nodes[2].Signal(syscall.SIGCONT)
+	took, _ := process.WaitAgreed(t, nodes, 2*process.Quiet)
 	t.Logf("all agree %v after the node goes on", took.Round(time.Millisecond))
 }
 
@@ -117,12 +115,12 @@ func TestSilentJoinTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	n := launch(t, nodeConfig{name: "pod-1", join: []string{silent.Addr().String()}, args: []string{"--join-timeout", "1s"}})
-	n.waitLog("waiting to join a cluster: this node founds none; targets that do not answer: "+silent.Addr().String(), 20*time.Second)
-	if status, body, err := n.get("/readyz"); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, silent.Addr().String()) {
+	n := process.Launch(t, process.Config{Name: "pod-1", Join: []string{silent.Addr().String()}, Args: []string{"--join-timeout", "1s"}})
+	n.WaitLog("waiting to join a cluster: this node founds none; targets that do not answer: "+silent.Addr().String(), 20*time.Second)
+	if status, body, err := n.Get("/readyz"); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, silent.Addr().String()) {
 		t.Errorf("/readyz: %d %s %v", status, body, err)
 	}
-	if status, _, err := n.get("/healthz"); err != nil || status != http.StatusOK {
+	if status, _, err := n.Get("/healthz"); err != nil || status != http.StatusOK {
 		t.Errorf("/healthz: %d %v", status, err)
 	}
 }
@@ -134,7 +132,7 @@ func TestAloneSoon(t *testing.T) {
 	var took []time.Duration
 	for range 5 {
 		began := time.Now()
-		start(t, nodeConfig{name: "pod-1"}).kill()
+		process.Start(t, process.Config{Name: "pod-1"}).Kill()
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
@@ -147,23 +145,23 @@ func TestAloneSoon(t *testing.T) {
 // that says so, and the first to go on.
 func TestDuplicateName(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 2, "")
-	twin := launch(t, nodeConfig{name: "pod-2", join: []string{nodes[0].gossip}})
+	nodes := process.Cluster(t, 2, "")
+	twin := process.Launch(t, process.Config{Name: "pod-2", Join: []string{nodes[0].Gossip}})
 	select {
-	case <-twin.done:
+	case <-twin.Done:
 	case <-time.After(15 * time.Second):
 		t.Fatal("the second pod-2 runs on")
 	}
-	if code := twin.cmd.ProcessState.ExitCode(); code != 1 {
+	if code := twin.Cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if log := twin.log.String(); !strings.Contains(log, "pod-2") || !strings.Contains(log, "name") {
+	if log := twin.Log.String(); !strings.Contains(log, "pod-2") || !strings.Contains(log, "name") {
 		t.Errorf("its log does not name the trouble:\n%s", log)
 	}
-	waitAgreed(t, nodes, quiet)
+	process.WaitAgreed(t, nodes, process.Quiet)
 	for _, n := range nodes {
-		eventually(t, quiet, n.name+" misses nobody", func() error {
-			_, metrics, err := get("http://" + n.http + "/metrics")
+		process.Eventually(t, process.Quiet, n.Name+" misses nobody", func() error {
+			_, metrics, err := process.Get("http://" + n.HTTP + "/metrics")
 			if err == nil && !strings.Contains(metrics, "\nsluice_members_lost 0\n") {
 				err = errors.New("sluice_members_lost is not 0")
 			}

@@ -11,6 +11,7 @@ import (
 
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // spentAudit asks a node's own address for spent keys, in whatever state the node is, until it is ended.
@@ -22,21 +23,21 @@ type spentAudit struct {
 }
 
 // auditSpent begins to ask n for the first keys of exhaust, from now on.
-func auditSpent(n *node, keys int) *spentAudit {
+func auditSpent(n *process.Node, keys int) *spentAudit {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &spentAudit{stop: stop, admitted: map[string]int{}}
 	request := &sluicev1.CheckRequest{}
 	for i := range keys {
-		request.Checks = append(request.Checks, inlineCheck(fmt.Sprint("founding-", i)))
+		request.Checks = append(request.Checks, process.InlineCheck(fmt.Sprint("founding-", i)))
 	}
-	api := n.api()
+	api := n.API()
 	h.running.Go(func() {
 		for ctx.Err() == nil {
 			asked, cancel := context.WithTimeout(ctx, 2*time.Second)
 			resp, err := api.Check(asked, request)
 			cancel()
 			if err != nil {
-				n.conn.ResetConnectBackoff() // it may listen by now
+				n.Conn.ResetConnectBackoff() // it may listen by now
 				<-time.After(2 * time.Millisecond)
 				continue
 			}
@@ -60,10 +61,10 @@ func (a *spentAudit) end() {
 // is told to leave. The first hands over all, the second joins at its first start, and spent keys stay spent at every address.
 func TestOverlap(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, "")
+	nodes := process.Cluster(t, 3, "")
 	const keys = 40
 	admitted := 0
-	eventually(t, 20*time.Second, "the keys are spent", func() error {
+	process.Eventually(t, 20*time.Second, "the keys are spent", func() error {
 		got := 0
 		for _, n := range nodes {
 			got += exhaust(n, keys)
@@ -74,53 +75,53 @@ func TestOverlap(t *testing.T) {
 		return nil
 	})
 	// In a pause owners may be out of reach: a share admits some, and what is charged without a response is charged again.
-	if want := 10 * keys; admitted > want || admitted < want && pauses(nodes) == 0 {
+	if want := 10 * keys; admitted > want || admitted < want && process.Pauses(nodes) == 0 {
 		t.Fatalf("%d units were admitted, want %d", admitted, want)
 	}
-	audits := map[*node]*spentAudit{}
+	audits := map[*process.Node]*spentAudit{}
 	for _, n := range nodes {
 		audits[n] = auditSpent(n, keys)
 	}
 	for i, overlap := range []time.Duration{0, 50 * time.Millisecond, 500 * time.Millisecond} {
 		old := nodes[i]
-		old.signal(syscall.SIGTERM)
+		old.Signal(syscall.SIGTERM)
 		<-time.After(overlap)
-		next := launch(t, nodeConfig{name: old.name, join: []string{nodes[(i+1)%3].gossip, nodes[(i+2)%3].gossip}})
+		next := process.Launch(t, process.Config{Name: old.Name, Join: []string{nodes[(i+1)%3].Gossip, nodes[(i+2)%3].Gossip}})
 		audits[next] = auditSpent(next, keys)
 		nodes[i] = next
-		<-old.done
-		if s := old.log.String(); !strings.Contains(s, `msg="handed over"`) {
+		<-old.Done
+		if s := old.Log.String(); !strings.Contains(s, `msg="handed over"`) {
 			t.Errorf("after %v: the first process did not hand over all:\n%s", overlap, s)
 		}
-		next.waitReady()
-		if s := next.log.String(); overlap == 0 && !strings.Contains(s, "not joining yet") {
+		next.WaitReady()
+		if s := next.Log.String(); overlap == 0 && !strings.Contains(s, "not joining yet") {
 			t.Errorf("after %v: the second process did not say that it waits:\n%s", overlap, s)
 		}
-		waitAgreed(t, nodes, 10*time.Second)
+		process.WaitAgreed(t, nodes, 10*time.Second)
 		waitReplicated(t, nodes)
 	}
 	for n, h := range audits {
 		h.end()
 		if len(h.admitted) > 0 || h.answers == 0 {
-			t.Errorf("%s at %s answered %d checks of spent keys, and admitted %v", n.name, n.grpc, h.answers, h.admitted)
+			t.Errorf("%s at %s answered %d checks of spent keys, and admitted %v", n.Name, n.GRPC, h.answers, h.admitted)
 		}
 	}
 }
 
 // waitReplicated waits until each partition has one owner, and a replica.
-func waitReplicated(t *testing.T, nodes []*node) {
+func waitReplicated(t *testing.T, nodes []*process.Node) {
 	t.Helper()
-	eventually(t, 10*time.Second, "each partition has one owner, and a replica", func() error {
+	process.Eventually(t, 10*time.Second, "each partition has one owner, and a replica", func() error {
 		owned, partitions := int32(0), int32(0)
 		for _, n := range nodes {
-			m, err := n.api().Members(t.Context(), &adminv1alpha1.MembersRequest{})
+			m, err := n.API().Members(t.Context(), &adminv1alpha1.MembersRequest{})
 			if err != nil {
 				return err
 			}
 			h := m.GetPartitionCounts()
 			owned, partitions = owned+h.GetOwned(), m.Partitions
 			if h.GetUnprotected()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
-				return fmt.Errorf("%s: %v", n.name, h)
+				return fmt.Errorf("%s: %v", n.Name, h)
 			}
 		}
 		if owned != partitions {

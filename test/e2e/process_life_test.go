@@ -15,6 +15,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestSignalsEndQuickly ends nodes under load with both signals.
@@ -22,22 +23,22 @@ func TestSignalsEndQuickly(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(s.String(), func(t *testing.T) {
-			nodes := cluster(t, 3, "")
+			nodes := process.Cluster(t, 3, "")
 			ctx, cancel := context.WithCancel(context.Background())
 			var load sync.WaitGroup
 			for i := range 16 {
-				api := nodes[i%3].api()
+				api := nodes[i%3].API()
 				load.Go(func() {
 					for n := 0; ctx.Err() == nil; n++ {
-						api.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck(fmt.Sprintf("k%d", n%100))}})
+						api.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck(fmt.Sprintf("k%d", n%100))}})
 					}
 				})
 			}
 			for _, n := range nodes {
-				took, code := n.stop(s)
-				t.Logf("%s: exit code %d after %v", n.name, code, took.Round(time.Millisecond))
+				took, code := n.Stop(s)
+				t.Logf("%s: exit code %d after %v", n.Name, code, took.Round(time.Millisecond))
 				if code != 0 || took > 5*time.Second {
-					t.Errorf("%s: exit code %d after %v, want 0 within 5 s\n%s", n.name, code, took, n.log.tail(2000))
+					t.Errorf("%s: exit code %d after %v, want 0 within 5 s\n%s", n.Name, code, took, n.Log.Tail(2000))
 				}
 			}
 			cancel()
@@ -46,23 +47,13 @@ func TestSignalsEndQuickly(t *testing.T) {
 	}
 }
 
-// inlineCheck asks for one unit of key, 10 an hour.
-func inlineCheck(key string) *sluicev1.Check {
-	return &sluicev1.Check{
-		Domain: "e2e", Descriptor_: []*sluicev1.Entry{{Key: "key", Value: key}},
-		Limits: []*sluicev1.Limit{{
-			Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, Count: 10, PeriodNs: int64(time.Hour),
-		}},
-	}
-}
-
 // TestGarbageOnThePorts sends noise to every port and wants the cluster to go on.
 func TestGarbageOnThePorts(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 2, "")
+	nodes := process.Cluster(t, 2, "")
 	noise := make([]byte, 64<<10)
 	rand.Read(noise)
-	for _, addr := range []string{nodes[0].peer, nodes[0].gossip, nodes[0].grpc, nodes[0].http} {
+	for _, addr := range []string{nodes[0].Peer, nodes[0].Gossip, nodes[0].GRPC, nodes[0].HTTP} {
 		for _, size := range []int{1, 100, len(noise)} {
 			conn, err := net.Dial("tcp", addr)
 			if err != nil {
@@ -72,7 +63,7 @@ func TestGarbageOnThePorts(t *testing.T) {
 			conn.Close()
 		}
 	}
-	udp, err := net.Dial("udp", nodes[0].gossip)
+	udp, err := net.Dial("udp", nodes[0].Gossip)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +71,12 @@ func TestGarbageOnThePorts(t *testing.T) {
 	for size := 1; size < 1400; size += 97 {
 		udp.Write(noise[:size])
 	}
-	waitAgreed(t, nodes, quiet)
-	nodes[0].waitLog("is not gossip", quiet)
+	process.WaitAgreed(t, nodes, process.Quiet)
+	nodes[0].WaitLog("is not gossip", process.Quiet)
 	for _, n := range nodes {
-		resp, err := n.api().Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("noise")}})
+		resp, err := n.API().Check(context.Background(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck("noise")}})
 		if err != nil || !resp.Decisions[0].Allowed {
-			t.Errorf("%s: %v %v", n.name, resp, err)
+			t.Errorf("%s: %v %v", n.Name, resp, err)
 		}
 	}
 }
@@ -93,7 +84,7 @@ func TestGarbageOnThePorts(t *testing.T) {
 // TestWrongStarts wants every wrong start to end at once with an error that
 // names what is wrong.
 func TestWrongStarts(t *testing.T) {
-	host := ownHost()
+	host := process.OwnHost()
 	taken, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
@@ -129,18 +120,18 @@ func TestWrongStarts(t *testing.T) {
 		{"bad duration", []string{"--check-timeout", "0s"}, 2, []string{"--check-timeout"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := launch(t, nodeConfig{name: "x", host: host, args: c.args})
+			n := process.Launch(t, process.Config{Name: "x", Host: host, Args: c.args})
 			select {
-			case <-n.done:
+			case <-n.Done:
 			case <-time.After(10 * time.Second):
 				t.Fatal("it runs on")
 			}
-			if code := n.cmd.ProcessState.ExitCode(); code != c.code {
+			if code := n.Cmd.ProcessState.ExitCode(); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for _, want := range c.want {
-				if !strings.Contains(n.log.String(), want) {
-					t.Errorf("no %q in: %s", want, n.log.String())
+				if !strings.Contains(n.Log.String(), want) {
+					t.Errorf("no %q in: %s", want, n.Log.String())
 				}
 			}
 		})
@@ -150,13 +141,13 @@ func TestWrongStarts(t *testing.T) {
 // TestPauseIsLogged stops a process for two seconds: it says itself that it did not run.
 func TestPauseIsLogged(t *testing.T) {
 	t.Parallel()
-	n := start(t, nodeConfig{name: "paused"})
-	n.signal(syscall.SIGSTOP)
+	n := process.Start(t, process.Config{Name: "paused"})
+	n.Signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)
-	n.signal(syscall.SIGCONT)
-	eventually(t, 10*time.Second, "the log tells of the pause", func() error {
-		if !strings.Contains(n.log.String(), "this process did not run for ") {
-			return errors.New(n.log.tail(500))
+	n.Signal(syscall.SIGCONT)
+	process.Eventually(t, 10*time.Second, "the log tells of the pause", func() error {
+		if !strings.Contains(n.Log.String(), "this process did not run for ") {
+			return errors.New(n.Log.Tail(500))
 		}
 		return nil
 	})

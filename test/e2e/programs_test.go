@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestGoPrograms runs the programs of examples/go against three nodes, as their users would.
@@ -29,7 +31,7 @@ func TestGoPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := cluster(t, 3, rulesOf(t, string(rules)))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, string(rules)))
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-o", bin, "./examples/go/...")
 	build.Dir = repository
@@ -38,7 +40,7 @@ func TestGoPrograms(t *testing.T) {
 	}
 	command := func(name, listen string) *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bin, name))
-		cmd.Env = append(os.Environ(), "SLUICE="+nodes[0].grpc, "LISTEN="+listen)
+		cmd.Env = append(os.Environ(), "SLUICE="+nodes[0].GRPC, "LISTEN="+listen)
 		return cmd
 	}
 	output := func(name string) string {
@@ -62,7 +64,7 @@ func TestGoPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		eventually(t, time.Minute, name+" listens", func() error {
+		process.Eventually(t, time.Minute, name+" listens", func() error {
 			c, err := net.Dial("tcp", addr)
 			if err == nil {
 				c.Close()

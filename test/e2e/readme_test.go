@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // repository is the root of the checkout, seen from this package.
@@ -119,7 +121,7 @@ func pageCommands(t *testing.T, page string, inlineCommand *regexp.Regexp) []str
 func demoPort(t *testing.T) int {
 	t.Helper()
 	for base := 17460; base < 30000; base += 200 {
-		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 30, 31, 32, 33, 40, 41, 42, 43, 50, 51, 52, 53, 100, 101, 102, 103) {
+		if process.AllFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 30, 31, 32, 33, 40, 41, 42, 43, 50, 51, 52, 53, 100, 101, 102, 103) {
 			return base
 		}
 	}
@@ -136,7 +138,7 @@ func atPorts(line string, base int) string {
 }
 
 func command(line string, env ...string) *exec.Cmd {
-	line = strings.Replace(line, "bin/sluice", binary, 1)
+	line = strings.Replace(line, "bin/sluice", process.Binary, 1)
 	cmd := exec.Command("sh", "-c", "exec "+line)
 	cmd.Dir = repository
 	cmd.Env = append(os.Environ(), env...)
@@ -165,14 +167,14 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 	t.Helper()
 	cmd := command(fmt.Sprintf("bin/sluice demo --port %d", base))
 	cmd.Dir = t.TempDir() // where there are no rules: it has its own
-	out := &logBuffer{}
+	out := &process.LogBuffer{}
 	cmd.Stdout = out
 	startCommand(t, cmd)
 	t.Cleanup(func() { // on a signal it removes its rules
 		cmd.Process.Signal(syscall.SIGINT)
 		cmd.Wait()
 	})
-	eventually(t, 30*time.Second, "the demo prints what to try", func() error {
+	process.Eventually(t, 30*time.Second, "the demo prints what to try", func() error {
 		if !strings.Contains(out.String(), "Ctrl-C stops") {
 			return fmt.Errorf("so far:\n%s%s", out.String(), cmd.Stderr)
 		}
@@ -215,8 +217,8 @@ func startServe(t *testing.T, line string, base int) (cmd *exec.Cmd, ready func(
 	startCommand(t, cmd)
 	bind := regexp.MustCompile(`--bind (\S+)`).FindStringSubmatch(line)[1]
 	return cmd, func() {
-		eventually(t, 20*time.Second, line, func() error {
-			status, body, err := get(fmt.Sprintf("http://%s:%d/readyz", bind, base+1))
+		process.Eventually(t, 20*time.Second, line, func() error {
+			status, body, err := process.Get(fmt.Sprintf("http://%s:%d/readyz", bind, base+1))
 			if err == nil && status != 200 {
 				err = fmt.Errorf("%d %s", status, body)
 			}

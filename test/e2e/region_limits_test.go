@@ -55,7 +55,7 @@ func TestGlobalLimits(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), began.Add(lasts))
 	defer cancel()
 	for region, nodes := range f.nodes {
-		targets := nodes[0].grpc + "," + nodes[1].grpc
+		targets := nodes[0].GRPC + "," + nodes[1].GRPC
 		c, err := sluice.New(targets, sluice.WithFailurePolicy(sluice.FailClosed()), sluice.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestGlobalLimits(t *testing.T) {
 		checks += len(list)
 		sent, leased := 0, 0
 		for _, n := range nodes {
-			_, body, err := n.get("/metrics")
+			_, body, err := n.Get("/metrics")
 			if err != nil {
 				t.Fatal(err)
 			}

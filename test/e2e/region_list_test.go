@@ -8,12 +8,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestRegionList: a region that is stopped is taken out of the lists of the others while they run, and put into them again; one that runs
 // is not.
 func TestRegionList(t *testing.T) {
-	onlyLong(t)
+	process.OnlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(path, []byte(globalRules), 0o600); err != nil {
@@ -23,7 +25,7 @@ func TestRegionList(t *testing.T) {
 	f.waitStarted()
 	promote := func(to, home, from string) {
 		t.Helper()
-		if out, err := exec.Command(binary, "regions", "promote", to, "--home", home, "--addr", f.nodes[from][0].grpc).CombinedOutput(); err != nil {
+		if out, err := exec.Command(process.Binary, "regions", "promote", to, "--home", home, "--addr", f.nodes[from][0].GRPC).CombinedOutput(); err != nil {
 			t.Fatalf("%s, %v", out, err)
 		}
 		f.waitDecides(12*time.Second, to, home)
@@ -38,7 +40,7 @@ func TestRegionList(t *testing.T) {
 		for _, r := range others {
 			for _, n := range f.nodes[r] {
 				if found, _, err := regionsOf(n); err != nil || (found["ap"] != nil) != want {
-					return fmt.Errorf("%s: ap is in the list: %v, %v", n.name, found["ap"] != nil, err)
+					return fmt.Errorf("%s: ap is in the list: %v, %v", n.Name, found["ap"] != nil, err)
 				}
 			}
 		}
@@ -52,14 +54,14 @@ func TestRegionList(t *testing.T) {
 	}
 	promote("us", "ap", "ap")
 	for _, n := range f.nodes["ap"] {
-		n.stop(syscall.SIGTERM)
+		n.Stop(syscall.SIGTERM)
 	}
-	eventually(t, 20*time.Second, "the others do not have ap", func() error { return listed(false) })
+	process.Eventually(t, 20*time.Second, "the others do not have ap", func() error { return listed(false) })
 	for _, r := range others {
 		f.waitDecides(5*time.Second, r, r)
 	}
 	f.waitDecides(10*time.Second, "us", "ap")
 	take("eu", "us", "ap")
-	eventually(t, 15*time.Second, "the others have ap again", func() error { return listed(true) })
+	process.Eventually(t, 15*time.Second, "the others have ap again", func() error { return listed(true) })
 	f.waitDecides(5*time.Second, "us", "us")
 }

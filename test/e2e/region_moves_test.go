@@ -10,12 +10,13 @@ import (
 	"time"
 
 	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestKeysMove: three regions of two nodes, 60 ms apart. A key that is asked in one region only leaves no request to another region 3 s
 // later, and follows the demand when that flips. Nothing is admitted beyond the limit, and nearly all of it is.
 func TestKeysMove(t *testing.T) {
-	onlyLong(t)
+	process.OnlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	const text = "domain: shop\ndescriptors:\n  - {key: window, scope: global, home: auto, limits: [{algorithm: fixed_window, count: 8000, period: 12h}]}\n"
@@ -27,7 +28,7 @@ func TestKeysMove(t *testing.T) {
 	var admitted, stop atomic.Int64
 	clients := map[string]*sluice.Client{}
 	for region, nodes := range f.nodes {
-		c, err := sluice.New(nodes[0].grpc+","+nodes[1].grpc, sluice.WithFailurePolicy(sluice.FailClosed()), sluice.WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := sluice.New(nodes[0].GRPC+","+nodes[1].GRPC, sluice.WithFailurePolicy(sluice.FailClosed()), sluice.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +51,7 @@ func TestKeysMove(t *testing.T) {
 	requests := func(region string) (sum float64) {
 		for _, n := range f.nodes[region] {
 			for _, name := range []string{`sluice_region_checks_total{by="home"}`, "sluice_region_lease_requests_total"} {
-				sum += n.metric(name)
+				sum += n.Metric(name)
 			}
 		}
 		return sum

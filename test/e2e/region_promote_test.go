@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // TestRegionPromote: keys are passed on to another region and back by hand, while callers want more than their limits. The counters go along:
 // what is admitted in all is the limit, not more, nor much less, and no region is without decisions for long.
 func TestRegionPromote(t *testing.T) {
-	onlyLong(t)
+	process.OnlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = `domain: shop
@@ -50,7 +52,7 @@ descriptors:
 	for _, to := range []string{"us", "eu"} {
 		<-time.After(2 * time.Second)
 		began := time.Now()
-		if out, err := exec.Command(binary, "regions", "promote", to, "--home", "eu", "--addr", f.nodes[at][0].grpc).CombinedOutput(); err != nil {
+		if out, err := exec.Command(process.Binary, "regions", "promote", to, "--home", "eu", "--addr", f.nodes[at][0].GRPC).CombinedOutput(); err != nil {
 			t.Fatalf("%s, %v", out, err)
 		}
 		f.waitDecides(12*time.Second, to, "eu")

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // asks asks a node each 10 ms until ctx ends, and returns what was admitted and the longest time without a decision.
-func asks(ctx context.Context, n *node, key string) (admitted int64, silent time.Duration) {
+func asks(ctx context.Context, n *process.Node, key string) (admitted int64, silent time.Duration) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	last := time.Now()
@@ -25,7 +26,7 @@ func asks(ctx context.Context, n *node, key string) (admitted int64, silent time
 		case <-tick.C:
 		}
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		r, err := n.api().Check(asking, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+		r, err := n.API().Check(asking, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 			Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: key, Value: "all"}}, Cost: new(int64(1)),
 		}}})
 		cancel()
@@ -42,7 +43,7 @@ func asks(ctx context.Context, n *node, key string) (admitted int64, silent time
 // TestRegionTakeover: the home of keys is cut off for 20 s. Another region decides them within 10 s, the home does not beyond its leases, and
 // both together admit at most twice the limit. When the cut heals, nothing is decided twice. By hand the home gets its keys back.
 func TestRegionTakeover(t *testing.T) {
-	onlyLong(t)
+	process.OnlyLong(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(path, []byte(globalRules), 0o600); err != nil {
@@ -66,7 +67,7 @@ func TestRegionTakeover(t *testing.T) {
 	}
 	f.cut("eu", true)
 	began, by := time.Now(), ""
-	eventually(t, 12*time.Second, "another region decides the keys of eu", func() error {
+	process.Eventually(t, 12*time.Second, "another region decides the keys of eu", func() error {
 		for _, r := range []string{"us", "ap"} {
 			if decides, err := decidesOf(f.nodes[r][1]); err == nil && strings.Contains(strings.Join(decides, " "), "eu") {
 				by = r
@@ -83,22 +84,22 @@ func TestRegionTakeover(t *testing.T) {
 	f.cut("eu", false)
 	f.wait(15*time.Second, "the region is linked again", func(string, string) string { return "linked" })
 	f.waitDecides(5*time.Second, by, "eu")
-	eventually(t, 5*time.Second, "the region is in the set again", func() error {
-		out, err := exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes["eu"][0].grpc).CombinedOutput()
+	process.Eventually(t, 5*time.Second, "the region is in the set again", func() error {
+		out, err := exec.Command(process.Binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes["eu"][0].GRPC).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "this region does not decide the keys of that region") {
 			return fmt.Errorf("%s, %v", out, err)
 		}
 		return nil
 	})
-	eventually(t, 5*time.Second, "the region that decides has it in the set too, and passes the keys on", func() error {
-		out, err := exec.Command(binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes[by][1].grpc).CombinedOutput()
+	process.Eventually(t, 5*time.Second, "the region that decides has it in the set too, and passes the keys on", func() error {
+		out, err := exec.Command(process.Binary, "regions", "promote", "eu", "--home", "eu", "--addr", f.nodes[by][1].GRPC).CombinedOutput()
 		if err != nil && !strings.Contains(string(out), "no such region is in the set") {
 			t.Fatalf("%s, %v", out, err)
 		}
 		return err
 	})
 	f.waitDecides(12*time.Second, "eu", "eu")
-	out, _ := exec.Command(binary, "regions", "--addr", f.nodes[by][0].grpc).CombinedOutput()
+	out, _ := exec.Command(process.Binary, "regions", "--addr", f.nodes[by][0].GRPC).CombinedOutput()
 	t.Logf("\n%s", out)
 	stop()
 	sum := int64(0)

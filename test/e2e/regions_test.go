@@ -17,12 +17,13 @@ import (
 	sluice "github.com/sluicecluster/sluice/client"
 	"github.com/sluicecluster/sluice/internal/longwire"
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // farRegions are clusters of two nodes each, far apart: each reaches the others' peer ports by wires of its own.
 type farRegions struct {
 	t     *testing.T
-	nodes map[string][]*node
+	nodes map[string][]*process.Node
 	wires map[[2]string][]*longwire.Wire // from, to
 	// lists are the files of --regions-file, by region, and lines what each has of each other.
 	lists map[string]string
@@ -33,13 +34,13 @@ type farRegions struct {
 func newFarRegions(t *testing.T, rules string, delay time.Duration, regions ...string) *farRegions {
 	t.Helper()
 	const size = 2
-	f := &farRegions{t: t, nodes: map[string][]*node{}, wires: map[[2]string][]*longwire.Wire{}, lists: map[string]string{}, lines: map[[2]string]string{}}
-	configs, peers := map[string][]nodeConfig{}, map[string][]string{}
+	f := &farRegions{t: t, nodes: map[string][]*process.Node{}, wires: map[[2]string][]*longwire.Wire{}, lists: map[string]string{}, lines: map[[2]string]string{}}
+	configs, peers := map[string][]process.Config{}, map[string][]string{}
 	for _, r := range regions {
 		for i := range size {
-			host := ownHost()
-			port := strconv.Itoa(freePorts(t, host)[0])
-			configs[r] = append(configs[r], nodeConfig{name: fmt.Sprintf("%s-%d", r, i+1), host: host, rules: rules, args: []string{"--peer-port", port}})
+			host := process.OwnHost()
+			port := strconv.Itoa(process.FreePorts(t, host)[0])
+			configs[r] = append(configs[r], process.Config{Name: fmt.Sprintf("%s-%d", r, i+1), Host: host, Rules: rules, Args: []string{"--peer-port", port}})
 			peers[r] = append(peers[r], net.JoinHostPort(host, port))
 		}
 	}
@@ -63,17 +64,17 @@ func newFarRegions(t *testing.T, rules string, delay time.Duration, regions ...s
 		f.lists[from] = filepath.Join(t.TempDir(), "regions")
 		f.list(from, regions...)
 		for i := range configs[from] {
-			configs[from][i].args = append(configs[from][i].args, "--region", from, "--regions-file", f.lists[from])
+			configs[from][i].Args = append(configs[from][i].Args, "--region", from, "--regions-file", f.lists[from])
 		}
 	}
 	for _, r := range regions {
-		first := start(t, configs[r][0])
-		configs[r][1].join = []string{first.gossip}
-		f.nodes[r] = []*node{first, launch(t, configs[r][1])}
+		first := process.Start(t, configs[r][0])
+		configs[r][1].Join = []string{first.Gossip}
+		f.nodes[r] = []*process.Node{first, process.Launch(t, configs[r][1])}
 	}
 	for _, r := range regions {
-		f.nodes[r][1].waitReady()
-		waitAgreed(t, f.nodes[r], 10*time.Second)
+		f.nodes[r][1].WaitReady()
+		process.WaitAgreed(t, f.nodes[r], 10*time.Second)
 	}
 	return f
 }
@@ -102,16 +103,16 @@ func (f *farRegions) cut(region string, off bool) {
 }
 
 // regionsOf returns what a node reports of the other regions, by name, and the health of its cluster.
-func regionsOf(n *node) (map[string]*adminv1alpha1.RegionReport, *adminv1alpha1.Health, error) {
+func regionsOf(n *process.Node) (map[string]*adminv1alpha1.RegionReport, *adminv1alpha1.Health, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	s, err := n.operator().Status(ctx, &adminv1alpha1.StatusRequest{})
+	s, err := n.Operator().Status(ctx, &adminv1alpha1.StatusRequest{})
 	if err != nil {
 		return nil, nil, err
 	}
 	found := map[string]*adminv1alpha1.RegionReport{}
 	for _, report := range s.Nodes {
-		if report.Name == n.name {
+		if report.Name == n.Name {
 			for _, r := range report.Regions {
 				found[r.Name] = r
 			}
@@ -124,7 +125,7 @@ func regionsOf(n *node) (map[string]*adminv1alpha1.RegionReport, *adminv1alpha1.
 func (f *farRegions) wait(within time.Duration, what string, state func(from, to string) string) {
 	f.t.Helper()
 	began := time.Now()
-	eventually(f.t, within, what, func() error {
+	process.Eventually(f.t, within, what, func() error {
 		for from, nodes := range f.nodes {
 			for _, n := range nodes {
 				found, _, err := regionsOf(n)
@@ -133,7 +134,7 @@ func (f *farRegions) wait(within time.Duration, what string, state func(from, to
 				}
 				for to := range f.nodes {
 					if r := found[to]; to != from && (r.GetState() != state(from, to) || r.State == "linked" && len(r.Nodes) < 2) {
-						return fmt.Errorf("%s sees %s so: %v", n.name, to, r)
+						return fmt.Errorf("%s sees %s so: %v", n.Name, to, r)
 					}
 				}
 			}
@@ -147,10 +148,10 @@ func (f *farRegions) wait(within time.Duration, what string, state func(from, to
 func (f *farRegions) waitDecides(within time.Duration, at, home string) {
 	f.t.Helper()
 	began := time.Now()
-	eventually(f.t, within, fmt.Sprintf("region %s decides the keys of %s", at, home), func() error {
+	process.Eventually(f.t, within, fmt.Sprintf("region %s decides the keys of %s", at, home), func() error {
 		for _, n := range f.nodes[at] {
 			if decides, err := decidesOf(n); err != nil || !slices.Contains(decides, home) {
-				return fmt.Errorf("%s says that it decides the keys of %v: %v", n.name, decides, err)
+				return fmt.Errorf("%s says that it decides the keys of %v: %v", n.Name, decides, err)
 			}
 		}
 		return nil
@@ -168,19 +169,19 @@ func (f *farRegions) waitStarted() {
 }
 
 // decidesOf returns the homes whose keys a node's region decides, as the node knows.
-func decidesOf(n *node) ([]string, error) {
+func decidesOf(n *process.Node) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	s, err := n.operator().Status(ctx, &adminv1alpha1.StatusRequest{})
+	s, err := n.Operator().Status(ctx, &adminv1alpha1.StatusRequest{})
 	if err != nil {
 		return nil, err
 	}
 	for _, report := range s.Nodes {
-		if report.Name == n.name {
+		if report.Name == n.Name {
 			return report.Decides, nil
 		}
 	}
-	return nil, fmt.Errorf("no report of %s", n.name)
+	return nil, fmt.Errorf("no report of %s", n.Name)
 }
 
 // TestRegions: clusters of three regions find each other over 60 ms, show that one is cut off, and find it again. Nothing of that
@@ -206,13 +207,13 @@ func TestRegions(t *testing.T) {
 		t.Errorf("%v", health)
 	}
 	command := func(args ...string) string {
-		out, _ := exec.Command(binary, append(args, "--addr", eu.grpc)...).CombinedOutput()
+		out, _ := exec.Command(process.Binary, append(args, "--addr", eu.GRPC)...).CombinedOutput()
 		return string(out)
 	}
 	if text := command("status"); !strings.Contains(text, "\neu *") || !strings.Contains(text, "\nap      linked  1       2 of 2       ap-1 ap-2") {
 		t.Errorf("%s", text)
 	}
-	before := eu.log.String()
+	before := eu.Log.String()
 	const idle = 10 * time.Second // one message more or less is 1 %
 	traffic := func() (sum uint64) {
 		found, _, _ := regionsOf(eu)
@@ -232,13 +233,13 @@ func TestRegions(t *testing.T) {
 		}
 		return "linked"
 	})
-	if _, body, err := eu.get("/healthz"); err != nil || !strings.Contains(body, `"regions":["region us is unreached: `) {
+	if _, body, err := eu.Get("/healthz"); err != nil || !strings.Contains(body, `"regions":["region us is unreached: `) {
 		t.Errorf("%s, %v", body, err)
 	}
-	if code, body, err := eu.get("/readyz"); err != nil || code != http.StatusOK {
+	if code, body, err := eu.Get("/readyz"); err != nil || code != http.StatusOK {
 		t.Errorf("%d %s, %v", code, body, err)
 	}
-	if _, body, err := eu.get("/metrics"); err != nil || !strings.Contains(body, `sluice_region_reachable{region="us"} 0`) || !strings.Contains(body, `sluice_region_reachable{region="ap"} 1`) {
+	if _, body, err := eu.Get("/metrics"); err != nil || !strings.Contains(body, `sluice_region_reachable{region="us"} 0`) || !strings.Contains(body, `sluice_region_reachable{region="ap"} 1`) {
 		t.Errorf("%v", err)
 	}
 	if text := command("status"); !strings.Contains(text, "Degraded: ") || !strings.Contains(text, "region us is unreached") || !strings.Contains(text, "docs/internals/regions.md#reasons") {
@@ -247,14 +248,14 @@ func TestRegions(t *testing.T) {
 	f.cut("us", false)
 	f.wait(15*time.Second, "the region is linked again", linked)
 	for _, nodes := range f.nodes {
-		waitAgreed(t, nodes, time.Second)
+		process.WaitAgreed(t, nodes, time.Second)
 		for _, n := range nodes {
-			if n := strings.Count(n.log.String(), "rejected"); n > 0 {
+			if n := strings.Count(n.Log.String(), "rejected"); n > 0 {
 				t.Errorf("%d lines about rejections", n)
 			}
 		}
 	}
-	log := strings.TrimPrefix(eu.log.String(), before)
+	log := strings.TrimPrefix(eu.Log.String(), before)
 	if lost, back := strings.Count(log, "region not reached"), strings.Count(log, "region reached"); lost != 1 || back != 1 {
 		t.Errorf("logged %d times that a region is not reached, and %d times that it is", lost, back)
 	}
@@ -263,7 +264,7 @@ func TestRegions(t *testing.T) {
 // TestRegionMistakes: a node whose list of regions is wrong in many ways says of each region what is wrong, in its status and once
 // in its log, and its cluster goes on.
 func TestRegionMistakes(t *testing.T) {
-	onlyLong(t)
+	process.OnlyLong(t)
 	t.Parallel()
 	secret := func(text string) string {
 		path := filepath.Join(t.TempDir(), "secret")
@@ -273,12 +274,12 @@ func TestRegionMistakes(t *testing.T) {
 		return path
 	}
 	one, other := secret("a"), secret("b")
-	alone := func(name, region, list, secret string) *node {
-		c := nodeConfig{name: name, args: []string{"--secret-file", secret}}
+	alone := func(name, region, list, secret string) *process.Node {
+		c := process.Config{Name: name, Args: []string{"--secret-file", secret}}
 		if region != "" {
-			c.args = append(c.args, "--region", region, "--regions", list)
+			c.Args = append(c.Args, "--region", region, "--regions", list)
 		}
-		return launch(t, c)
+		return process.Launch(t, c)
 	}
 	const nowhere = "eu=127.0.0.1:1"
 	good := alone("good-1", "good", nowhere, one)
@@ -288,21 +289,21 @@ func TestRegionMistakes(t *testing.T) {
 	othersecret := alone("othersecret-1", "othersecret", nowhere, other)
 	twin1, twin2 := alone("twin-1", "twin", nowhere, one), alone("twin-2", "twin", nowhere, one)
 	namesake := alone("namesake-1", "eu", "us=127.0.0.1:1", one)
-	late := launch(t, nodeConfig{name: "late-1", binary: shiftingBinary(t), env: []string{"SLUICE_CLOCK_SHIFT=-3s"}, args: []string{
+	late := process.Launch(t, process.Config{Name: "late-1", Binary: process.ShiftingBinary(t), Env: []string{"SLUICE_CLOCK_SHIFT=-3s"}, Args: []string{
 		"--secret-file", one, "--region", "late", "--regions", nowhere,
 	}})
-	host := ownHost()
-	port := strconv.Itoa(freePorts(t, host)[0])
+	host := process.OwnHost()
+	port := strconv.Itoa(process.FreePorts(t, host)[0])
 	list := strings.Join([]string{
-		"good=" + good.peer, "renamed=" + elsewhere.peer, "none=" + none.peer, "unlisted=" + unlisted.peer, "othersecret=" + othersecret.peer,
-		"twin=" + twin1.peer, twin2.peer, "namesake=" + namesake.peer, "own=" + net.JoinHostPort(host, port), "down=127.0.0.1:1", "late=" + late.peer,
+		"good=" + good.Peer, "renamed=" + elsewhere.Peer, "none=" + none.Peer, "unlisted=" + unlisted.Peer, "othersecret=" + othersecret.Peer,
+		"twin=" + twin1.Peer, twin2.Peer, "namesake=" + namesake.Peer, "own=" + net.JoinHostPort(host, port), "down=127.0.0.1:1", "late=" + late.Peer,
 	}, ",")
-	for _, n := range []*node{good, elsewhere, none, unlisted, othersecret, twin1, twin2, namesake, late} {
-		n.waitReady()
+	for _, n := range []*process.Node{good, elsewhere, none, unlisted, othersecret, twin1, twin2, namesake, late} {
+		n.WaitReady()
 	}
-	eu := start(t, nodeConfig{name: "eu-1", host: host, args: []string{"--peer-port", port, "--secret-file", one, "--region", "eu", "--regions", list}})
-	second := start(t, nodeConfig{name: "eu-2", join: []string{eu.gossip}, args: []string{"--secret-file", one, "--region", "eu", "--regions", list}})
-	waitAgreed(t, []*node{eu, second}, 10*time.Second)
+	eu := process.Start(t, process.Config{Name: "eu-1", Host: host, Args: []string{"--peer-port", port, "--secret-file", one, "--region", "eu", "--regions", list}})
+	second := process.Start(t, process.Config{Name: "eu-2", Join: []string{eu.Gossip}, Args: []string{"--secret-file", one, "--region", "eu", "--regions", list}})
+	process.WaitAgreed(t, []*process.Node{eu, second}, 10*time.Second)
 
 	wants := []struct{ region, state, reason string }{
 		{"good", "linked", ""},
@@ -316,8 +317,8 @@ func TestRegionMistakes(t *testing.T) {
 		{"down", "unreached", "connection refused"},
 		{"late", "linked", "the clock of node late-1 is -3.0s off this node's, more than --max-clock-skew 500ms"},
 	}
-	for _, n := range []*node{eu, second} {
-		eventually(t, 20*time.Second, n.name+" has all reasons", func() error {
+	for _, n := range []*process.Node{eu, second} {
+		process.Eventually(t, 20*time.Second, n.Name+" has all reasons", func() error {
 			found, _, err := regionsOf(n)
 			for _, w := range wants {
 				if r := found[w.region]; err != nil || r.GetState() != w.state || !strings.Contains(r.Reason, w.reason) || w.reason == "" && r.Reason != "" {
@@ -329,41 +330,30 @@ func TestRegionMistakes(t *testing.T) {
 		<-time.After(3 * time.Second) // some attempts more
 		for _, w := range wants {
 			lines := 0
-			for line := range strings.Lines(n.log.String()) {
+			for line := range strings.Lines(n.Log.String()) {
 				if strings.Contains(line, "level=ERROR") && strings.Contains(line, "region="+w.region+" ") {
 					lines++
 				}
 			}
 			if want := map[bool]int{true: 0, false: 1}[w.region == "good" || w.region == "down"]; lines != want {
-				t.Errorf("%s: %d errors about %s in the log; want %d", n.name, lines, w.region, want)
+				t.Errorf("%s: %d errors about %s in the log; want %d", n.Name, lines, w.region, want)
 			}
 		}
 	}
 
 	// A node of the wrong region cannot join, whichever way it tries.
-	outsider := launch(t, nodeConfig{name: "eu-3", join: []string{eu.gossip}, args: []string{"--secret-file", one, "--region", "good", "--regions", nowhere}})
-	eventually(t, 20*time.Second, "the outsider says why it is not ready", func() error {
-		_, body, err := outsider.get("/readyz")
+	outsider := process.Launch(t, process.Config{Name: "eu-3", Join: []string{eu.Gossip}, Args: []string{"--secret-file", one, "--region", "good", "--regions", nowhere}})
+	process.Eventually(t, 20*time.Second, "the outsider says why it is not ready", func() error {
+		_, body, err := outsider.Get("/readyz")
 		if err != nil || !strings.Contains(body, `region is \"eu\", ours is \"good\"`) {
 			return fmt.Errorf("%s, %v", body, err)
 		}
 		return nil
 	})
-	if text := eu.log.String() + second.log.String(); !strings.Contains(text, `region is \\\"good\\\", ours is \\\"eu\\\"`) && !strings.Contains(text, `region is \"good\", ours is \"eu\"`) {
+	if text := eu.Log.String() + second.Log.String(); !strings.Contains(text, `region is \\\"good\\\", ours is \\\"eu\\\"`) && !strings.Contains(text, `region is \"good\", ours is \"eu\"`) {
 		t.Error("the cluster does not say that it has rejected the outsider")
 	}
-	waitAgreed(t, []*node{eu, second}, time.Second)
-}
-
-// shiftingBinary builds a binary whose clock is ahead by SLUICE_CLOCK_SHIFT.
-func shiftingBinary(t *testing.T) string {
-	t.Helper()
-	shifting := filepath.Join(t.TempDir(), "sluice")
-	build := exec.Command("go", "build", "-tags", "clockshift", "-o", shifting, "github.com/sluicecluster/sluice/cmd/sluice")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building with clocks that are off: %v\n%s", err, out)
-	}
-	return shifting
+	process.WaitAgreed(t, []*process.Node{eu, second}, time.Second)
 }
 
 // TestRegionReservations: a reservation of a key that another region has is spent and settled at
@@ -381,7 +371,7 @@ func TestRegionReservations(t *testing.T) {
 	f.waitStarted()
 	var clients []*sluice.Client
 	for _, n := range slices.Concat(f.nodes["eu"], f.nodes["us"]) {
-		c, err := sluice.New(n.grpc, sluice.WithFailurePolicy(sluice.FailClosed()))
+		c, err := sluice.New(n.GRPC, sluice.WithFailurePolicy(sluice.FailClosed()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,15 +12,16 @@ import (
 	"go.uber.org/goleak"
 
 	sluice "github.com/sluicecluster/sluice/client"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // A client of the SDK that was under load while a node was lost leaves no goroutine behind. It does not run beside other tests,
 // whose goroutines it would find.
 func TestSDKLeavesNothing(t *testing.T) {
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
 	var target []string
 	for _, n := range nodes {
-		target = append(target, n.grpc)
+		target = append(target, n.GRPC)
 	}
 	before := goleak.IgnoreCurrent()
 	c, err := sluice.New(strings.Join(target, ","), sluice.WithFailurePolicy(sluice.FailOpen()))
@@ -38,7 +39,7 @@ func TestSDKLeavesNothing(t *testing.T) {
 					return
 				}
 				if n == 500 && i == 0 {
-					nodes[1].kill()
+					nodes[1].Kill()
 				}
 				if n == 2000 {
 					enough()
@@ -60,18 +61,18 @@ func TestSDKLeavesNothing(t *testing.T) {
 // What is wrong with a check comes back as an error that names the field, and charges nothing.
 func TestSDKRejects(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, shopRules))
-	clients := map[*node]*sluice.Client{}
+	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
+	clients := map[*process.Node]*sluice.Client{}
 	for _, n := range nodes {
-		c, err := sluice.New(n.grpc, sluice.WithoutRouting(), sluice.WithFailurePolicy(sluice.FailOpen()))
+		c, err := sluice.New(n.GRPC, sluice.WithoutRouting(), sluice.WithFailurePolicy(sluice.FailOpen()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
 		clients[n] = c
 	}
-	spoilt := func(spoil func(c *sluice.Check)) func(context.Context, *node, string) string {
-		return func(ctx context.Context, n *node, key string) string {
+	spoilt := func(spoil func(c *sluice.Check)) func(context.Context, *process.Node, string) string {
+		return func(ctx context.Context, n *process.Node, key string) string {
 			c := sluice.Check{Domain: "shop", Descriptor: []sluice.Entry{{Key: "user", Value: key}}, Amount: 1}
 			spoil(&c)
 			_, err := clients[n].Check(ctx, c)
@@ -81,7 +82,7 @@ func TestSDKRejects(t *testing.T) {
 			return err.Error()
 		}
 	}
-	limited := func(l sluice.Limit) func(context.Context, *node, string) string {
+	limited := func(l sluice.Limit) func(context.Context, *process.Node, string) string {
 		return spoilt(func(c *sluice.Check) { c.Limits = []sluice.Limit{l} })
 	}
 	rejects(t, nodes, userLeft, userQuota, []wrong{
@@ -94,11 +95,11 @@ func TestSDKRejects(t *testing.T) {
 		{"17 limits", spoilt(func(c *sluice.Check) { c.Limits = repeat(17, sluice.Limit{Count: 5, Period: time.Second}) }), []string{"sluice: limits: ", "17"}},
 		{"unknown algorithm", limited(sluice.Limit{Algorithm: 99, Count: 5, Period: time.Second}), []string{"sluice: limits[0].algorithm: "}},
 		{"no period", limited(sluice.Limit{Count: 5}), []string{"sluice: limits[0].period: "}},
-		{"one of several", func(ctx context.Context, n *node, key string) string {
+		{"one of several", func(ctx context.Context, n *process.Node, key string) string {
 			_, err := clients[n].CheckAll(ctx, clients[n].Key("shop", "user", key).Spend(1), sluice.Check{Domain: "shop"})
 			return fmt.Sprint(err)
 		}, []string{"sluice: checks[1].descriptor: "}},
-		{"a debt of nothing", func(ctx context.Context, n *node, key string) string {
+		{"a debt of nothing", func(ctx context.Context, n *process.Node, key string) string {
 			_, err := clients[n].Key("shop", "user", key).Charge(ctx, -5)
 			return fmt.Sprint(err)
 		}, []string{"sluice: amount: "}},

@@ -11,28 +11,30 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // inState starts a node that stays in a state: it waits for another node, serves, or hands over to one that does not run any more,
 // and then for the rest of a client's request.
-func inState(t *testing.T, state string, c nodeConfig) *node {
+func inState(t *testing.T, state string, c process.Config) *process.Node {
 	t.Helper()
-	c.name = "signaled"
-	c.args = append(slices.Clone(c.args), "--handover-timeout", "10m", "--shutdown-timeout", "10m")
+	c.Name = "signaled"
+	c.Args = append(slices.Clone(c.Args), "--handover-timeout", "10m", "--shutdown-timeout", "10m")
 	switch state {
 	case "starting":
-		c.args = append(c.args, "--bootstrap-expect", "2", "--join", "127.0.0.1:1", "--join-timeout", "10m")
-		n := launch(t, c)
-		n.waitLog("msg=started", quiet)
+		c.Args = append(c.Args, "--bootstrap-expect", "2", "--join", "127.0.0.1:1", "--join-timeout", "10m")
+		n := process.Launch(t, c)
+		n.WaitLog("msg=started", process.Quiet)
 		return n
 	case "serving":
-		return start(t, c)
+		return process.Start(t, c)
 	}
-	n := start(t, c)
-	other := start(t, nodeConfig{name: "other", join: []string{n.gossip}, args: c.args})
-	waitAgreed(t, []*node{n, other}, quiet)
-	other.signal(syscall.SIGSTOP)
-	conn, err := net.Dial("tcp", n.http)
+	n := process.Start(t, c)
+	other := process.Start(t, process.Config{Name: "other", Join: []string{n.Gossip}, Args: c.Args})
+	process.WaitAgreed(t, []*process.Node{n, other}, process.Quiet)
+	other.Signal(syscall.SIGSTOP)
+	conn, err := net.Dial("tcp", n.HTTP)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +43,8 @@ func inState(t *testing.T, state string, c nodeConfig) *node {
 	if _, err := conn.Read(make([]byte, 64)); err != nil { // 100 Continue: the call is in progress
 		t.Fatal(err)
 	}
-	n.signal(syscall.SIGTERM)
-	n.waitLog(`msg="handing over"`, quiet)
+	n.Signal(syscall.SIGTERM)
+	n.WaitLog(`msg="handing over"`, process.Quiet)
 	return n
 }
 
@@ -51,29 +53,29 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"starting", "serving", "leaving"} {
 		// Signals that a node goes on after, each of which is logged but for SIGPIPE.
-		goesOn := func(t *testing.T, n *node) {
-			n.signal(syscall.SIGPIPE)
+		goesOn := func(t *testing.T, n *process.Node) {
+			n.Signal(syscall.SIGPIPE)
 			for i, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP} {
 				line := fmt.Sprintf("no meaning here\" signal=%q", s.String())
 				if s == syscall.SIGHUP {
 					line = "msg=reloaded changed=[] unchanged=[secret]"
 				}
-				n.signal(s)
-				eventually(t, quiet, "log of "+s.String(), func() error {
-					if !n.alive() {
-						t.Fatalf("%v ended it: %v", s, n.cmd.ProcessState)
+				n.Signal(s)
+				process.Eventually(t, process.Quiet, "log of "+s.String(), func() error {
+					if !n.Alive() {
+						t.Fatalf("%v ended it: %v", s, n.Cmd.ProcessState)
 					}
-					if got := strings.Count(n.log.String(), line); got < 1+i/3 {
+					if got := strings.Count(n.Log.String(), line); got < 1+i/3 {
 						return fmt.Errorf("%q is logged %d times", line, got)
 					}
 					return nil
 				})
 			}
 		}
-		ends := func(t *testing.T, n *node, s syscall.Signal, code int, line string) {
+		ends := func(t *testing.T, n *process.Node, s syscall.Signal, code int, line string) {
 			t.Helper()
-			if _, got := n.stop(s); got != code || !strings.Contains(n.log.String(), line) {
-				t.Errorf("exit code %d after %v, want %d and the line %s\n%s", got, s, code, line, n.log.tail(2000))
+			if _, got := n.Stop(s); got != code || !strings.Contains(n.Log.String(), line) {
+				t.Errorf("exit code %d after %v, want %d and the line %s\n%s", got, s, code, line, n.Log.Tail(2000))
 			}
 		}
 		dir := t.TempDir()
@@ -81,7 +83,7 @@ func TestSignals(t *testing.T) {
 		if err := os.WriteFile(secret, []byte(strings.Repeat("s", 32)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		follows := nodeConfig{args: []string{"--secret-file", secret}}
+		follows := process.Config{Args: []string{"--secret-file", secret}}
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
 			n := inState(t, state, follows)
@@ -91,11 +93,11 @@ func TestSignals(t *testing.T) {
 				ends(t, inState(t, state, follows), syscall.SIGINT, 0, "msg=stopped")
 				return
 			}
-			n.signal(syscall.SIGTERM)
-			n.waitLog("not all was handed over", quiet)
+			n.Signal(syscall.SIGTERM)
+			n.WaitLog("not all was handed over", process.Quiet)
 			ends(t, n, syscall.SIGTERM, -1, "") // it would wait for the call
-			if s := n.cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
-				t.Errorf("a third signal: %v", n.cmd.ProcessState)
+			if s := n.Cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
+				t.Errorf("a third signal: %v", n.Cmd.ProcessState)
 			}
 		})
 		t.Run("SIGQUIT "+state, func(t *testing.T) {
@@ -106,10 +108,10 @@ func TestSignals(t *testing.T) {
 		t.Run("nohup "+state, func(t *testing.T) {
 			t.Parallel()
 			script := filepath.Join(dir, "nohup")
-			if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' HUP\nexec "+binary+" \"$@\"\n"), 0o700); err != nil {
+			if err := os.WriteFile(script, []byte("#!/bin/sh\ntrap '' HUP\nexec "+process.Binary+" \"$@\"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			goesOn(t, inState(t, state, nodeConfig{binary: script, args: follows.args}))
+			goesOn(t, inState(t, state, process.Config{Binary: script, Args: follows.Args}))
 		})
 	}
 }
@@ -129,11 +131,11 @@ func TestLogThatNobodyReads(t *testing.T) {
 	for err == nil {
 		_, err = w.Write(make([]byte, 1))
 	}
-	n := start(t, nodeConfig{name: "stuck", output: w})
+	n := process.Start(t, process.Config{Name: "stuck", Output: w})
 	w.Close()
-	n.signal(syscall.SIGHUP) // logs a line
-	if took, code := n.stop(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.cmd.ProcessState)
+	n.Signal(syscall.SIGHUP) // logs a line
+	if took, code := n.Stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.Cmd.ProcessState)
 	}
 }
 
@@ -152,26 +154,26 @@ func TestLogWithoutReader(t *testing.T) {
 					return w, err
 				}
 			}
-			c := nodeConfig{name: "unread"}
-			if c.output, err = full(); err != nil {
+			c := process.Config{Name: "unread"}
+			if c.Output, err = full(); err != nil {
 				t.Skip(err) // another system than Linux has no such device
 			}
-			n := start(t, c)
-			c.output.Close()
+			n := process.Start(t, c)
+			c.Output.Close()
 			gone()
-			eventually(t, quiet, "lost lines are counted", func() error {
-				n.signal(syscall.SIGHUP) // logs a line
-				if !n.alive() {
-					t.Fatalf("it has ended: %v", n.cmd.ProcessState)
+			process.Eventually(t, process.Quiet, "lost lines are counted", func() error {
+				n.Signal(syscall.SIGHUP) // logs a line
+				if !n.Alive() {
+					t.Fatalf("it has ended: %v", n.Cmd.ProcessState)
 				}
-				status, text, err := n.get("/metrics")
+				status, text, err := n.Get("/metrics")
 				if err != nil || status != http.StatusOK || strings.Contains(text, "\nsluice_log_lines_lost_total 0\n") {
 					return fmt.Errorf("status %d, %v, none is lost", status, err)
 				}
 				return nil
 			})
-			if took, code := n.stop(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.cmd.ProcessState)
+			if took, code := n.Stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit code %d after %v: %v", code, took.Round(time.Millisecond), n.Cmd.ProcessState)
 			}
 		})
 	}

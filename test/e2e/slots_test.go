@@ -20,6 +20,7 @@ import (
 	sluice "github.com/sluicecluster/sluice/client"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 var (
@@ -27,33 +28,16 @@ var (
 	slotCrashes     = flag.Int("slot-crashes", 1, "how many nodes TestSlotsThroughChange kills")
 )
 
-const slotRules = `domain: jobs
-descriptors:
-  - key: queue
-    replication: sync
-    limits: [{algorithm: concurrency, count: 5}]
-  - key: lock
-    replication: sync
-    limits: [{algorithm: concurrency, count: 1}]
-  - key: pool
-    limits: [{algorithm: concurrency, count: 40}]
-  - key: lax
-    replication: async
-    limits: [{algorithm: concurrency, count: 5}]
-  - key: crowd
-    limits: [{algorithm: concurrency, count: 10000}]
-`
-
 // targetOf is the target of a client of nodes.
-func targetOf(nodes []*node) string {
+func targetOf(nodes []*process.Node) string {
 	var target []string
 	for _, n := range nodes {
-		target = append(target, n.grpc)
+		target = append(target, n.GRPC)
 	}
 	return strings.Join(target, ",")
 }
 
-func slotClient(t *testing.T, nodes []*node) *sluice.Client {
+func slotClient(t *testing.T, nodes []*process.Node) *sluice.Client {
 	t.Helper()
 	c, err := sluice.New(targetOf(nodes))
 	if err == nil {
@@ -66,52 +50,40 @@ func slotClient(t *testing.T, nodes []*node) *sluice.Client {
 	return c
 }
 
-// until polls until ok. Its bound only ends a test that would wait for ever.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // Slots while members leave, join and crash, and while callers are stopped and killed: never more are in use than the limit, and callers go
 // on. Those that were stopped beyond their deadline are found to have lost their slots.
 func TestSlotsThroughChange(t *testing.T) {
 	t.Parallel()
-	nodes := cluster(t, 3, rulesOf(t, slotRules))
-	var processes []*slotProcess
+	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
+	var processes []*process.SlotProcess
 	for range 3 {
-		processes = append(processes, startSlotCallers(t, exec.Command(os.Args[0]), 0, 24, targetOf(nodes)))
+		processes = append(processes, process.StartSlotCallers(t, exec.Command(os.Args[0]), 0, 24, targetOf(nodes)))
 	}
 	p := processes[0]
 	for _, each := range processes {
-		each.progress("before a change", 100)
+		each.Progress("before a change", 100)
 	}
-	processes[1].stopBeyond(p)
-	joined := start(t, nodeConfig{name: "n4", join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
-	p.progress("with a fourth node", 100)
+	processes[1].StopBeyond(p)
+	joined := process.Start(t, process.Config{Name: "n4", Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
+	p.Progress("with a fourth node", 100)
 	var crashes []time.Time
 	for i := range *slotCrashes {
 		crashes = append(crashes, time.Now())
-		nodes[1].kill()
-		p.progress("after a crash", 100)
+		nodes[1].Kill()
+		p.Progress("after a crash", 100)
 		if i < *slotCrashes-1 {
-			nodes[1] = start(t, nodeConfig{name: nodes[1].name, join: []string{nodes[0].gossip}, rules: rulesOf(t, slotRules)})
-			p.progress("with another node", 100)
+			nodes[1] = process.Start(t, process.Config{Name: nodes[1].Name, Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
+			p.Progress("with another node", 100)
 		}
 	}
-	joined.stop(syscall.SIGTERM)
-	p.progress("after a leave", 100)
-	processes[2].kill()
-	p.progress("after callers were killed", 100)
-	verdicts := judgeAll(t, processes, crashes...)
+	joined.Stop(syscall.SIGTERM)
+	p.Progress("after a leave", 100)
+	processes[2].Kill()
+	p.Progress("after callers were killed", 100)
+	verdicts := process.JudgeAll(t, processes, crashes...)
 	beyond, mostBeyond := 0, 0
 	for _, v := range verdicts {
-		beyond, mostBeyond = beyond+v.beyond, max(mostBeyond, v.mostBeyond)
+		beyond, mostBeyond = beyond+v.Beyond, max(mostBeyond, v.MostBeyond)
 	}
 	if beyond == 0 || mostBeyond <= 5 {
 		t.Errorf("%d were in use beyond their deadline, at most %d with those of others; want some", beyond, mostBeyond)
@@ -129,10 +101,10 @@ type slotSession struct {
 	close  context.CancelFunc
 }
 
-func openSession(t *testing.T, n *node) *slotSession {
+func openSession(t *testing.T, n *process.Node) *slotSession {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := n.api().Session(ctx)
+	stream, err := n.API().Session(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +166,7 @@ func (s *slotSession) next(pending *[]*sluicev1.SlotResponse) *sluicev1.SlotResp
 }
 
 // slotOwner returns the node that owns the counter.
-func slotOwner(t *testing.T, nodes []*node, key, value string) *node {
+func slotOwner(t *testing.T, nodes []*process.Node, key, value string) *process.Node {
 	t.Helper()
 	for _, n := range nodes {
 		s, pending := openSession(t, n), []*sluicev1.SlotResponse(nil)
@@ -213,7 +185,7 @@ func slotOwner(t *testing.T, nodes []*node, key, value string) *node {
 // Ten thousand wait for forty slots, from the busiest node's view: one message asks and one answers, nobody is passed over, and a free slot is
 // given at once.
 func TestTrap13_ManyWaiters(t *testing.T) {
-	nodes := cluster(t, 1, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	const waiters = 10_000
 	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
 	for range waiters {
@@ -257,7 +229,7 @@ func TestTrap13_ManyWaiters(t *testing.T) {
 
 // Tenants that always have requests share slots by their weights, and those of one tenant are served in order.
 func TestSlotWeights(t *testing.T) {
-	nodes := cluster(t, 1, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
 	weights := map[string]int64{"a": 1, "b": 2, "c": 5}
 	tenant, last, got := map[uint64]string{}, map[string]uint64{}, map[string]int{}
@@ -295,7 +267,7 @@ func TestSlotWeights(t *testing.T) {
 
 // Streams that are half-closed, canceled or silent release nothing, and leak nothing: their slots are free within two seconds.
 func TestTrap03_StreamsThatEnd(t *testing.T) {
-	nodes := cluster(t, 1, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	for name, end := range map[string]func(*slotSession){
 		"half-closed": func(s *slotSession) { s.closeSend() },
 		"canceled":    func(s *slotSession) { s.close() },
@@ -330,7 +302,7 @@ func TestTrap03_StreamsThatEnd(t *testing.T) {
 
 // Slots last as long as their session, whatever the deadline of one renewal, and operators see who holds them (trap 16).
 func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
-	nodes := cluster(t, 1, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	request := sluice.AcquireRequest{Key: c.Key("jobs", "lock", "long")}
 	s, err := c.Acquire(t.Context(), request)
@@ -341,7 +313,7 @@ func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
 	if _, err := c.Acquire(t.Context(), request); !errors.Is(err, sluice.ErrDenied) || s.Context().Err() != nil {
 		t.Errorf("%v, the first: %v", err, context.Cause(s.Context()))
 	}
-	held, err := nodes[0].api().Held(t.Context(), &sluicev1.HeldRequest{Domain: "jobs", Descriptor_: []*sluicev1.Entry{{Key: "lock", Value: "long"}}})
+	held, err := nodes[0].API().Held(t.Context(), &sluicev1.HeldRequest{Domain: "jobs", Descriptor_: []*sluicev1.Entry{{Key: "lock", Value: "long"}}})
 	if err != nil || held.GetCount() != 1 || held.GetUnits() != 1 || held.GetHoldings()[0].GetUse() != "slot" || held.GetHoldings()[0].GetSinceNs() < int64(5*time.Second) {
 		t.Errorf("%v %v", held, err)
 	}
@@ -353,7 +325,7 @@ func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
 
 // A node that leaves sends those who wait to the next owner, where they are served in their order.
 func TestSlotOrderThroughHandoff(t *testing.T) {
-	nodes := cluster(t, 3, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	key := c.Key("jobs", "lock", "moving")
 	first, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key})
@@ -380,7 +352,7 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 		})
 		pause.For(t.Context(), time.Millisecond) // so that their arrivals are apart
 	}
-	slotOwner(t, nodes, "lock", "moving").stop(syscall.SIGTERM)
+	slotOwner(t, nodes, "lock", "moving").Stop(syscall.SIGTERM)
 	if err := first.Context().Err(); err != nil {
 		t.Errorf("the slot ended with its node: %v", context.Cause(first.Context()))
 	}
@@ -398,7 +370,7 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 
 // Callers that are killed leak nothing: what they hold is free within two seconds, and they wait for nothing any more.
 func TestTrap02_KilledCallers(t *testing.T) {
-	nodes := cluster(t, 3, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	const processes = 4
 	key := c.Key("jobs", "crowd", "c")
@@ -406,22 +378,22 @@ func TestTrap02_KilledCallers(t *testing.T) {
 	if err != nil || !rest.Allowed {
 		t.Fatal(rest, err)
 	}
-	var callers []*slotProcess
+	var callers []*process.SlotProcess
 	for i := range processes {
 		some := *slotCallerCount / processes
-		callers = append(callers, startSlotCallers(t, exec.Command(os.Args[0]), some, 0, targetOf(nodes)))
+		callers = append(callers, process.StartSlotCallers(t, exec.Command(os.Args[0]), some, 0, targetOf(nodes)))
 		if i < processes-1 {
-			<-callers[i].held
+			<-callers[i].Held
 		}
 	}
 	// The last one of the last process waits.
 	var d sluice.Decision
-	until(t, "all slots are held", func() bool { d, err = key.Read(t.Context(), 1); return err != nil || d.Remaining == 0 })
+	process.Until(t, "all slots are held", func() bool { d, err = key.Read(t.Context(), 1); return err != nil || d.Remaining == 0 })
 	if _, e := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, MaxWait: -1}); err != nil || !errors.Is(e, sluice.ErrDenied) {
 		t.Errorf("beside them: %v %v", err, e)
 	}
 	for _, p := range callers {
-		_ = p.cmd.Process.Kill() // all at once
+		_ = p.Cmd.Process.Kill() // all at once
 	}
 	began := time.Now()
 	s, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(*slotCallerCount - 1)})
@@ -435,12 +407,12 @@ func TestTrap02_KilledCallers(t *testing.T) {
 	}
 	s.Release()
 	rest.Release()
-	until(t, "all are free", func() bool { d, err = key.Read(t.Context(), 10_000); return err != nil || d.Allowed })
+	process.Until(t, "all are free", func() bool { d, err = key.Read(t.Context(), 10_000); return err != nil || d.Allowed })
 }
 
 // A session that does not read its answers ends, and others are served meanwhile.
 func TestSessionThatDoesNotRead(t *testing.T) {
-	nodes := cluster(t, 1, rulesOf(t, slotRules))
+	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	s, other, pending := openSession(t, nodes[0]), openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
 	s.ask("lock", "l")
 	s.next(&pending)

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,50 +16,20 @@ import (
 	"github.com/sluicecluster/sluice/limiter"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"github.com/sluicecluster/sluice/ring"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
-// metric returns the value of a metric. One with labels is 0 until there is something to count.
-func (n *node) metric(name string) float64 {
-	n.t.Helper()
-	_, body, err := n.get("/metrics")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for line := range strings.Lines(body) {
-		if text, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-			value, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				n.t.Fatal(err)
-			}
-			return value
-		}
-	}
-	family, _, labels := strings.Cut(name, "{")
-	if !labels || !strings.Contains(body, "# TYPE "+family+" ") {
-		n.t.Fatalf("%s has no metric %s", n.name, name)
-	}
-	return 0
-}
-
-// total returns the sum of a metric over nodes.
-func total(nodes []*node, metric string) (sum float64) {
-	for _, n := range nodes {
-		sum += n.metric(metric)
-	}
-	return sum
-}
-
 // ambiguous returns how many checks the nodes have sent to each other without a response.
-func ambiguous(nodes []*node) (count int64) {
+func ambiguous(nodes []*process.Node) (count int64) {
 	for _, n := range nodes {
-		count += int64(n.metric("sluice_forward_ambiguous_total"))
+		count += int64(n.Metric("sluice_forward_ambiguous_total"))
 	}
 	return count
 }
 
 // exact fails t unless r has no errors and no limit was exceeded, and each was used up but for checks that nodes sent to each other
 // and whose response was lost: these may have been charged twice (docs/internals/consistency.md).
-func exact(t *testing.T, r *audit.Report, nodes []*node) {
+func exact(t *testing.T, r *audit.Report, nodes []*process.Node) {
 	t.Helper()
 	twice := ambiguous(nodes)
 	if r.FinalErrors > 0 || r.Over.Units > 0 || r.Under.Units > twice {
@@ -69,46 +37,31 @@ func exact(t *testing.T, r *audit.Report, nodes []*node) {
 	}
 }
 
-// spend asks n for one unit of key, or looks at it, under 100 per 100 s, which is one a second.
-func (n *node) spend(verb sluicev1.Verb, key string) *sluicev1.Decision {
-	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	resp, err := n.api().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-		Domain: "e2e", Descriptor_: []*sluicev1.Entry{{Key: "key", Value: key}}, Verb: verb,
-		Limits: []*sluicev1.Limit{{Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, Count: 100, PeriodNs: int64(100 * time.Second)}},
-	}}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return resp.Decisions[0]
-}
-
 // TestSnapshotOfOne restarts a node that is alone, twice: its counters are there, as old as they are.
 func TestSnapshotOfOne(t *testing.T) {
 	t.Parallel()
-	c := nodeConfig{name: "n1", args: []string{"--data-dir", filepath.Join(t.TempDir(), "data")}}
-	n := start(t, c)
+	c := process.Config{Name: "n1", Args: []string{"--data-dir", filepath.Join(t.TempDir(), "data")}}
+	n := process.Start(t, c)
 	// The time of the first and of the last charge, each between two readings of the clock.
 	first := time.Now()
 	for range 90 {
-		if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); !d.Allowed {
+		if d := n.Spend(sluicev1.Verb_VERB_CHECK, "k"); !d.Allowed {
 			t.Fatalf("denied: %v", d)
 		}
 	}
 	last := time.Now()
 	for range 2 {
-		if took, code := n.stop(syscall.SIGTERM); code != 0 || took > 5*time.Second {
+		if took, code := n.Stop(syscall.SIGTERM); code != 0 || took > 5*time.Second {
 			t.Fatalf("exit code %d after %v", code, took)
 		}
-		n = start(t, c)
+		n = process.Start(t, c)
 		before := time.Now()
-		d := n.spend(sluicev1.Verb_VERB_READ, "k")
+		d := n.Spend(sluicev1.Verb_VERB_READ, "k")
 		least, most := 10+int64(before.Sub(last)/time.Second), 11+int64(time.Since(first)/time.Second)
 		if d.GetRemaining() < least || d.GetRemaining() > most {
 			t.Errorf("%d remain, want %d to %d", d.GetRemaining(), least, most)
 		}
-		if restored, fresh := n.metric("sluice_snapshot_restored_counters"), n.metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
+		if restored, fresh := n.Metric("sluice_snapshot_restored_counters"), n.Metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
 			t.Errorf("%v counters were read, %v partitions begin afresh", restored, fresh)
 		}
 	}
@@ -125,9 +78,9 @@ func TestSnapshotRejected(t *testing.T) {
 	// whole is what a node has written; secret names the file with its cluster's secret, if any.
 	whole := func(t *testing.T, dir string, args ...string) []byte {
 		t.Helper()
-		n := start(t, nodeConfig{name: "n1", args: append(args, "--data-dir", dir)})
-		n.spend(sluicev1.Verb_VERB_CHECK, "k")
-		n.stop(syscall.SIGTERM)
+		n := process.Start(t, process.Config{Name: "n1", Args: append(args, "--data-dir", dir)})
+		n.Spend(sluicev1.Verb_VERB_CHECK, "k")
+		n.Stop(syscall.SIGTERM)
 		data, err := os.ReadFile(filepath.Join(dir, "counters.snapshot"))
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +131,7 @@ func TestSnapshotRejected(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "counters.snapshot"), data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			n := start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})
+			n := process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
 			aside, err := filepath.Glob(filepath.Join(dir, "counters.snapshot.rejected-*"))
 			if err != nil || len(aside) != 1 {
 				t.Fatalf("set aside: %v, %v", aside, err)
@@ -187,21 +140,21 @@ func TestSnapshotRejected(t *testing.T) {
 			if err != nil || string(kept) != string(data) {
 				t.Errorf("%s is not the file that was rejected: %v", aside[0], err)
 			}
-			line := logLine(n.log.String(), "snapshot rejected")
+			line := logLine(n.Log.String(), "snapshot rejected")
 			for _, want := range []string{"level=WARN", "reason=" + c.reason, c.says, aside[0]} {
 				if !strings.Contains(line, want) {
 					t.Errorf("no %q in: %s", want, line)
 				}
 			}
-			if got := n.metric("sluice_snapshots_rejected_total"); got != 1 {
+			if got := n.Metric("sluice_snapshots_rejected_total"); got != 1 {
 				t.Errorf("%v are counted as rejected", got)
 			}
-			if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); d.GetRemaining() != 99 {
+			if d := n.Spend(sluicev1.Verb_VERB_CHECK, "k"); d.GetRemaining() != 99 {
 				t.Errorf("%d remain of a counter that should be new", d.GetRemaining())
 			}
-			n.stop(syscall.SIGTERM)
-			n = start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})
-			if got := n.metric("sluice_snapshot_restored_counters"); got != 1 {
+			n.Stop(syscall.SIGTERM)
+			n = process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
+			if got := n.Metric("sluice_snapshot_restored_counters"); got != 1 {
 				t.Errorf("%v counters were read after that", got)
 			}
 		})
@@ -251,7 +204,7 @@ func logLine(log, text string) string {
 func TestDataDirWrongStarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})
+	process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -267,18 +220,18 @@ func TestDataDirWrongStarts(t *testing.T) {
 		{"negative interval", []string{"--data-dir", dir, "--snapshot-interval", "-1s"}, 2, []string{"--snapshot-interval", "-1s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := launch(t, nodeConfig{name: "n2", args: c.args})
+			n := process.Launch(t, process.Config{Name: "n2", Args: c.args})
 			select {
-			case <-n.done:
+			case <-n.Done:
 			case <-time.After(10 * time.Second):
 				t.Fatal("it runs on")
 			}
-			if code := n.cmd.ProcessState.ExitCode(); code != c.code {
+			if code := n.Cmd.ProcessState.ExitCode(); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for _, want := range c.want {
-				if !strings.Contains(n.log.String(), want) {
-					t.Errorf("no %q in: %s", want, n.log.String())
+				if !strings.Contains(n.Log.String(), want) {
+					t.Errorf("no %q in: %s", want, n.Log.String())
 				}
 			}
 		})
@@ -289,25 +242,25 @@ func TestDataDirWrongStarts(t *testing.T) {
 func TestSnapshotCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	n := start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir, "--snapshot-interval", "100ms"}})
-	eventually(t, 5*time.Second, "a snapshot is written", func() error {
-		if n.metric("sluice_snapshots_total") == 0 {
+	n := process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir, "--snapshot-interval", "100ms"}})
+	process.Eventually(t, 5*time.Second, "a snapshot is written", func() error {
+		if n.Metric("sluice_snapshots_total") == 0 {
 			return fmt.Errorf("not yet")
 		}
 		return nil
 	})
 	// A directory with something in it, where the next one is to be put. The node may be faster with another file.
-	eventually(t, 5*time.Second, "a directory is in its place", func() error {
+	process.Eventually(t, 5*time.Second, "a directory is in its place", func() error {
 		return errors.Join(os.RemoveAll(filepath.Join(dir, "counters.snapshot")), os.MkdirAll(filepath.Join(dir, "counters.snapshot", "x"), 0o700))
 	})
-	n.waitLog("no snapshot was written", 5*time.Second)
-	if n.metric("sluice_snapshots_failed_total") == 0 {
+	n.WaitLog("no snapshot was written", 5*time.Second)
+	if n.Metric("sluice_snapshots_failed_total") == 0 {
 		t.Error("it is not counted")
 	}
-	if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); !d.Allowed {
+	if d := n.Spend(sluicev1.Verb_VERB_CHECK, "k"); !d.Allowed {
 		t.Errorf("%v", d)
 	}
-	if _, code := n.stop(syscall.SIGTERM); code != 0 {
+	if _, code := n.Stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }

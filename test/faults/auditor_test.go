@@ -1,4 +1,4 @@
-//go:build linux && faultmatrix
+//go:build linux
 
 package faults
 

@@ -1,8 +1,8 @@
-//go:build linux && faultmatrix
+//go:build linux
 
 // Package faults measures how far beyond its limits a cluster of real processes goes under each fault of the
 // network and of processes, and holds it to docs/internals/consistency.md. TestMatrix runs each cell in a process of its
-// own; see `make fault-matrix`.
+// own; see `go run ./test/scenario faults`.
 package faults
 
 import (
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/test/faultnet"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 const kept, beyond, failed, disturbed = "kept", "beyond", "failed", "disturbed"
@@ -88,6 +89,7 @@ func chosen(t *testing.T) (ids []cellID) {
 // TestMatrix runs the cells that have no result for this commit yet, or a disturbed one (with FORCE all), and fails if
 // any is not kept.
 func TestMatrix(t *testing.T) {
+	process.OnlyLong(t)
 	if os.Getenv("FAULT_CELL") != "" {
 		return
 	}
