@@ -1,5 +1,3 @@
-//go:build gubernator
-
 package gubernatordiff
 
 import (

@@ -79,7 +79,7 @@ func TestBroken(t *testing.T) {
 		}},
 		{"API to API", "transport/httpapi/g.go", `package httpapi; import "` + own + `transport/grpcapi"`, []string{"transport/httpapi imports transport/grpcapi"}},
 		{"wire types inside", "cluster/w.go", `package cluster; import "` + own + `proto/sluice/v1"`, []string{"cluster imports proto/sluice/v1"}},
-		{"wire types for tests only", "test/e2e/e2e.go", `package e2e; import "` + own + `proto/sluice/v1"`, []string{"test/e2e imports proto/sluice/v1"}},
+		{"linearizability for tests only", "internal/audit/run.go", `package audit; import "` + own + `internal/audit/linear"`, []string{"internal/audit imports internal/audit/linear"}},
 		{"the client is light", "client/b.go", `package client; import "` + own + `bucket"`, []string{"client imports bucket"}},
 		{"a local limiter may", "client/local/b.go", `package local; import "` + own + `bucket"`, nil},
 		{"a local limiter is no server", "client/local/l.go", `package local; import "` + own + `limiter"`, []string{"client/local imports limiter"}},

@@ -37,7 +37,7 @@ func Check(t *Tree) []Broken {
 	}
 	for _, dir := range t.Apart {
 		if !withinAny(dir, apart) {
-			c.add(dir, "`make test` and `make lint` cover the modules in go.work", "module %s is not in go.work", dir)
+			c.add(dir, "`make test` and `tools/lint` cover the modules in go.work", "module %s is not in go.work", dir)
 		}
 	}
 	return c.broken

@@ -20,7 +20,7 @@ import (
 )
 
 // Quotas survive change: a cluster is audited under load while its members change, and
-// every admission is held against the limits. `make change-test` runs these RUNS times.
+// every admission is held against the limits. `go run ./test/scenario change` runs these.
 
 // What the issue of a change may cost.
 const (

@@ -17,7 +17,7 @@ import (
 
 // Callers ask for MINUTES while nodes join, leave and die at random: no key is over its quota but for what
 // crashes may lose, no check is without an answer, and the nodes that were there all the while end as
-// they began. `make soak-test` runs it.
+// they began. `go run ./test/scenario soak` runs it.
 
 const (
 	soakStart = 3 // nodes that stay

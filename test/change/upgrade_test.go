@@ -18,13 +18,13 @@ import (
 )
 
 // Nodes of two versions are one cluster: the program of an earlier commit, SLUICE_E2E_BASE, and the one
-// under test. `make upgrade-test` builds the former and runs these.
+// under test. `go run ./test/scenario upgrade` builds the former and runs these.
 
 func baseBinary(t *testing.T) string {
 	t.Helper()
 	base := os.Getenv("SLUICE_E2E_BASE")
 	if base == "" {
-		t.Skip("SLUICE_E2E_BASE names no program of an earlier version; see make upgrade-test")
+		t.Skip("SLUICE_E2E_BASE names no program of an earlier version; see go run ./test/scenario upgrade")
 	}
 	return base
 }

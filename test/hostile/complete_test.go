@@ -29,7 +29,7 @@ import (
 )
 
 // A client sends messages that are complete, as long as they may be, and made of as many elements
-// as fit: decoded, each would take many times its size. `make hostile-test` runs this. It is judged
+// as fit: decoded, each would take many times its size. `go run ./test/scenario hostile` runs this. It is judged
 // by memory and by status, not by time.
 
 const (

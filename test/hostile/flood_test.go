@@ -17,7 +17,7 @@ import (
 )
 
 // Every check is of a new key, as fast as the nodes take them, in many domains, by all algorithms and with ever new sets of up to
-// 16 limits: resident memory stays within 1.25 × --memory-limit, and keys that were spent before stay spent. `make flood-test` runs it for FLOOD=5m; FLOOD_LIMIT (MiB) is
+// 16 limits: resident memory stays within 1.25 × --memory-limit, and keys that were spent before stay spent. `go run ./test/scenario flood` runs it for FLOOD=5m; FLOOD_LIMIT (MiB) is
 // smaller where that is too short to fill 256.
 
 const (

@@ -32,7 +32,7 @@ import (
 )
 
 // An unauthenticated client comes to every port of a node that serves others. They are served as before, the unauthenticated client is
-// rejected, and when it is gone nothing of it is left. `make hostile-test` runs this, each for SIEGE=10s.
+// rejected, and when it is gone nothing of it is left. `go run ./test/scenario hostile` runs this, each for SIEGE=10s.
 
 // outsider is somebody who means no good.
 type outsider struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-// One key that everybody shares, on real processes. `make hot-test` runs these RUNS times. What is asked
+// One key that everybody shares, on real processes. `go run ./test/scenario hot` runs these. What is asked
 // for is admitted by nodes that do not hold the key, and still no interval has more than the algorithm
 // alone would admit.
 

@@ -1,5 +1,5 @@
 // Package plots draws the pictures of docs/use/algorithms.md and docs/start/getting-started.md that show which checks each algorithm admits: it
-// makes the same checks under every algorithm, at invented times, and draws the decisions as SVG. `make plots` writes them.
+// makes the same checks under every algorithm, at invented times, and draws the decisions as SVG. `go test ./test/plots -args -write` writes them.
 package plots
 
 import (
@@ -44,7 +44,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(data, committed) {
-			t.Errorf("docs/img/%s is not what is drawn now: run make plots, and read docs that show it again", name)
+			t.Errorf("docs/img/%s is not what is drawn now: run go test ./test/plots -args -write, and read docs that show it again", name)
 		}
 	}
 }

@@ -5,7 +5,7 @@
 // processes that crash, pause and restart, and simulated gossip that may be late and wrong. The same seed gives the same run,
 // so a failure is reproduced by its seed:
 //
-//	make sim SEEDS=100000
+//	go run ./test/scenario sim -args -seeds 100000
 //	go test ./test/sim -run TestSeed$ -v -args -seed 4711 -lines 300
 //
 // What a process does around its machines (when it serves, how it leaves, how a check finds its owner) is implemented here as
