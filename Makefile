@@ -48,7 +48,7 @@ endif
 # =required fail what is skipped otherwise where there is no nginx and HAProxy, no Chromium or no promtool.
 .PHONY: test-cluster
 test-cluster: ## clusters of real processes: every API, members that change, two versions, proxies, the console (TESTFLAGS='-run Audit')
-	go test -count 1 -parallel 4 $(TESTFLAGS) ./test/e2e
+	go test -count 1 -parallel 6 $(TESTFLAGS) ./test/e2e
 ifeq ($(TESTFLAGS),)
 	SLUICE_PROCESSES=1 go test -count 1 -run '^TestKill$$' ./internal/snapshot
 	go run ./test/scenario change -run 'TestChange(Grow|RollingRestart$$|Crash$$)'

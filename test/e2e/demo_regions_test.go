@@ -18,6 +18,7 @@ import (
 // TestDemoCut: lines of input cut a region of the demo off and link it again, the commands that it suggests work, and it goes on when
 // its input ends.
 func TestDemoCut(t *testing.T) {
+	t.Parallel()
 	base := demoPort(t)
 	cmd := exec.Command(process.Binary, "demo", "--regions", "--port", strconv.Itoa(base))
 	cmd.Dir = t.TempDir()

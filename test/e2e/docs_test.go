@@ -22,6 +22,7 @@ import (
 // TestDocCommands runs every command of every page under docs, in the order of the page, against the demo and the nodes that the page
 // starts. It changes ports, and how long an audit or a bench goes on. What cannot run here is listed below, with the reason.
 func TestDocCommands(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("the pages use 127.0.1.1 to 127.0.1.3")
 	}

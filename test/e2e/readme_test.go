@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,11 +117,17 @@ func pageCommands(t *testing.T, page string, inlineCommand *regexp.Regexp) []str
 	return list
 }
 
-// demoPort returns a base port such that the demo's twelve ports, one for operators, and four more
+var demos atomic.Int32
+
+// demoPort returns a base port, another each time, such that the demo's twelve ports, one for operators, and four more
 // at 100 above it, are free.
 func demoPort(t *testing.T) int {
 	t.Helper()
-	for base := 17460; base < 30000; base += 200 {
+	for {
+		base := 17260 + 200*int(demos.Add(1))
+		if base > 30000 {
+			break
+		}
 		if process.AllFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 30, 31, 32, 33, 40, 41, 42, 43, 50, 51, 52, 53, 100, 101, 102, 103) {
 			return base
 		}
@@ -189,6 +196,7 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 
 // TestDemoOtherRules: without a rule for its own checks, the demo makes none and suggests none.
 func TestDemoOtherRules(t *testing.T) {
+	t.Parallel()
 	cmd := command(fmt.Sprintf("bin/sluice demo --port %d --exit --rules examples/nginx/rules", demoPort(t)))
 	out, err := cmd.Output()
 	if err != nil || !strings.Contains(string(out), "\nHealthy") || strings.Contains(string(out), "asked n1") || strings.Contains(fmt.Sprint(cmd.Stderr), "no rule matches") {
@@ -198,6 +206,7 @@ func TestDemoOtherRules(t *testing.T) {
 
 // TestDemoRegions: the demo of three regions shows that they are linked, who decides, and one limit in all.
 func TestDemoRegions(t *testing.T) {
+	t.Parallel()
 	cmd := command(fmt.Sprintf("bin/sluice demo --regions --port %d --exit", demoPort(t)))
 	out, err := cmd.Output()
 	if err != nil || !strings.Contains(string(out), "linked  1       2 of 2") || !regexp.MustCompile(`\n  (60|5\d) of 60 in all`).Match(out) {

@@ -31,6 +31,7 @@ descriptors:
 // it. Nothing is admitted beyond the limits, under eventual mode no more than the formula says, little is left unused, and nearly all checks are answered inside the region: on a machine
 // that is not loaded 0.97 and more are used, and 0.5 % of the checks leave the region.
 func TestGlobalLimits(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(path, []byte(globalRules), 0o600); err != nil {
 		t.Fatal(err)

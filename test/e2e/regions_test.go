@@ -187,6 +187,7 @@ func decidesOf(n *process.Node) ([]string, error) {
 // TestRegions: clusters of three regions find each other over 60 ms, show that one is cut off, and find it again. Nothing of that
 // touches readiness or the clusters themselves.
 func TestRegions(t *testing.T) {
+	t.Parallel()
 	f := newFarRegions(t, "", 30*time.Millisecond, "eu", "us", "ap")
 	linked := func(string, string) string { return "linked" }
 	f.wait(30*time.Second, "all regions are linked", linked)

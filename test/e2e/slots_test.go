@@ -185,6 +185,7 @@ func slotOwner(t *testing.T, nodes []*process.Node, key, value string) *process.
 // Ten thousand wait for forty slots, from the busiest node's view: one message asks and one answers, nobody is passed over, and a free slot is
 // given at once.
 func TestTrap13_ManyWaiters(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	const waiters = 10_000
 	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
@@ -229,6 +230,7 @@ func TestTrap13_ManyWaiters(t *testing.T) {
 
 // Tenants that always have requests share slots by their weights, and those of one tenant are served in order.
 func TestSlotWeights(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
 	weights := map[string]int64{"a": 1, "b": 2, "c": 5}
@@ -267,6 +269,7 @@ func TestSlotWeights(t *testing.T) {
 
 // Streams that are half-closed, canceled or silent release nothing, and leak nothing: their slots are free within two seconds.
 func TestTrap03_StreamsThatEnd(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	for name, end := range map[string]func(*slotSession){
 		"half-closed": func(s *slotSession) { s.closeSend() },
@@ -302,6 +305,7 @@ func TestTrap03_StreamsThatEnd(t *testing.T) {
 
 // Slots last as long as their session, whatever the deadline of one renewal, and operators see who holds them (trap 16).
 func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	request := sluice.AcquireRequest{Key: c.Key("jobs", "lock", "long")}
@@ -325,6 +329,7 @@ func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
 
 // A node that leaves sends those who wait to the next owner, where they are served in their order.
 func TestSlotOrderThroughHandoff(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	key := c.Key("jobs", "lock", "moving")
@@ -370,6 +375,7 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 
 // Callers that are killed leak nothing: what they hold is free within two seconds, and they wait for nothing any more.
 func TestTrap02_KilledCallers(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	c := slotClient(t, nodes)
 	const processes = 4
@@ -412,6 +418,7 @@ func TestTrap02_KilledCallers(t *testing.T) {
 
 // A session that does not read its answers ends, and others are served meanwhile.
 func TestSessionThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
 	s, other, pending := openSession(t, nodes[0]), openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
 	s.ask("lock", "l")
