@@ -19,13 +19,9 @@ require (
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/prometheus/client_golang v1.24.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
-	github.com/sluicecluster/sluice/bucket v0.0.0
 	github.com/sluicecluster/sluice/client v0.0.0
-	github.com/sluicecluster/sluice/client/local v0.0.0
 	github.com/sluicecluster/sluice/internal/leaf v0.0.0
-	github.com/sluicecluster/sluice/internal/yamldoc v0.0.0
 	github.com/sluicecluster/sluice/proto v0.0.0
-	github.com/sluicecluster/sluice/rules v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	go.opentelemetry.io/otel v1.47.0
@@ -85,11 +81,7 @@ require (
 )
 
 replace (
-	github.com/sluicecluster/sluice/bucket => ./bucket
 	github.com/sluicecluster/sluice/client => ./client
-	github.com/sluicecluster/sluice/client/local => ./client/local
 	github.com/sluicecluster/sluice/internal/leaf => ./internal/leaf
-	github.com/sluicecluster/sluice/internal/yamldoc => ./internal/yamldoc
 	github.com/sluicecluster/sluice/proto => ./proto
-	github.com/sluicecluster/sluice/rules => ./rules
 )

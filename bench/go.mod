@@ -8,7 +8,6 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sluicecluster/sluice v0.0.0
-	github.com/sluicecluster/sluice/bucket v0.0.0
 	github.com/sluicecluster/sluice/client v0.0.0
 	github.com/sluicecluster/sluice/proto v0.0.0
 	google.golang.org/grpc v1.85.0
@@ -25,8 +24,6 @@ require (
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/sluicecluster/sluice/internal/leaf v0.0.0 // indirect
-	github.com/sluicecluster/sluice/internal/yamldoc v0.0.0 // indirect
-	github.com/sluicecluster/sluice/rules v0.0.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
@@ -40,11 +37,7 @@ require (
 
 replace (
 	github.com/sluicecluster/sluice => ..
-	github.com/sluicecluster/sluice/bucket => ../bucket
 	github.com/sluicecluster/sluice/client => ../client
-	github.com/sluicecluster/sluice/client/local => ../client/local
 	github.com/sluicecluster/sluice/internal/leaf => ../internal/leaf
-	github.com/sluicecluster/sluice/internal/yamldoc => ../internal/yamldoc
 	github.com/sluicecluster/sluice/proto => ../proto
-	github.com/sluicecluster/sluice/rules => ../rules
 )

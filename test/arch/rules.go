@@ -46,7 +46,7 @@ var unrelated = []struct{ a, b, why string }{
 	{"cluster", "transport", "the node must run under another transport, and APIs before another decider; internal/node joins them"},
 	{"cluster", "limiter", "as transport: they meet in internal/check"},
 	{"client/limit", "google.golang.org", "programs and middleware that do not care who decides compile no gRPC"},
-	{"client/local", "google.golang.org", "a limiter without a server needs none of its libraries"},
+	{"limiter/local", "google.golang.org", "a limiter without a server needs none of its libraries"},
 }
 
 // apis are packages of which none imports another.
@@ -67,8 +67,8 @@ func apiOf(dir string) string {
 
 // only says which other packages of this module a package may import, where these are few. The first entry of a package counts.
 var only = []struct{ dir, uses, why string }{
+	{"limiter/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
 	{"limiter", "bucket rules ring internal", "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
-	{"client/local", "bucket rules client/limit", "a limiter in the process decides as a node does, and has nothing else of one"},
 	{"client/limit", "internal/leaf", "programs without a cluster, and middleware, do not compile gRPC"},
 	{"client", "proto/sluice/v1 internal/leaf", "users of the SDK do not compile the server"},
 }

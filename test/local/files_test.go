@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/internal/rulefiles"
 	"github.com/sluicecluster/sluice/rules"
 )

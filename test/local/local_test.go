@@ -1,4 +1,4 @@
-// Package local compares client/local with what a node decides. It is apart because local must not import a node.
+// Package local compares limiter/local with what a node decides. It is apart because local must not import a node.
 package local
 
 import (
@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/rules"

@@ -100,7 +100,7 @@ func TestModules(t *testing.T) {
 		build(t, program(`prom.New()`, path+"/client/prom"), path+"/client/prom "+version)
 	})
 	t.Run("limiter in one process", func(t *testing.T) {
-		build(t, "package main\n\nimport \""+path+"/client/local\"\n\nfunc main() {\n\tprintln(local.New(local.Text(`domain: shop`)))\n}\n", path+"/client/local "+version)
+		build(t, "package main\n\nimport \""+path+"/limiter/local\"\n\nfunc main() {\n\tprintln(local.New(local.Text(`domain: shop`)))\n}\n", path+" "+version)
 	})
 	t.Run("SDK with OpenTelemetry", func(t *testing.T) {
 		build(t, program(`otel.New(nil)`, path+"/client/otel"), path+"/client/otel "+version)

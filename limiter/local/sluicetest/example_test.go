@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local/sluicetest"
+	"github.com/sluicecluster/sluice/limiter/local/sluicetest"
 )
 
 // t is the *testing.T of a test.

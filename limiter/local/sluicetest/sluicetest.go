@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 )
 
 // Limiter is a local.Limiter that a test controls. It is safe for concurrent use.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 )
 
 func newLimiter(t testing.TB, yaml string, opts ...local.Option) *local.Limiter {

@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 )
 
 var ctx = context.Background()

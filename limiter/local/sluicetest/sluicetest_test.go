@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local/sluicetest"
+	"github.com/sluicecluster/sluice/limiter/local/sluicetest"
 )
 
 // TestInABubble: an hour passes at once.

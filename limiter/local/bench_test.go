@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/client/local"
+	"github.com/sluicecluster/sluice/limiter/local"
 )
 
 const benchRules = `

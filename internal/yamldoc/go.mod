@@ -1,5 +1,0 @@
-module github.com/sluicecluster/sluice/internal/yamldoc
-
-go 1.26.0
-
-require go.yaml.in/yaml/v3 v3.0.5
