@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 	"pgregory.net/rapid"
 )
 

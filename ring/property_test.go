@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 func names(t *rapid.T, label string, least int) []string {

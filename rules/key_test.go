@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicecluster/sluice/rules"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 const keyTree = `

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // The wire's numbers are used as bucket's own, and those of check and this

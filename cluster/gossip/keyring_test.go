@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"pgregory.net/rapid"
+
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // testKey is a key of n bytes, different for each seed.

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 func genParts(t *rapid.T) Parts {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 const target = 100 * time.Millisecond

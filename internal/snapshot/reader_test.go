@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/message"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // TestRoundTrip: whatever was written is read again.

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicecluster/sluice/bucket"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // called is a Namer that says how often it was asked.

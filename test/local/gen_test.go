@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicecluster/sluice/client/limit"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // sets are the limits of a scenario: of four rules, and three that come with checks. They stay as they are: a table may drop a free

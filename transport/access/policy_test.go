@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // token returns a token of one repeated byte, and its digest.

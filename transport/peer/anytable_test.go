@@ -15,6 +15,7 @@ import (
 	"github.com/sluicecluster/sluice/limiter"
 	peerv1 "github.com/sluicecluster/sluice/proto/peer/v1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 	"github.com/sluicecluster/sluice/transport"
 )
 

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicecluster/sluice/bucket"
+	_ "github.com/sluicecluster/sluice/test/seeded"
 )
 
 // story is what a caller saw of one key that a real table decided.
