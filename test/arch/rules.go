@@ -133,7 +133,7 @@ var homes = []struct{ path, homes, test, why string }{
 		"tests search a key's log for an order in which one counter could have answered"},
 	{"github.com/cockroachdb/datadriven", "", "test/transcripts",
 		"commands and their output in one text file, which a flag writes anew"},
-	{"pgregory.net/rapid", "", ".", "property tests"},
+	{"pgregory.net/rapid", "test", ".", "property tests"},
 	{"go.uber.org/goleak", "", ".", "tests that no goroutine outlives its owner"},
 }
 

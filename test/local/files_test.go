@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/internal/rulefiles"
+	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/rules"
 )
 

@@ -15,9 +15,9 @@ import (
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/client/limit"
-	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/limiter/local"
 	"github.com/sluicecluster/sluice/rules"
 	"github.com/sluicecluster/sluice/test/onenode"
 )
