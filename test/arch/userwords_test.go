@@ -37,7 +37,7 @@ func TestPageFacts(t *testing.T) {
 		}
 		return string(text)
 	}
-	gubernator := regexp.MustCompile(`gubernator-io/gubernator/v2 (v\S+)`).FindStringSubmatch(read("bench/peers/gubernator/go.mod"))[1]
+	gubernator := regexp.MustCompile(`gubernator-io/gubernator/v2 (v\S+)`).FindStringSubmatch(read("bench/peers/go.mod"))[1]
 	wants := map[string]string{
 		"docs/start/comparison.md":     "gubernator " + gubernator,
 		"docs/internals/benchmarks.md": "gubernator is " + gubernator,
