@@ -122,7 +122,7 @@ func TestCircuitOfHandoff(t *testing.T) {
 }
 
 // TestCircuitOfReplica: a replica that does not confirm opens the circuit for checks of sync rules
-// of its partition alone.
+// of its partition alone. The charge that is not confirmed stands.
 func TestCircuitOfReplica(t *testing.T) {
 	for _, from := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T) {
@@ -130,13 +130,13 @@ func TestCircuitOfReplica(t *testing.T) {
 			time.Sleep(2 * time.Second) // they have settled, and give shares
 			r := request(f.nodes["a"].Node, "a", 1, hourly(1000))
 			r.Sync = true
-			f.loses(func(_, _ string, e message.Envelope) bool {
-				_, receipt := e.Body.(*message.Receipt)
-				return receipt
-			})
+			f.loses(losing[*message.Receipt])
 			n := f.nodes[from].Node
 			answers, took := within(t, n, envoyTime, r)
 			wantEarly(t, from+": the first", answers, took, check.Share, check.AtMargin, envoyWait)
+			if !answers[0].Allowed || answers[0].Owner != from || spent(f.nodes["a"].Node, r) != 1 {
+				t.Errorf("%s: %+v, %d spent, want 1", from, answers[0], spent(f.nodes["a"].Node, r))
+			}
 			answers, took = within(t, n, envoyTime, r)
 			wantEarly(t, from+": the next", answers, took, check.Share, check.NotAsked, 0)
 			r.Sync = false

@@ -91,8 +91,7 @@ func TestDamagedSnapshots(t *testing.T) {
 					t.Errorf("%d spent keys are admitted, %d are denied as lost, %d partitions are lost", admitted, lost, lostAt(f, names...))
 				}
 				for _, name := range c.damaged { // crash: the others go on
-					f.kill(name)
-					f.hide(name)
+					f.crash(name)
 					if err := os.WriteFile(f.file(name), whole[name], 0o600); err != nil {
 						t.Fatal(err)
 					}
@@ -151,8 +150,7 @@ func TestLossIsInSnapshots(t *testing.T) {
 			if saves == "as the owner" {
 				f.save("a")
 			}
-			f.kill("a")
-			f.hide("a")
+			f.crash("a")
 			f.back("a")
 			f.allHeld(time.Second)
 			if admitted, lost := f.admits("a", keys); admitted > 0 || lost != len(keys) {
@@ -174,10 +172,7 @@ func TestFirstCrashLosesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		keys := spentKeys()
 		f := kept(t, keys, "a", "b", "c")
-		for _, name := range []string{"a", "b", "c"} {
-			f.kill(name)
-			f.hide(name)
-		}
+		f.crash("a", "b", "c")
 		f.back("a", "b", "c")
 		f.allHeld(12 * time.Second)
 		if admitted, lost := f.admits("a", keys); admitted != len(keys) || lost > 0 {
@@ -195,8 +190,7 @@ func TestHigherEpochsComeBack(t *testing.T) {
 		f := kept(t, keys, "a", "b", "c")
 		for range 3 { // raises the epochs
 			f.save("a")
-			f.kill("a")
-			f.hide("a")
+			f.crash("a")
 			f.allHeld(5 * time.Second)
 			f.back("a")
 			f.within(20*time.Second, "a is settled", f.nodes["a"].Settled)

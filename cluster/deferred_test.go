@@ -1,12 +1,10 @@
 package cluster
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // TestDeferredSurvive: what a node has admitted without owners is charged to them after a crash of that node, if it
@@ -25,11 +23,7 @@ func TestDeferredSurvive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				f := newFleet(t)
-				f.keep("a", "b", "c")
-				for _, name := range []string{"a", "b", "c"} {
-					f.join(name)
-				}
+				f := newFleetWithDisks(t, "a", "b", "c")
 				keys := requests(60, c.limits)
 				f.alone("c")
 				admitted := make([]int64, len(keys))
@@ -42,17 +36,14 @@ func TestDeferredSurvive(t *testing.T) {
 				if n := f.saveDeferred("c"); n != len(keys) {
 					t.Errorf("deferred charges of %d keys are written, want %d", n, len(keys))
 				}
-				f.kill("c")
-				f.hide("c")
+				f.crash("c")
 				time.Sleep(c.down)
 				f.cut()
 				n := f.start("c")
 				if deferred := n.Stats().Deferred; deferred != len(keys) {
 					t.Errorf("deferred charges of %d keys are read, want %d", deferred, len(keys))
 				}
-				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true, true) })
-				f.within(30*time.Second, "c is counted", n.Join)
-				f.state("c", member.Serving)
+				f.serve(n)
 				f.within(30*time.Second, "c is settled", n.Settled)
 				f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Deferred == 0 })
 				for i, r := range keys {
@@ -76,11 +67,7 @@ func TestDeferredSurvive(t *testing.T) {
 // TestDeferredCountAgainstShares: a node that was restarted and is cut off again before it has charged anything gives no second share.
 func TestDeferredCountAgainstShares(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.keep("a", "b", "c")
-		for _, name := range []string{"a", "b", "c"} {
-			f.join(name)
-		}
+		f := newFleetWithDisks(t, "a", "b", "c")
 		keys := requests(60, hourly(30))
 		f.alone("c")
 		admitted := make([]int64, len(keys))

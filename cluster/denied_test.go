@@ -160,34 +160,3 @@ func TestRoomQuiet(t *testing.T) {
 		t.Error("one denial, and no invalidation")
 	}
 }
-
-// TestDeniedFlood: of a flood of checks that are denied, less than one in a hundred reaches the owner.
-func TestDeniedFlood(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		r := request(w.nodes["a"], "c", 1, hourly(10))
-		asked := 0
-		for range 2000 { // a second
-			for _, name := range []string{"a", "b"} {
-				decide(t.Context(), w.nodes[name], r)
-				asked++
-			}
-			time.Sleep(500 * time.Microsecond)
-		}
-		if n := len(w.callsSoFar()); n > asked/100 || spent(w.nodes["c"], r) != 10 {
-			t.Errorf("%d of %d checks reached the owner", n, asked)
-		}
-	})
-}
-
-// TestRememberedAllocs: an answer from memory costs no allocation.
-func TestRememberedAllocs(t *testing.T) {
-	a := paired(t)
-	r := request(a, "b", 1, hourly(0))
-	b := &check.Batch{Requests: []check.Request{r}, Answers: make([]check.Answer, 1)}
-	now := a.cfg.Clock()
-	a.denials.Remember(now, now, &r.Request, &bucket.Decision{}, "b", time.Hour)
-	if n := testing.AllocsPerRun(1000, func() { a.Decide(t.Context(), b) }); n != 0 || a.Stats().Forwards != 0 {
-		t.Errorf("%v allocations, %d forwards", n, a.Stats().Forwards)
-	}
-}

@@ -128,18 +128,23 @@ func (f *fleet) stopAll() {
 		f.save(name)
 	}
 	for name := range f.nodes {
-		f.kill(name)
-		f.hide(name)
+		f.crash(name)
 	}
 }
 
-// kept starts nodes with data directories and has each of keys asked for 6 times.
-func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
+// newFleetWithDisks is newFleet of nodes with data directories.
+func newFleetWithDisks(t *testing.T, names ...string) *fleet {
 	f := newFleet(t)
 	f.keep(names...)
 	for _, name := range names {
 		f.join(name)
 	}
+	return f
+}
+
+// kept starts nodes with data directories and has each of keys asked for 6 times.
+func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
+	f := newFleetWithDisks(t, names...)
 	for range 6 {
 		decide(t.Context(), f.nodes[names[0]].Node, keys...)
 	}
@@ -149,13 +154,7 @@ func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
 // allHeld waits until all partitions are held.
 func (f *fleet) allHeld(within time.Duration) {
 	f.t.Helper()
-	f.eventually(within, "all is held", func() bool {
-		held := 0
-		for _, n := range f.nodes {
-			held += n.Stats().Partitions.Owned
-		}
-		return held == 31
-	})
+	f.eventually(within, "all is held", func() bool { return f.owned() == 31 })
 	f.owners()
 }
 

@@ -56,10 +56,7 @@ func TestStartingNode(t *testing.T) {
 func TestUnsettledNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a")
-		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, transferBatch := e.Body.(*message.TransferBatch)
-			return transferBatch
-		})
+		f.loses(losing[*message.TransferBatch])
 		f.serve(f.start("b"))
 		time.Sleep(2 * time.Second)
 		for _, n := range f.nodes {
@@ -87,9 +84,7 @@ func TestRestartedVoter(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
 		keys := requests(60, hourly(9))
 		f.kill("c")
-		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
-		})
+		f.eventually(5*time.Second, "a and b hold all", func() bool { return f.owned() == 31 })
 		f.spend(f.nodes["a"].Node, keys)
 		f.cut("ab", "c")
 		c := f.start("c")
@@ -192,10 +187,7 @@ func TestQuorumLostForAMoment(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
 		c := f.nodes["c"]
 		keys := requests(60, hourly(9))
-		f.loses(func(_, to string, e message.Envelope) bool {
-			_, ack := e.Body.(*message.Ack)
-			return ack
-		})
+		f.loses(losing[*message.Ack])
 		f.eventually(time.Second, "nobody has quorum", func() bool {
 			for _, n := range f.nodes {
 				if n.mayDecide(n.clock()) {

@@ -32,8 +32,7 @@ func TestOwnDecisionsInASnapshot(t *testing.T) {
 		f.loseTransfers(func(from, _ string) bool { return from == "a" })
 		decide(t.Context(), f.nodes["a"].Node, keys...) // 3 left of each
 		f.save("a")
-		f.kill("a")
-		f.hide("a")
+		f.crash("a")
 		f.loses(nil)
 		f.allHeld(5 * time.Second)
 		f.serve(f.start("a"))

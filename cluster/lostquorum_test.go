@@ -32,6 +32,16 @@ func stoppedUntil(n *Node, reading int, renewed func()) {
 	}
 }
 
+// slowed has each reading of a's clock take so long, until it is called again.
+func slowed(a *Node, each time.Duration) (again func()) {
+	clock, slow := a.cfg.Clock, int64(0)
+	a.cfg.Clock = func() int64 {
+		slow += int64(each)
+		return clock() + slow
+	}
+	return func() { a.cfg.Clock = clock }
+}
+
 // TestBatchRunsOutOfTime: a large batch that takes too long is decided as far as time allows, and the rest is answered as checks that ran
 // out of time are.
 func TestBatchRunsOutOfTime(t *testing.T) {
@@ -91,14 +101,10 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			a := newTestCluster(t, "a").nodes["a"]
 			a.quorumUntil.Store(math.MaxInt64)
-			list, slow := requests(a, false), int64(0)
-			clock := a.cfg.Clock
-			a.cfg.Clock = func() int64 {
-				slow += int64(a.cfg.CheckTimeout) / 4
-				return clock() + slow
-			}
+			list := requests(a, false)
+			again := slowed(a, a.cfg.CheckTimeout/4)
 			answers := decide(t.Context(), a, list...)
-			a.cfg.Clock = clock
+			again()
 			verify(t, a, list, answers, 4*clockEvery-1)
 		})
 	})
@@ -106,15 +112,11 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			a := newTestCluster(t, "a").nodes["a"]
 			a.quorumUntil.Store(math.MaxInt64)
-			records, replies, slow := make([]check.Record, n), make([]check.Reply, n), int64(0)
+			records, replies := make([]check.Record, n), make([]check.Reply, n)
 			for i, r := range requests(a, false) {
 				records[i].Request = r.Request
 			}
-			clock := a.cfg.Clock
-			a.cfg.Clock = func() int64 {
-				slow += int64(a.cfg.CheckTimeout) / 4
-				return clock() + slow
-			}
+			slowed(a, a.cfg.CheckTimeout/4)
 			a.Serve("b", records, replies)
 			for i, got := range replies {
 				want := check.Decided
@@ -154,36 +156,6 @@ func TestRenewedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLostQuorum: a decision during which the process was stopped for longer than quorum lasts is not
-// given away, because another may have decided meanwhile.
-func TestLostQuorum(t *testing.T) {
-	for name, c := range map[string]struct {
-		sync    bool
-		reading int
-	}{
-		"the fast way": {false, 2},
-		"the long way": {true, 4}, // it also reads to see what is remembered, and where checks go
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
-				a := w.nodes["a"]
-				r := request(a, "a", 1, hourly(10))
-				r.OnPartition = rules.FailClosed
-				r.Sync = c.sync
-				stopped(a, c.reading)
-				answers := decide(t.Context(), a, r)
-				if got := answers[0]; got.Source != check.Closed || got.Allowed {
-					t.Errorf("answered %+v, want on_partition's", got)
-				}
-				if n := spent(a, r); n != 1 {
-					t.Errorf("%d spent, want the charge to stand", n)
-				}
-			})
-		})
-	}
-}
-
 // TestLostQuorumRenewed: nor if quorum has been renewed by the time that the process looks again.
 func TestLostQuorumRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -214,21 +186,6 @@ func TestLostQuorumRefund(t *testing.T) {
 		r.Verb = bucket.Refund
 		stopped(a, 2)
 		wantErr(t, "the refund", decide(t.Context(), a, r)[0], check.ErrNoOwner)
-	})
-}
-
-// TestLostQuorumServing: nor is it given to the node that asked.
-func TestLostQuorumServing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		stopped(a, 2)
-		replies := make([]check.Reply, 1)
-		a.Serve("b", []check.Record{{Request: r.Request}}, replies)
-		if replies[0].Status != 0 {
-			t.Errorf("replied %+v, want what says that the answer was lost", replies[0])
-		}
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/member"
-	"github.com/sluicecluster/sluice/internal/message"
 	"github.com/sluicecluster/sluice/rules"
 )
 
@@ -55,9 +54,7 @@ func TestMinority(t *testing.T) {
 		if s := c.Stats(); s.MinorityShare != 150 || s.MinorityClosed != 150 || s.MinorityOpen != 150 || s.Deferred != 30 {
 			t.Errorf("%+v", s)
 		}
-		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return a.Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
-		})
+		f.eventually(5*time.Second, "a and b hold all", func() bool { return f.owned("a", "b") == 31 })
 		for i, answer := range decide(t.Context(), a.Node, keys...) {
 			if answer.Err != nil || answer.Remaining != limit-1 {
 				t.Errorf("asked in the majority: key %d: %+v", i, answer)
@@ -120,31 +117,6 @@ func TestMinorityOfTwo(t *testing.T) {
 	})
 }
 
-// TestAsleep: a node whose machine was asleep wakes without quorum to decide.
-func TestAsleep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
-		a := f.nodes["a"]
-		f.loses(func(from, to string, _ message.Envelope) bool { return true })
-		keys := requests(60, hourly(9))
-		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Err != nil || answer.Limit != 9 {
-				t.Fatalf("before: key %d: %+v", i, answer)
-			}
-		}
-		a.asleep.Add(int64(2 * time.Second))
-		held := a.Stats().Owned
-		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Source == check.Owned {
-				t.Errorf("woken: key %d: %+v", i, answer)
-			}
-		}
-		if a.Stats().Owned != held {
-			t.Error("it has decided")
-		}
-	})
-}
-
 // TestForget: of two, the survivor is a minority until the other is forgotten by hand.
 func TestForget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -182,7 +154,7 @@ func TestQuorumTimeout(t *testing.T) {
 		c := f.nodes["c"]
 		time.Sleep(5 * time.Second) // it has been given its part
 		f.cut("ab", "c")
-		others := func() int { return f.nodes["a"].Stats().Partitions.Owned + f.nodes["b"].Stats().Partitions.Owned }
+		others := func() int { return f.owned("a", "b") }
 		before := others()
 		for range 15 {
 			time.Sleep(100 * time.Millisecond)

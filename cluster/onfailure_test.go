@@ -41,6 +41,7 @@ func TestOnFailure(t *testing.T) {
 				a := decide(t.Context(), w.nodes["a"], r)[0]
 				if c.failed {
 					wantErr(t, c.name, a, check.ErrNoOwner)
+					wantErr(t, c.name, a, check.ErrUnsent) // why there was none
 					return
 				}
 				wantAnswer(t, c.name, a, c.allowed, c.source, "a")

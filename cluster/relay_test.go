@@ -69,12 +69,7 @@ func TestRelay(t *testing.T) {
 						t.Errorf("key %d: %d admitted of 30", i, n)
 					}
 				}
-				relayed, shares := uint64(0), uint64(0)
-				for _, n := range f.nodes {
-					s := n.Stats()
-					relayed += s.Relayed
-					shares += s.Share + s.MinorityShare
-				}
+				relayed, shares := f.sum(func(s Stats) int { return int(s.Relayed) }), f.sum(func(s Stats) int { return int(s.Share + s.MinorityShare) })
 				if relayed == 0 || shares > 0 {
 					t.Errorf("%d relayed, %d shares", relayed, shares)
 				}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/internal/check"
-	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 )
 
@@ -21,10 +20,7 @@ func TestSyncWithoutReplica(t *testing.T) {
 		r := request(a.Node, "a", 1, hourly(1000))
 		r.Sync = true
 		wantAnswer(t, "before", decide(t.Context(), a.Node, r)[0], true, check.Owned, "a")
-		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, receipt := e.Body.(*message.Receipt)
-			return receipt
-		})
+		f.loses(losing[*message.Receipt])
 		for range 10 {
 			if answer := decide(t.Context(), a.Node, r)[0]; answer.Source == check.Owned && answer.Allowed {
 				t.Errorf("answered by the owner, though no replica has the charge: %+v", answer)
@@ -44,64 +40,51 @@ func TestSyncWithoutReplica(t *testing.T) {
 // that has room nor answer it without the owner.
 func TestSyncInPlannedChange(t *testing.T) {
 	for _, replicas := range []int{1, 2} {
-		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) { syncInPlannedChange(t, replicas) })
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
+			bubble(t, func(t *testing.T) { syncInPlannedChange(t, func(c *Config) { c.Replicas = replicas }) })
+		})
 	}
 }
 
-func syncInPlannedChange(t *testing.T, replicas int) {
-	wanted := func(c *Config) { c.Replicas = replicas }
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t)
-		a := f.join("a", wanted, func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
-		keys := requests(40, hourly(1_000_000))
-		for i := range keys {
-			keys[i].Sync = true
-		}
-		var l load
-		l.ask(a, keys)
-		denied := make(chan check.Answer, 1)
-		stop := make(chan struct{})
-		l.all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(7 * time.Millisecond):
-				}
-				for _, answer := range decide(context.Background(), a.Node, keys...) {
-					if !answer.Allowed || answer.Err != nil {
-						select {
-						case denied <- answer:
-						default:
-						}
+func syncInPlannedChange(t *testing.T, wanted func(*Config)) {
+	f := newFleet(t)
+	a := f.join("a", wanted, func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
+	keys := requests(40, hourly(1_000_000))
+	for i := range keys {
+		keys[i].Sync = true
+	}
+	var l load
+	l.ask(a, keys)
+	denied := make(chan check.Answer, 1)
+	l.all.Go(func() {
+		for !l.stop.Load() {
+			time.Sleep(7 * time.Millisecond)
+			for _, answer := range decide(context.Background(), a.Node, keys...) {
+				if !answer.Allowed || answer.Err != nil {
+					select {
+					case denied <- answer:
+					default:
 					}
 				}
 			}
-		})
-		f.join("b", wanted)
-		time.Sleep(2 * time.Second)
-		f.join("c", wanted)
-		time.Sleep(2 * time.Second)
-		for _, name := range []string{"c", "b"} {
-			n := f.nodes[name]
-			f.state(name, member.Leaving)
-			f.within(20*time.Second, name+" has handed off", func(ctx context.Context) error { _, _, err := n.HandOff(ctx); return err })
-			f.within(5*time.Second, name+" is no voter", n.LeaveSet)
-			f.kill(name)
-			f.hide(name)
-		}
-		time.Sleep(2 * time.Second)
-		close(stop)
-		l.end()
-		select {
-		case answer := <-denied:
-			t.Errorf("denied: %+v", answer)
-		default:
-		}
-		if n := l.apart.Load(); n > 0 {
-			t.Errorf("%d checks were answered without an owner", n)
 		}
 	})
+	f.join("b", wanted)
+	time.Sleep(2 * time.Second)
+	f.join("c", wanted)
+	time.Sleep(2 * time.Second)
+	f.leave("c")
+	f.leave("b")
+	time.Sleep(2 * time.Second)
+	l.end()
+	select {
+	case answer := <-denied:
+		t.Errorf("denied: %+v", answer)
+	default:
+	}
+	if n := l.apart.Load(); n > 0 {
+		t.Errorf("%d checks were answered without an owner", n)
+	}
 }
 
 // TestTwoLostAtOnce: with two replicas, two of five nodes may be lost at once, and with zones all of a zone; what has been charged is
@@ -147,10 +130,7 @@ func TestTwoLostAtOnce(t *testing.T) {
 				if c.forgets {
 					time.Sleep(100 * time.Millisecond) // replicas have all
 				}
-				f.kill("a")
-				f.kill("b")
-				f.hide("a")
-				f.hide("b")
+				f.crash("a", "b")
 				time.Sleep(3 * time.Second)
 				again := 0
 				for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {

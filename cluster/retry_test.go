@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -266,20 +265,6 @@ func TestDeadline(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCause: an error that says nobody decided says why.
-func TestCause(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		w.decides(func(string, string, []check.Record) fate { return unsent })
-		r := request(a, "b", 1, hourly(10))
-		r.Verb = bucket.Reset
-		if err := decide(t.Context(), a, r)[0].Err; !errors.Is(err, check.ErrNoOwner) || !errors.Is(err, check.ErrUnsent) {
-			t.Errorf("got %v", err)
-		}
-	})
 }
 
 // TestSpentAsItEnds: the reply to a spend is lost, and the deadline of the reservation passes before

@@ -23,15 +23,7 @@ func (f *fleet) alone(name string) {
 	f.cut(rest, name)
 	n := f.nodes[name]
 	f.eventually(time.Second, name+" has lost quorum", func() bool { return !n.mayDecide(n.clock()) })
-	f.eventually(10*time.Second, "the others hold all", func() bool {
-		held := 0
-		for other, n := range f.nodes {
-			if other != name {
-				held += n.Stats().Partitions.Owned
-			}
-		}
-		return held == 31
-	})
+	f.eventually(10*time.Second, "the others hold all", func() bool { return f.owned()-f.owned(name) == 31 })
 	time.Sleep(settles)
 }
 
@@ -63,46 +55,10 @@ func (f *fleet) askAll(keys []check.Request, times int, admitted []int64, names 
 	}
 }
 
-// TestSharesOfSpentKeys: each of three nodes is cut off in turn, twice, and then all from each other, with keys that are
-// spent: nothing is admitted.
-func TestSharesOfSpentKeys(t *testing.T) {
-	for _, first := range []string{"a", "c"} { // who is asked for all
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
-			keys := requests(90, hourly(20))
-			f.spend(f.nodes[first].Node, keys)
-			admitted := make([]int64, len(keys))
-			f.askAll(keys, 1, admitted, "a", "b", "c") // all have heard of them
-			for range 2 {
-				for _, name := range []string{"a", "b", "c"} {
-					f.alone(name)
-					f.askAll(keys, 3, admitted, "a", "b", "c")
-					f.heal()
-				}
-			}
-			f.cut("a", "b", "c")
-			time.Sleep(2 * time.Second)
-			f.askAll(keys, 3, admitted, "a", "b", "c")
-			for i, n := range admitted {
-				if n > 0 {
-					t.Errorf("key %d: %d admitted above its limit", i, n)
-				}
-			}
-			var shares uint64
-			for _, n := range f.nodes {
-				shares += n.Stats().MinorityShare
-			}
-			if shares == 0 {
-				t.Error("nobody has answered by its share")
-			}
-		})
-	}
-}
-
-// TestSharesOfKeysBeingSpent: keys are spent while one node after the other is cut off, each twice, and asked for more than
-// there is: the excess of a key is at most what was left when the first was cut off.
+// TestSharesOfKeysBeingSpent: keys are spent while one node after the other is cut off, each twice, and then all from each other, and asked
+// for more than there is: the excess of a key is at most what was left when the first was cut off, and nothing of a spent key.
 func TestSharesOfKeysBeingSpent(t *testing.T) {
-	for _, before := range []int64{0, 5, 15, 29} {
+	for _, before := range []int64{0, 5, 15, 29, 30} {
 		bubble(t, func(t *testing.T) {
 			f := newFleet(t, "a", "b", "c")
 			const limit = 30
@@ -119,6 +75,12 @@ func TestSharesOfKeysBeingSpent(t *testing.T) {
 				}
 			}
 			f.askAll(keys, limit, admitted, "a", "b", "c")
+			f.cut("a", "b", "c")
+			time.Sleep(2 * time.Second)
+			f.askAll(keys, 3, admitted, "a", "b", "c")
+			if f.sum(func(s Stats) int { return int(s.MinorityShare) }) == 0 {
+				t.Error("nobody has answered by its share")
+			}
 			least, most := admitted[0], int64(0)
 			for i, n := range admitted {
 				if least, most = min(least, n), max(most, n); n > limit+(limit-before) {
@@ -269,10 +231,7 @@ func TestSharesWhenNobodyHasQuorum(t *testing.T) {
 		keys := requests(60, hourly(30))
 		admitted := make([]int64, len(keys))
 		f.askAll(keys, 4, admitted, "a", "b", "c")
-		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, ack := e.Body.(*message.Ack)
-			return ack
-		})
+		f.loses(losing[*message.Ack])
 		time.Sleep(3 * time.Second)
 		f.askAll(keys, 20, admitted, "a", "b", "c")
 		for i, n := range admitted {

@@ -3,18 +3,15 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/cluster/handoff"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
-	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 	"github.com/sluicecluster/sluice/internal/snapshot"
 )
@@ -23,10 +20,7 @@ import (
 func TestRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		keys := requests(60, hourly(1_000_000))
-		f := newFleet(t)
-		f.keep("a", "b")
-		f.join("a")
-		f.join("b")
+		f := newFleetWithDisks(t, "a", "b")
 		var l load
 		l.ask(f.nodes["a"], keys)
 		l.ask(f.nodes["b"], keys)
@@ -48,13 +42,9 @@ func TestRest(t *testing.T) {
 			}
 			spent[i] = l.admitted[i].Load()
 		}
-		for _, name := range []string{"a", "b"} {
-			f.kill(name)
-			f.hide(name)
-		}
-		for _, name := range []string{"a", "b"} {
-			f.serve(f.start(name))
-		}
+		f.crash("a", "b")
+		f.serve(f.start("a"))
+		f.serve(f.start("b"))
 		f.allHeld(10 * time.Second)
 		for i, r := range keys {
 			r.Verb = bucket.Read
@@ -98,13 +88,9 @@ func TestSnapshotWhileMoving(t *testing.T) {
 			}
 		})
 		for range 3 {
-			c := f.join("c")
+			f.join("c")
 			time.Sleep(300 * time.Millisecond)
-			f.state("c", member.Leaving)
-			f.within(10*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOff(ctx); return err })
-			f.within(10*time.Second, "c is not counted", c.LeaveSet)
-			f.kill("c")
-			f.hide("c")
+			f.leave("c")
 		}
 		stop()
 		saving.Wait()
@@ -205,19 +191,4 @@ func wantWhole(t *testing.T, d *snapshot.Dir, each int) (partitions int) {
 			t.Errorf("partition %d at %+v: %d counters", s.Partition, s.Mark, counters)
 		}
 	}
-}
-
-// TestSnapshotOfNobody: without a runner there is none, and nothing is left behind.
-func TestSnapshotOfNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.keep("a")
-		a := f.join("a")
-		f.kill("a")
-		synctest.Wait()
-		_, err := a.Snapshot(t.Context(), func(message.Set) (*snapshot.Writer, error) { return nil, fmt.Errorf("called") })
-		if !errors.Is(err, errNotRunning) {
-			t.Errorf("error %v", err)
-		}
-	})
 }

@@ -185,12 +185,6 @@ func TestGossipLosesOne(t *testing.T) {
 		f.nodes["b"].stop()
 		<-f.nodes["b"].ended
 		delete(f.nodes, "b")
-		f.eventually(3*time.Second, "b's partitions are taken over", func() bool {
-			held := 0
-			for _, n := range f.nodes {
-				held += n.Stats().Partitions.Owned
-			}
-			return held == 31
-		})
+		f.eventually(3*time.Second, "b's partitions are taken over", func() bool { return f.owned() == 31 })
 	})
 }

@@ -1,14 +1,12 @@
 package cluster
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
-	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 )
 
@@ -35,7 +33,7 @@ func TestBehindTheClose(t *testing.T) {
 		keys := requests(60, hourly(10))
 		decide(t.Context(), f.nodes["a"].Node, keys...)
 		frozen := make(chan struct{}, 1)
-		losing := func(until time.Time) {
+		losingUntil := func(until time.Time) {
 			f.loses(func(_, _ string, e message.Envelope) bool {
 				if !closes(e) || time.Now().After(until) {
 					return false
@@ -44,11 +42,11 @@ func TestBehindTheClose(t *testing.T) {
 				return true
 			})
 		}
-		losing(time.Now().Add(time.Hour))
+		losingUntil(time.Now().Add(time.Hour))
 		c := f.start("c")
 		f.serve(c)
 		<-frozen
-		losing(time.Now().Add(150 * time.Millisecond))
+		losingUntil(time.Now().Add(150 * time.Millisecond))
 		answers := make(chan []check.Answer)
 		for _, n := range f.nodes {
 			go func() { answers <- decide(t.Context(), n.Node, keys...) }()
@@ -175,9 +173,7 @@ func TestSyncCrash(t *testing.T) {
 		before := l.answers.Load()
 		f.kill("b")
 		time.Sleep(2 * time.Second)
-		f.eventually(5*time.Second, "all is claimed", func() bool {
-			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["c"].Stats().Partitions.Owned == 31
-		})
+		f.allHeld(5 * time.Second)
 		time.Sleep(10 * time.Second)
 		l.end()
 		if before < 1000 {
@@ -191,35 +187,6 @@ func TestSyncCrash(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestSyncUnconfirmed: a charge that no copy confirms in time stands, and its check is
-// answered as one whose answer was lost.
-func TestSyncUnconfirmed(t *testing.T) {
-	for _, from := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b")
-			time.Sleep(2 * time.Second) // they have settled, and give shares
-			a := f.nodes["a"]
-			r := request(a.Node, "a", 1, hourly(10))
-			r.Sync = true
-			f.loses(func(_, _ string, e message.Envelope) bool {
-				_, receipt := e.Body.(*message.Receipt)
-				return receipt
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
-			defer cancel()
-			start := time.Now()
-			answer := decide(ctx, f.nodes[from].Node, r)[0]
-			wantAnswer(t, "asked at "+from, answer, true, check.Share, from)
-			if took := time.Since(start); took != 31*time.Millisecond { // less the margin
-				t.Errorf("asked at %s: it took %v", from, took)
-			}
-			if n := spent(a.Node, r); n != 1 {
-				t.Errorf("asked at %s: %d spent, want 1", from, n)
-			}
-		})
-	}
 }
 
 // TestSyncWhole: an all-or-nothing batch of sync rules and others is charged once, and given
@@ -247,35 +214,6 @@ func TestSyncWhole(t *testing.T) {
 			if n := spent(f.nodes[string("abcb"[i])].Node, r); n != 1 {
 				t.Errorf("check %d: %d spent, want 1", i, n)
 			}
-		}
-	})
-}
-
-// TestHandOverUnderSync: checks that wait for their confirmation while their partition is
-// handed off are answered.
-func TestHandOverUnderSync(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
-		keys := requests(40, hourly(200))
-		for i := range keys {
-			keys[i].Sync = true
-		}
-		var l load
-		for _, n := range f.nodes {
-			l.ask(n, keys)
-		}
-		time.Sleep(50 * time.Millisecond)
-		f.state("b", member.Leaving)
-		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOff(ctx); return err })
-		time.Sleep(2 * time.Second)
-		l.end()
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n != 200 {
-				t.Errorf("key %d: %d admitted, want 200", i, n)
-			}
-		}
-		if n := l.apart.Load(); n != 0 {
-			t.Errorf("%d admitted without an owner", n)
 		}
 	})
 }
