@@ -82,7 +82,7 @@ func TestCircuitOfOthers(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1000))
-		w.decides(func(string, string, []check.Record) fate { return hung })
+		w.decides(always(hung))
 
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
@@ -153,7 +153,7 @@ func TestCircuitOfAtomic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
-		w.decides(func(_, to string, _ []check.Record) fate { return hung })
+		w.decides(always(hung))
 		r := request(a, "b", 1, hourly(1000))
 		r.OnFailure = rules.FailClosed
 		ctx, cancel := context.WithTimeout(t.Context(), envoyTime)

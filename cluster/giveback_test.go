@@ -11,14 +11,20 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
+// failing returns nodes of which a is to decide a batch of two checks: one that it owns and denies, and r, of which b owns the key.
+func failing(t *testing.T, limits *bucket.Limits) (w *testCluster, a, b *Node, denied, r check.Request) {
+	w = newTestCluster(t, "a", "b")
+	a, b = w.nodes["a"], w.nodes["b"]
+	denied, r = request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
+	denied.Cost = 99
+	return w, a, b, denied, r
+}
+
 // TestGiveBackAfterContext: the charges go back although nobody waits any more, as
 // often as it takes.
 func TestGiveBackAfterContext(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		ctx, cancel := context.WithTimeout(t.Context(), latency*3/2)
 		defer cancel()
 		n := 0
@@ -62,10 +68,8 @@ func TestGiveBackOfChecksAlone(t *testing.T) {
 		for name, reply := range map[string]fate{"replied": delivered, "reply lost": replyLost} {
 			t.Run(fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					w := newTestCluster(t, "a", "b")
-					a := w.nodes["a"]
-					denied, other := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-					denied.Cost, other.Verb = 99, verb
+					w, a, _, denied, other := failing(t, hourly(10))
+					other.Verb = verb
 					calls := 0
 					w.decides(func(_, _ string, records []check.Record) fate {
 						if calls++; records[0].GiveBack || records[0].Undoable {
@@ -90,13 +94,10 @@ func TestGiveBackOfChecksAlone(t *testing.T) {
 	}
 }
 
-// TestGiveBackLost: a peer that stays away is given up, and counted.
+// TestGiveBackLost: a peer that stays away is given up, and counted. Run does not return before.
 func TestGiveBackLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(10))
 		w.decides(func(_, _ string, records []check.Record) fate {
 			if records[0].GiveBack {
 				return hung
@@ -104,8 +105,12 @@ func TestGiveBackLost(t *testing.T) {
 			return delivered
 		})
 		start := time.Now()
-		decideAll(t.Context(), a, denied, r)
-		a.background.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		decideAll(ctx, a, denied, r)
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
 		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
 			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
@@ -119,10 +124,7 @@ func TestGiveBackLost(t *testing.T) {
 // give-back charges nothing.
 func TestGiveBackOvertakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		w.decides(func(_, _ string, records []check.Record) fate {
 			if records[0].Undoable {
 				return late
@@ -153,11 +155,7 @@ func noGiveBacks(_, _ string, records []check.Record) fate {
 // in the next one.
 func TestGiveBackWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second})
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second}))
 		w.decides(noGiveBacks)
 		time.Sleep(900 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -184,10 +182,7 @@ func TestGiveBackWindow(t *testing.T) {
 // either when it comes back, on the counters that it has then.
 func TestGiveBackMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		w.decides(noGiveBacks)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		decideAll(ctx, a, denied, r)

@@ -35,7 +35,7 @@ func TestOnFailure(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newTestCluster(t, "a", "b")
-				w.decides(func(string, string, []check.Record) fate { return unsent })
+				w.decides(always(unsent))
 				r := request(w.nodes["a"], "b", 1, hourly(10))
 				r.OnFailure, r.Verb = c.policy, c.verb
 				a := decide(t.Context(), w.nodes["a"], r)[0]
@@ -60,7 +60,7 @@ func TestShare(t *testing.T) {
 		w := newTestCluster(t, "a", "b", "c")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(11))
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		for i := range 3 {
 			answer := decide(t.Context(), a, r)[0]
 			wantAnswer(t, "of the share", answer, true, check.Share, "a")

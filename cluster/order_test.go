@@ -92,7 +92,7 @@ func TestDrainApart(t *testing.T) {
 		r := request(a, "b", 1, hourly(9))
 		over := r
 		over.Cost, over.Drain = 3, true
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		for i, c := range []struct {
 			ask  check.Request
 			want bool

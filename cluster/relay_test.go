@@ -102,13 +102,13 @@ func TestRelayOnce(t *testing.T) {
 		if len(calls) != 1 || calls[0].to != "c" || len(calls[0].records) != 1 || calls[0].records[0].Relay {
 			t.Errorf("%+v", calls)
 		}
-		w.decides(func(string, string, []check.Record) fate { return hung })
+		w.decides(always(hung))
 		start := time.Now()
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
 		if took := time.Since(start); took != maxRelayWait || replies[2].Status != 0 {
 			t.Errorf("an owner that hangs: after %v %+v", took, replies[2])
 		}
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
 		if replies[2].Status != check.NotReady {
 			t.Errorf("an owner that is away: %+v", replies[2])

@@ -36,7 +36,7 @@ func TestSendDeferred(t *testing.T) {
 				w := newTestCluster(t, "a", "b", "c")
 				a, b := w.nodes["a"], w.nodes["b"]
 				r := request(a, "b", 1, c.limits)
-				w.decides(func(string, string, []check.Record) fate { return unsent })
+				w.decides(always(unsent))
 				for range 5 {
 					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 					decide(ctx, a, r)
@@ -68,11 +68,8 @@ func TestSendDeferred(t *testing.T) {
 // TestDeferredWhole: what a batch that failed had of a share is not deferred.
 func TestDeferredWhole(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		away := func(string, string, []check.Record) fate { return unsent }
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(10))
+		away := always(unsent)
 		w.decides(away)
 		decide(t.Context(), a, r)
 		w.decides(nil)

@@ -196,7 +196,7 @@ func TestShareWithQuorum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b", "c")
 		a := w.nodes["a"]
-		away := func(string, string, []check.Record) fate { return unsent }
+		away := always(unsent)
 		r := request(a, "b", 1, hourly(30))
 		step := func(what string, admits int, times int) {
 			t.Helper()

@@ -163,6 +163,11 @@ func (w *testCluster) decides(f func(from, to string, records []check.Record) fa
 	w.mu.fate = f
 }
 
+// always is for decides.
+func always(f fate) func(from, to string, records []check.Record) fate {
+	return func(string, string, []check.Record) fate { return f }
+}
+
 // callsSoFar returns the calls that were made so far.
 func (w *testCluster) callsSoFar() []call {
 	w.mu.Lock()

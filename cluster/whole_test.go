@@ -59,6 +59,22 @@ func TestWhole(t *testing.T) {
 	}
 }
 
+// TestWholeSameKey: two checks of one key in a batch are both charged or neither.
+func TestWholeSameKey(t *testing.T) {
+	for _, owner := range []string{"a", "b"} {
+		bubble(t, func(t *testing.T) {
+			w := newTestCluster(t, "a", "b")
+			r := request(w.nodes["a"], owner, 1, hourly(3))
+			for _, want := range []string{"yy", "nn"} {
+				got := told(decideAll(t.Context(), w.nodes["a"], r, r))
+				if n := spent(w.nodes[owner], r); got != want || n != 2 {
+					t.Errorf("held by %s: answers %s, want %s; %d spent, want 2", owner, got, want, n)
+				}
+			}
+		})
+	}
+}
+
 // TestWholeMixed: what fails a batch and what does not, and what becomes of the rest.
 func TestWholeMixed(t *testing.T) {
 	verb := func(v bucket.Verb) func(*check.Request) { return func(r *check.Request) { r.Verb = v } }
@@ -99,29 +115,6 @@ func TestWholeMixed(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// TestWholeSameKey: two checks of one key in a batch are both charged or neither.
-func TestWholeSameKey(t *testing.T) {
-	for _, owner := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b")
-			r := request(w.nodes["a"], owner, 1, hourly(3))
-			for i, want := range []struct {
-				allowed bool
-				spent   int64
-			}{{true, 2}, {false, 2}} {
-				for j, a := range decideAll(t.Context(), w.nodes["a"], r, r) {
-					if a.Allowed != want.allowed {
-						t.Errorf("held by %s, batch %d, check %d: %+v", owner, i, j, a)
-					}
-				}
-				if n := spent(w.nodes[owner], r); n != want.spent {
-					t.Errorf("held by %s, batch %d: %d spent, want %d", owner, i, n, want.spent)
-				}
-			}
-		})
 	}
 }
 
@@ -196,11 +189,8 @@ func TestWholeLosses(t *testing.T) {
 // TestWholeShare: shares that were spent by a batch which failed are free again.
 func TestWholeShare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		w.decides(func(string, string, []check.Record) fate { return unsent })
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(2))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(2))
+		w.decides(always(unsent))
 		for range 3 {
 			decideAll(t.Context(), a, denied, r)
 		}
