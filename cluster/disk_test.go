@@ -105,6 +105,29 @@ func save(t *testing.T, n *Node, d *snapshot.Dir) snapshot.Totals {
 	return totals
 }
 
+// written has write fill a snapshot, and returns what is read of it.
+func written(t *testing.T, partitions int, write func(*snapshot.Writer) error) *snapshot.Reader {
+	t.Helper()
+	dir, err := snapshot.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: partitions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(write(w), w.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := dir.Read(snapshot.Want{Name: "b", Partitions: partitions, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
 // stopAll ends all nodes as cmd does when nobody stays: in order, each with a last snapshot.
 func (f *fleet) stopAll() {
 	f.t.Helper()

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
@@ -106,10 +105,7 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	for _, change := range changes {
 		change(&c)
 	}
-	table, err := bucket.NewTable(bucket.Config{Shards: c.Ring.Partitions})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	table := tableOf(f.t, c.Ring.Partitions)
 	c.Recorded = f.load(name, table)
 	if f.boots == 1 {
 		c.Expect = 1
@@ -117,6 +113,7 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	if f.disks != nil {
 		c.Store = func(r message.Record) error { return f.disks[name].PutVoters(name, [16]byte{}, r) }
 	}
+	var err error
 	if n.Node, err = New(c, table); err != nil {
 		f.t.Fatal(err)
 	}

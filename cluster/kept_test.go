@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -65,16 +64,7 @@ func TestLeaverWritesNoReplicas(t *testing.T) {
 // TestMarkIsNoLaterThanCounters: checks go on while a partition is read. The mark in the snapshot is one whose changes are
 // all in the counters: else the snapshot would win a takeover from a replica that has more.
 func TestMarkIsNoLaterThanCounters(t *testing.T) {
-	dir, err := snapshot.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	table, restored := oneShard(t), oneShard(t)
-	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table, restored := tableOf(t, 1), tableOf(t, 1)
 	r := &bucket.Request{Limits: hourly(10), Cost: 1}
 	var seq uint64
 	c := copier{table: table, clock: steadyClock(), state: func(context.Context, int) (handoff.State, bool, error) {
@@ -82,14 +72,7 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 		seq++
 		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Owned: true}, true, nil
 	}}
-	if err := errors.Join(c.partition(t.Context(), w, 0), w.Commit()); err != nil {
-		t.Fatal(err)
-	}
-	file, err := dir.Read(snapshot.Want{Name: "b", Partitions: 1, Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	file := written(t, 1, func(w *snapshot.Writer) error { return c.partition(t.Context(), w, 0) })
 	s, err := file.Next()
 	if err != nil {
 		t.Fatal(err)
@@ -110,12 +93,3 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 	}
 }
 
-// oneShard returns a table of one shard that is open.
-func oneShard(t *testing.T) *bucket.Table {
-	t.Helper()
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
-}

@@ -146,42 +146,20 @@ func TestLeaverKeepsNothing(t *testing.T) {
 
 // TestLoadOfAnother: counters that belong elsewhere are rejected, and none of the file stays.
 func TestLoadOfAnother(t *testing.T) {
-	dir, err := snapshot.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	w, err := dir.Create(snapshot.Header{Name: "a", Begun: time.Now(), Partitions: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := bucket.NewTable(bucket.Config{Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := tableOf(t, 2)
 	for i := range uint64(100) {
 		table.Do(time.Now().UnixNano(), &bucket.Request{Key: bucket.Key{Hi: i << 32, Lo: i}, Limits: hourly(5), Cost: 1})
 	}
-	for p := range 2 {
-		var im bucket.Image
-		table.Export(time.Now().UnixNano(), 0, table.Keys(0, nil), &im) // both times the first
-		if err := errors.Join(w.Section(snapshot.Section{Partition: p, Complete: true, At: time.Now()}), w.Image(&im)); err != nil {
-			t.Fatal(err)
+	r := written(t, 2, func(w *snapshot.Writer) (err error) {
+		for p := range 2 {
+			var im bucket.Image
+			table.Export(time.Now().UnixNano(), 0, table.Keys(0, nil), &im) // both times the first
+			err = errors.Join(err, w.Section(snapshot.Section{Partition: p, Complete: true, At: time.Now()}), w.Image(&im))
 		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := dir.Read(snapshot.Want{Name: "a", Partitions: 2, Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	fresh, err := bucket.NewTable(bucket.Config{Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = Load(fresh, r, time.Now())
+		return err
+	})
+	fresh := tableOf(t, 2)
+	_, err := Load(fresh, r, time.Now())
 	if unfit := (*bucket.ImportError)(nil); !errors.As(err, &unfit) || !strings.Contains(err.Error(), "partition 1") {
 		t.Errorf("error %v", err)
 	}

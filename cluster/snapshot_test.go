@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -125,36 +124,16 @@ func TestSyncedAnew(t *testing.T) {
 		{"held by one who is not counted", false, []int{holds, holds}, 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir, err := snapshot.Open(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer dir.Close()
-			table, err := bucket.NewTable(bucket.Config{Shards: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 31})
-			if err != nil {
-				t.Fatal(err)
-			}
 			seen := 0
-			p := copier{table: table, clock: steadyClock(), replicas: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
+			p := copier{table: tableOf(t, 1), clock: steadyClock(), replicas: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
 				s, ok := state[c.seen[seen]]
 				seen++
 				return s, ok, nil
 			}}
-			if err := errors.Join(p.partition(t.Context(), w, 0), w.Commit()); err != nil {
-				t.Fatal(err)
-			}
+			r := written(t, 31, func(w *snapshot.Writer) error { return p.partition(t.Context(), w, 0) })
 			if seen != len(c.seen) {
 				t.Errorf("looked %d times, want %d", seen, len(c.seen))
 			}
-			r, err := dir.Read(snapshot.Want{Name: "b", Partitions: 31, Now: time.Now()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
 			s, err := r.Next()
 			if s.Mark.Seq != c.wrote || (err == io.EOF) != (c.wrote == 0) {
 				t.Errorf("wrote %+v, error %v; want mark %d", s, err, c.wrote)

@@ -96,16 +96,21 @@ func (w *testCluster) add(name string, change func(*Config)) *Node {
 	if change != nil {
 		change(&c)
 	}
-	table, err := bucket.NewTable(bucket.Config{Shards: c.Ring.Partitions})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	n, err := New(c, table)
+	n, err := New(c, tableOf(w.t, c.Ring.Partitions))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.nodes[name] = n
 	return n
+}
+
+func tableOf(t testing.TB, shards int) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
 }
 
 // agree gives every node a view in which all nodes serve.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
@@ -137,10 +136,7 @@ func TestNodesOf(t *testing.T) {
 
 // TestConfig: every wrong field is named.
 func TestConfig(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 31})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := tableOf(t, 31)
 	good := newTestCluster(t, "a").nodes["a"].cfg
 	for field, change := range map[string]func(*Config){
 		"Name":         func(c *Config) { c.Name = "" },
