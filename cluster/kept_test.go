@@ -92,4 +92,3 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 		t.Errorf("the mark is %d, and %d charges are in the counters", s.Mark.Seq, got)
 	}
 }
-

@@ -78,10 +78,7 @@ func TestPackets(t *testing.T) {
 
 // Compressed packets are dropped unread, and members stay.
 func TestCompressedPackets(t *testing.T) {
-	a := serveReal(t, loopback("a"))
-	b := serveReal(t, loopback("b", a.Addr()))
-	awaitServing(t, a, 2)
-	awaitServing(t, b, 2)
+	a, _ := realPair(t)
 	udp, err := net.Dial("udp", a.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -12,20 +12,11 @@ func TestRestartAtTheSameAddress(t *testing.T) {
 	for name, keys := range map[string][]byte{"encrypted": {1}, "open": nil} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(w *simulation) {
-				fit := func(c Config) Config {
-					if keys != nil {
-						c.Keyring = ringOf(w, keys...)
-					}
-					return c
-				}
-				w.serve("pod-1", address(1), fit(w.config("pod-1")))
-				w.serve("pod-2", address(2), fit(w.config("pod-2", address(1))))
-				w.serve("pod-3", address(3), fit(w.config("pod-3", address(1))))
-				w.agree(quiet)
+				w.cluster(3, keys...)
 				time.Sleep(10 * time.Second)
 				w.crash("pod-1")
 				began := time.Now()
-				n := w.open("pod-1", address(1), fit(w.config("pod-1", address(2))))
+				n := w.open("pod-1", address(1), w.encrypted(keys, "pod-1", address(2)))
 				w.eventually(500*time.Millisecond, func() error {
 					for _, label := range []string{"pod-2", "pod-3"} {
 						v := w.nodes[label].View()

@@ -105,20 +105,30 @@ func (w *simulation) toServing(n *node) {
 	}
 }
 
-// cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
-// three as join targets, all at once.
-func (w *simulation) cluster(n int) {
+// encrypted is config with a keyring, if there are seeds.
+func (w *simulation) encrypted(seeds []byte, name string, join ...string) Config {
 	w.Helper()
-	w.grow(1, n)
+	c := w.config(name, join...)
+	if len(seeds) > 0 {
+		c.Keyring = ringOf(w, seeds...)
+	}
+	return c
+}
+
+// cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
+// three as join targets, all at once, with keyrings if there are seeds.
+func (w *simulation) cluster(n int, seeds ...byte) {
+	w.Helper()
+	w.grow(1, n, seeds...)
 	w.agree(quiet)
 }
 
-func (w *simulation) grow(from, to int) {
+func (w *simulation) grow(from, to int, seeds ...byte) {
 	w.Helper()
 	var started []*node
 	for i := from; i <= to; i++ {
 		label := fmt.Sprintf("pod-%d", i)
-		started = append(started, w.open(label, address(i), w.config(label, address(1), address(2), address(3))))
+		started = append(started, w.open(label, address(i), w.encrypted(seeds, label, address(1), address(2), address(3))))
 	}
 	for _, n := range started {
 		w.toServing(n)

@@ -2,7 +2,6 @@ package gossip
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -56,6 +55,16 @@ func serveReal(t *testing.T, c Config) *Gossip {
 	return g
 }
 
+// realPair returns two nodes that show each other.
+func realPair(t *testing.T) (a, b *Gossip) {
+	t.Helper()
+	a = serveReal(t, loopback("a"))
+	b = serveReal(t, loopback("b", a.Addr()))
+	awaitServing(t, a, 2)
+	awaitServing(t, b, 2)
+	return a, b
+}
+
 // awaitServing waits until a node shows exactly so many serving members.
 func awaitServing(t *testing.T, g *Gossip, n int) {
 	t.Helper()
@@ -96,10 +105,7 @@ func portOf(g *Gossip) string {
 
 // Garbage on the gossip port, UDP and TCP, changes nothing.
 func TestGarbage(t *testing.T) {
-	a := serveReal(t, loopback("a"))
-	b := serveReal(t, loopback("b", a.Addr()))
-	awaitServing(t, a, 2)
-	awaitServing(t, b, 2)
+	a, b := realPair(t)
 	before := a.View().Seq
 
 	udp, err := net.Dial("udp", a.Addr())
@@ -239,15 +245,6 @@ func TestBindAndAdvertiseByName(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "elsewhere") {
 			t.Errorf("unknown name in %s: %v", field, err)
 		}
-	}
-}
-
-func TestReadyEndsWithItsContext(t *testing.T) {
-	g := openReal(t, loopback("n", "127.0.0.1:1"))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := g.Ready(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Ready: %v, want context.Canceled", err)
 	}
 }
 
