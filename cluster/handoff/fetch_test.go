@@ -87,6 +87,16 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 	s.Step(s.now, message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: b})
 }
 
+// inTwo delivers a counter of table by two batches, of which the second has the checksum, and returns that.
+func (s *solo) inTwo(peer message.Peer, part message.Part, table *bucket.Table, key uint64) (sum uint64) {
+	s.t.Helper()
+	begin, end := part, part
+	begin.Begin, end.End, end.Sum = true, true, s.sum(table, key)
+	s.from(peer, begin, table, key)
+	s.from(peer, end, table)
+	return end.Sum
+}
+
 // claims brings alice to the point where she fetches bob's state.
 func (s *solo) claims(gen uint64, best message.Mark) {
 	p := &s.parts[0]

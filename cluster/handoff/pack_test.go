@@ -48,10 +48,7 @@ func (s *script) copied() *bucket.Table {
 
 // TestManySetsAreReplicated: counters that all have limits of their own, and former ones, are replicated at once.
 func TestManySetsAreReplicated(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1, bob)
 	s.otherLimits(0, 4000, 9)
 	s.pass(400 * time.Millisecond)
 	s.otherLimits(4000, 2000, 2) // as changes
@@ -67,10 +64,7 @@ func TestManySetsAreReplicated(t *testing.T) {
 // TestManyChangesDoNotHoldUpAHandoff: if more has changed at the freeze than fits into one message, it is sent as changes,
 // checks are decided meanwhile, and the handoff follows.
 func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 1, 1, bob)
 	n := 0
 	for range 5 {
 		s.pass(20 * time.Millisecond)
@@ -101,9 +95,7 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 // TestResentCountersAge: a resent batch reports the age of its counters, so that their windows end at the receiver as if it had
 // arrived at once.
 func TestResentCountersAge(t *testing.T) {
-	s := newScript(t)
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1)
 	counter := tenth(t, 1)
 	for range 10 {
 		s.table.Do(s.now, counter)
