@@ -3,9 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,52 +12,6 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/rules"
 )
-
-// TestExact: whoever is asked, and however many at once, a key admits what its limit
-// says.
-func TestExact(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		limits := hourly(10)
-		var requests []check.Request
-		for i := range 20 {
-			for _, owner := range []string{"a", "b", "c"} {
-				requests = append(requests, request(w.nodes["a"], owner, i, limits))
-			}
-		}
-		admitted := make([]atomic.Int64, len(requests))
-		var all sync.WaitGroup
-		for _, n := range w.nodes {
-			for g := range 4 {
-				all.Go(func() {
-					rnd := rand.New(rand.NewPCG(uint64(g), 1))
-					for range 100 {
-						var indices []int
-						var batch []check.Request
-						for range 1 + rnd.IntN(30) {
-							i := rnd.IntN(len(requests))
-							indices, batch = append(indices, i), append(batch, requests[i])
-						}
-						for j, a := range decide(t.Context(), n, batch...) {
-							if a.Err != nil {
-								t.Error(a.Err)
-							}
-							if a.Allowed {
-								admitted[indices[j]].Add(1)
-							}
-						}
-					}
-				})
-			}
-		}
-		all.Wait()
-		for i := range admitted {
-			if n := admitted[i].Load(); n != 10 {
-				t.Errorf("key %d admitted %d, want 10", i, n)
-			}
-		}
-	})
-}
 
 // TestWhere: answers say who decided, and one batch makes one call per other owner.
 func TestWhere(t *testing.T) {
