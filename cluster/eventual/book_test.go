@@ -142,6 +142,7 @@ func TestCut(t *testing.T) {
 	}
 	s.check(9995, 50, "yes")
 	s.check(9996, 1, "no")
+	s.check(9996, 0, "no") // reads whether one is left
 	s.check(10_001, 1, "owner")
 }
 

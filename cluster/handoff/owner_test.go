@@ -188,7 +188,7 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	}
 	s.takesAll(bob)
 	s.pass(100 * time.Millisecond)
-	if s.Owns(0) || !slices.Contains(s.partsTo(carol), message.Drop) {
+	if s.Owns(0) || s.Stats().HandedOff != 1 || !slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("carol was sent %v, want that her replica is dropped after the handoff", s.partsTo(carol))
 	}
 }

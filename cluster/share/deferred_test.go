@@ -139,7 +139,7 @@ func TestLostAnswerWithOnce(t *testing.T) {
 	}
 }
 
-// TestLostAnswerIsSaved: a charge that is to be sent again is on disk, from when its answer is
+// TestLostAnswerIsSaved: a charge is on disk while it is sent, and one that is to be sent again from when its answer is
 // lost, together with a later one of its key.
 func TestLostAnswerIsSaved(t *testing.T) {
 	changes := 0
@@ -149,8 +149,14 @@ func TestLostAnswerIsSaved(t *testing.T) {
 	s.Answer(1, at, &r, rules.UnknownLimit, nil)
 	c := s.Take(1, parts, 10)[0]
 	c.Once = 7
-	s.Charges.Answered()
+	if _, keys, err := s.Table(1, parts, 1); err != nil || keys != 1 {
+		t.Errorf("%d keys are saved while their charges are sent: %v", keys, err)
+	}
 	before := changes
+	if s.Charges.Answered(); changes == before {
+		t.Error("nobody is told that the charge is sent no more")
+	}
+	before = changes
 	s.Ended(1, c, parts, AnswerLost)
 	for _, want := range []int64{2, 4} {
 		saved, keys, err := s.Table(2, parts, 1)
