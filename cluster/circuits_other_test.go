@@ -76,28 +76,6 @@ func TestCircuitOfLate(t *testing.T) {
 	})
 }
 
-// TestCircuitOfHint: a node that another one takes for the owner, and that does not answer, leaves
-// no mark on the other.
-func TestCircuitOfHint(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		a := w.nodes["a"]
-		moved, r := request(a, "c", 1, hourly(10)), request(a, "b", 1, hourly(10))
-		old := viewOf(2, "b")
-		old.Members = append(old.Members, viewOf(2, "c").Members...)
-		old.Members[1].State = 0 // c, as a still sees it, is joining
-		pose(a, old)
-		w.decides(func(_, to string, _ []check.Record) fate {
-			if to == "c" {
-				return hung
-			}
-			return delivered
-		})
-		within(t, a, envoyTime, moved)
-		wantEarly(t, "a key of b", a, envoyTime, r, check.Forwarded, 0, 2*latency)
-	})
-}
-
 // TestCircuitOfFormerOwner: a circuit of a process that has lost its keys while a check waited for
 // it does not stay open.
 func TestCircuitOfFormerOwner(t *testing.T) {

@@ -210,12 +210,13 @@ func TestDisagreement(t *testing.T) {
 	})
 }
 
-// TestHint: a node with an old view finds the owner by what it is told.
+// TestHint: a node with an old view finds the owner by what it is told. If that one does not answer, this leaves no mark on the node that
+// told of it.
 func TestHint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b", "c")
 		a := w.nodes["a"]
-		r := request(a, "c", 1, hourly(10))
+		r, near := request(a, "c", 1, hourly(10)), request(a, "b", 1, hourly(10))
 		old := viewOf(2, "b")
 		old.Members = append(old.Members, viewOf(2, "c").Members...)
 		old.Members[1].State = 0 // c, as a still sees it, is joining
@@ -224,6 +225,14 @@ func TestHint(t *testing.T) {
 		if s := a.Stats(); s.Redirected != 1 || s.Forwards != 2 || s.Retries != 0 {
 			t.Errorf("%+v", s)
 		}
+		w.decides(func(_, to string, _ []check.Record) fate {
+			if to == "c" {
+				return hung
+			}
+			return delivered
+		})
+		within(t, a, envoyTime, r)
+		wantEarly(t, "a key of b", a, envoyTime, near, check.Forwarded, 0, 2*latency)
 	})
 }
 

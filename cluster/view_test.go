@@ -139,13 +139,14 @@ func TestConfig(t *testing.T) {
 	table := tableOf(t, 31)
 	good := newTestCluster(t, "a").nodes["a"].cfg
 	for field, change := range map[string]func(*Config){
-		"Name":         func(c *Config) { c.Name = "" },
-		"Boot":         func(c *Config) { c.Boot = "" },
-		"Peers":        func(c *Config) { c.Peers = nil },
-		"CheckTimeout": func(c *Config) { c.CheckTimeout = -1 },
-		"Hot":          func(c *Config) { c.Hot = -1 },
-		"ForgetAfter":  func(c *Config) { c.ForgetAfter = -1 },
-		"Partitions":   func(c *Config) { c.Ring.Partitions = -1 },
+		"Name":          func(c *Config) { c.Name = "" },
+		"Boot":          func(c *Config) { c.Boot = "" },
+		"Peers":         func(c *Config) { c.Peers = nil },
+		"CheckTimeout":  func(c *Config) { c.CheckTimeout = -1 },
+		"QuorumTimeout": func(c *Config) { c.QuorumTimeout = -1 },
+		"Hot":           func(c *Config) { c.Hot = -1 },
+		"ForgetAfter":   func(c *Config) { c.ForgetAfter = -1 },
+		"Partitions":    func(c *Config) { c.Ring.Partitions = -1 },
 	} {
 		c := good
 		change(&c)
