@@ -54,8 +54,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestOrderBehind: a check that could be decided waits behind one of its key that cannot, here
-// and at a distance.
+// TestOrderBehind: a check that the gate holds up is decided as soon as the replica has caught up, and one that could
+// be decided waits behind one of its key that cannot, here and at a distance.
 func TestOrderBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
@@ -72,13 +72,16 @@ func TestOrderBehind(t *testing.T) {
 			reset, next := full, full
 			reset.Verb = bucket.Reset
 			next.Unreplicated = true // the gate would let it through
-			answers := make(chan []check.Answer)
+			start, answers := time.Now(), make(chan []check.Answer)
 			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
 			time.Sleep(70 * time.Millisecond)
 			deciding.table.Confirm(p, deciding.cfg.Clock())
 			deciding.confirms.notify()
 			if got := told(<-answers); got != "yyn" {
 				t.Errorf("held by %s: answers %s, want a reset, a check, and one that is denied", owner, got)
+			}
+			if took := time.Since(start); owner == "a" && took != 70*time.Millisecond {
+				t.Errorf("it took %v, want it at once after the confirmation", took)
 			}
 		}
 	})

@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/message"
 )
@@ -96,31 +95,6 @@ func TestLater(t *testing.T) {
 		}
 		if n := spent(b, r); n != 2 {
 			t.Errorf("%d spent, want 2", n)
-		}
-	})
-}
-
-// TestBehind: a check that the gate holds up is decided as soon as the copy is level.
-func TestBehind(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		p := r.Key.Shard(31)
-		a.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
-		decide(t.Context(), a, r)
-		a.table.Drain(p, nil)
-		time.Sleep(60 * time.Millisecond)
-		start := time.Now()
-		answer := make(chan check.Answer)
-		go func() { answer <- decide(t.Context(), a, r)[0] }()
-		time.Sleep(70 * time.Millisecond)
-		synctest.Wait()
-		a.table.Confirm(p, a.cfg.Clock())
-		a.confirms.notify()
-		wantAnswer(t, "behind", <-answer, true, check.Owned, "a")
-		if took := time.Since(start); took != 70*time.Millisecond {
-			t.Errorf("it took %v, want it at once after the confirmation", took)
 		}
 	})
 }
