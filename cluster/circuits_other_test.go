@@ -14,8 +14,7 @@ import (
 // TestCircuitOfHasty: callers that wait for too short a time, and ask for too much at once, keep
 // nobody from the owner.
 func TestCircuitOfHasty(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		w.delay = func(string, string) time.Duration { return 3 * time.Millisecond }
 		w.decides(func(_, _ string, records []check.Record) fate {
 			if len(records) > 1000 {
@@ -57,8 +56,7 @@ func TestCircuitOfHasty(t *testing.T) {
 // TestCircuitOfLate: an owner that is asked late, or has answered meanwhile, has not let a check
 // wait for all of its time.
 func TestCircuitOfLate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(1000))
 		start, shard := time.Now(), r.Key.Shard(b.cfg.Ring.Partitions)
@@ -79,8 +77,7 @@ func TestCircuitOfLate(t *testing.T) {
 // TestCircuitOfFormerOwner: a circuit of a process that has lost its keys while a check waited for
 // it does not stay open.
 func TestCircuitOfFormerOwner(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		w.decides(always(hung))
@@ -95,8 +92,7 @@ func TestCircuitOfFormerOwner(t *testing.T) {
 // TestCircuitOfDenials: a check of a sync rule that is denied needs no replica, and does not take
 // the probes of others for ever.
 func TestCircuitOfDenials(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		time.Sleep(2 * time.Second)
 		a := f.nodes["a"].Node
 		var back atomic.Bool
@@ -124,8 +120,7 @@ func TestCircuitOfDenials(t *testing.T) {
 // wait for that.
 func TestDetached(t *testing.T) {
 	for _, timeout := range []time.Duration{0, envoyTime, time.Hour} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b")
+		posed(t, "a b", func(t *testing.T, w *testCluster) {
 			a, b, back := w.nodes["a"], w.nodes["b"], time.Now().Add(100*time.Millisecond)
 			w.decides(func(string, string, []check.Record) fate {
 				if time.Now().Before(back) {
@@ -154,8 +149,7 @@ func TestDetached(t *testing.T) {
 // partitions waiting no more, unless it answers others: then it is the replica of a partition that
 // is silent.
 func TestCircuitOfSync(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		var keys []check.Request // of different partitions
 		parts := map[int]bool{}

@@ -42,8 +42,7 @@ func TestCircuit(t *testing.T) {
 		policy rules.OnFailure
 		source check.Source
 	}{{rules.FailShare, check.Share}, {rules.FailClosed, check.Closed}, {rules.FailOpen, check.Open}} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b", "c")
+		posed(t, "a b c", func(t *testing.T, w *testCluster) {
 			a := w.nodes["a"]
 			r, other, far := request(a, "b", 1, hourly(1000)), request(a, "b", 2, hourly(1000)), request(a, "c", 1, hourly(1000))
 			r.OnFailure, other.OnFailure = c.policy, c.policy
@@ -77,8 +76,7 @@ func TestCircuit(t *testing.T) {
 
 // TestCircuitOfOthers: what does not open a circuit, and who is not kept from waiting.
 func TestCircuitOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1000))
 		w.decides(always(hung))
@@ -103,8 +101,7 @@ func TestCircuitOfOthers(t *testing.T) {
 
 // TestCircuitOfHandoff: an owner that answers, and does not decide yet, opens no circuit.
 func TestCircuitOfHandoff(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(1000))
 		b.table.Seal(r.Key.Shard(b.cfg.Ring.Partitions))
@@ -119,8 +116,7 @@ func TestCircuitOfHandoff(t *testing.T) {
 // of its partition alone. The charge that is not confirmed stands.
 func TestCircuitOfReplica(t *testing.T) {
 	for _, from := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b")
+		running(t, "a b", func(t *testing.T, f *fleet) {
 			time.Sleep(2 * time.Second) // they have settled, and give shares
 			r := request(f.nodes["a"].Node, "a", 1, hourly(1000))
 			r.Sync = true
@@ -142,8 +138,7 @@ func TestCircuitOfReplica(t *testing.T) {
 
 // TestCircuitOfAtomic: an atomic batch ends by the margin too, and not by the margin of the margin.
 func TestCircuitOfAtomic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		w.decides(always(hung))
 		r := request(a, "b", 1, hourly(1000))
@@ -165,8 +160,7 @@ func TestCircuitOfAtomic(t *testing.T) {
 // TestCircuitThroughTakeover: callers with 20 ms get shares at once while a node has died, and the
 // new owners' answers as soon as this node knows them.
 func TestCircuitThroughTakeover(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		time.Sleep(2 * time.Second)
 		a := f.nodes["a"]
 		var keys []check.Request

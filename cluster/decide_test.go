@@ -15,8 +15,7 @@ import (
 
 // TestWhere: answers say who decided, and one batch makes one call per other owner.
 func TestWhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		limits := hourly(10)
 		var requests []check.Request
@@ -64,8 +63,7 @@ func (b barrier) Call(ctx context.Context, addr string, records []check.Record, 
 // TestAtOnce: the calls of a batch and its local part run at the same time, and a
 // lone forwarded check runs on the goroutine that asks.
 func TestAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b", "c")
+	posed(t, "b c", func(t *testing.T, w *testCluster) {
 		gate := barrier{wire{w, "a"}, make(chan string), make(chan struct{})}
 		a := w.add("a", func(c *Config) { c.Peers = gate })
 		w.agree(2)
@@ -98,8 +96,7 @@ func TestAtOnce(t *testing.T) {
 
 // TestVerbs: all verbs do at a distance what they do at home.
 func TestVerbs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		for _, owner := range []string{"a", "b"} {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			for i, step := range []struct {
@@ -132,8 +129,7 @@ func TestVerbs(t *testing.T) {
 // TestServeRejects: records that no node of this version would send are answered as
 // invalid, and their neighbours are decided.
 func TestServeRejects(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
+	posed(t, "a", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		good := request(a, "a", 1, hourly(10)).Request
 		broken := []func(*bucket.Request){
@@ -168,8 +164,7 @@ func TestServeRejects(t *testing.T) {
 // meanwhile, and its charge stands.
 func TestQuorumEnds(t *testing.T) {
 	for _, left := range []int64{-1, 0, 1, 2, 3, 4} { // reads of the clock until quorum ends
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "b")
+		posed(t, "b", func(t *testing.T, w *testCluster) {
 			var now atomic.Int64
 			a := w.add("a", func(c *Config) { c.Clock = func() int64 { return now.Add(1) } })
 			w.agree(2)

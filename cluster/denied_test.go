@@ -11,8 +11,7 @@ import (
 // TestRemembered: what an owner has denied is answered from memory, for at most 100 ms, in the owner's name and
 // with times that run down. What else there is asks the owner.
 func TestRemembered(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		r.Cost = 8
@@ -52,8 +51,7 @@ func TestRemembered(t *testing.T) {
 
 // TestRememberedAge: the time counts from the sending: an answer that took longer on its way is good for less.
 func TestRememberedAge(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(0))
 		started := time.Now()
@@ -107,8 +105,7 @@ func TestRoomHere(t *testing.T) {
 // TestNoMemoryOfWholes: a denial that a batch has brought about itself, and whose cause is given back with it, is
 // not remembered.
 func TestNoMemoryOfWholes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1))
 		if answers := decideAll(t.Context(), a, r, r); answers[0].Allowed || answers[1].Allowed {
@@ -121,8 +118,7 @@ func TestNoMemoryOfWholes(t *testing.T) {
 // TestRoomElsewhere: a refund or reset through another node, or at the owner, invalidates the cached denial as soon as the
 // owner's invalidation is here; and the owner writes only where it has denied something just before.
 func TestRoomElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		for i, at := range []string{"a", "b", "c"} {
 			for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {

@@ -54,8 +54,7 @@ func TestStartingNode(t *testing.T) {
 
 // TestUnsettledNode: a node that has quorum and never got its partitions gives no share when it is cut off. One that has settled does.
 func TestUnsettledNode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
+	running(t, "a", func(t *testing.T, f *fleet) {
 		f.loses(losing[*message.TransferBatch])
 		f.serve(f.start("b"))
 		time.Sleep(2 * time.Second)
@@ -80,8 +79,7 @@ func TestUnsettledNode(t *testing.T) {
 // TestRestartedVoter: a voter that was killed and is back gives no share until it has quorum, and forwards
 // as soon as it knows where.
 func TestRestartedVoter(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(9))
 		f.kill("c")
 		f.eventually(5*time.Second, "a and b hold all", func() bool { return f.owned() == 31 })
@@ -135,8 +133,7 @@ func (f *fleet) spend(n *Node, keys []check.Request) {
 // TestWokenNode: what waited in the sockets of a paused process is not answered by shares when it wakes.
 func TestWokenNode(t *testing.T) {
 	for _, pause := range []time.Duration{650 * time.Millisecond, 2 * time.Second, time.Minute} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			c := f.nodes["c"]
 			keys := requests(60, hourly(9))
 			f.spend(f.nodes["a"].Node, keys)
@@ -158,8 +155,7 @@ func TestWokenNode(t *testing.T) {
 
 // TestWokenNodeHearsNobody: nor by shares when the caller cannot wait, while the peers are still to be heard.
 func TestWokenNodeHearsNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		f.cut("ab", "c")
 		c.asleep.Add(int64(2 * time.Second))
@@ -183,8 +179,7 @@ func TestWokenNodeHearsNobody(t *testing.T) {
 
 // TestQuorumLostForAMoment: a node that loses quorum for less than a second while its peers live waits for it.
 func TestQuorumLostForAMoment(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		keys := requests(60, hourly(9))
 		f.loses(losing[*message.Ack])

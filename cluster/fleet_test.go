@@ -90,6 +90,12 @@ func newFleet(t *testing.T, names ...string) *fleet {
 	return f
 }
 
+// running runs a test in a bubble, with a fleet of nodes with these names.
+func running(t *testing.T, names string, f func(t *testing.T, f *fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newFleet(t, strings.Fields(names)...)) })
+}
+
 // start runs a node that gossip shows as joining.
 func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	f.t.Helper()

@@ -203,8 +203,7 @@ func TestGiveBackMoved(t *testing.T) {
 // is counted where it was made.
 func TestGiveBackLate(t *testing.T) {
 	for _, owner := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b", "c")
+		posed(t, "a b c", func(t *testing.T, w *testCluster) {
 			a, n := w.nodes["a"], w.nodes[owner]
 			denied, r := request(a, "c", 1, hourly(10)), request(a, owner, 2, hourly(10))
 			denied.Cost = 99

@@ -185,8 +185,7 @@ func warm(t *testing.T, n *Node, r check.Request) {
 // TestLeaseCold: a key of which a node asks 400 checks a second, or 200 at once, is leased of by nobody, and no message is
 // sent that there would not be without leases.
 func TestLeaseCold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b")
+	posed(t, "b", func(t *testing.T, w *testCluster) {
 		a := w.add("a", hot)
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10_000))

@@ -178,8 +178,7 @@ func TestLostQuorumRenewed(t *testing.T) {
 // TestOwnerNotInView: a ring that is a moment older than the view names somebody who is not in it, which
 // the next one mends: noNode gives up for that.
 func TestOwnerNotInView(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		before := a.routing.Load()

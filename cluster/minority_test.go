@@ -18,8 +18,7 @@ const settles = time.Second
 // once; the others go on with everything. Healed, it is one of them again, and its
 // share is charged.
 func TestMinority(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a, c := f.nodes["a"], f.nodes["c"]
 		const limit = 9
 		keys := requests(90, hourly(limit))
@@ -96,8 +95,7 @@ func TestMinority(t *testing.T) {
 
 // TestMinorityOfTwo: two nodes that are cut off together do not wait for each other.
 func TestMinorityOfTwo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c", "d", "e")
+	running(t, "a b c d e", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		f.cut("abc", "de")
 		d := f.nodes["d"]
@@ -119,8 +117,7 @@ func TestMinorityOfTwo(t *testing.T) {
 
 // TestForget: of two, the survivor is a minority until the other is forgotten by hand.
 func TestForget(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		if err := a.Forget(t.Context(), "b"); err != member.ErrAlive {
 			t.Errorf("forgetting one that lives: %v", err)

@@ -14,8 +14,7 @@ import (
 // throughChanges calls a function for four nodes, for those that are left after one has handed off its keys, and after replicas have taken
 // keys over from an owner that crashed. Replicas have what was not confirmed by then.
 func throughChanges(t *testing.T, confirmed bool, at ...func(*fleet)) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c", "d")
+	running(t, "a b c d", func(t *testing.T, f *fleet) {
 		f.within(5*time.Second, "replicas are complete", f.nodes["a"].Settled)
 		at[0](f)
 		f.leave("d")
@@ -105,8 +104,7 @@ func TestTrap10(t *testing.T) {
 
 // TestOnceUnconfirmed: a charge of a sync rule that no replica has confirmed is not answered when it is sent again either.
 func TestOnceUnconfirmed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		f.within(5*time.Second, "replicas are complete", a.Settled)
 		for _, owner := range []string{"a", "b"} {

@@ -33,8 +33,7 @@ func TestOnFailure(t *testing.T) {
 		{"open, reset", rules.FailOpen, bucket.Reset, false, 0, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
+			posed(t, "a b", func(t *testing.T, w *testCluster) {
 				w.decides(always(unsent))
 				r := request(w.nodes["a"], "b", 1, hourly(10))
 				r.OnFailure, r.Verb = c.policy, c.verb
@@ -56,8 +55,7 @@ func TestOnFailure(t *testing.T) {
 // TestShare: the share is the limit divided by the members of the view, rounded
 // down, and is spent apart from the counter it stands for.
 func TestShare(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(11))
 		w.decides(always(unsent))
@@ -84,8 +82,7 @@ func TestShare(t *testing.T) {
 
 // TestNobodyServes: where no member serves there is nobody to wait for.
 func TestNobodyServes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
+	posed(t, "a", func(t *testing.T, w *testCluster) {
 		fresh := w.add("fresh", nil)
 		r := request(w.nodes["a"], "a", 1, hourly(10))
 		start := time.Now()
@@ -105,8 +102,7 @@ func TestNobodyServes(t *testing.T) {
 
 // TestInvalid: an owner that does not understand the limits is not asked again.
 func TestInvalid(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b")
+	posed(t, "b", func(t *testing.T, w *testCluster) {
 		a := w.add("a", func(c *Config) { c.Peers = newer{wire{w, "a"}} })
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10))

@@ -29,8 +29,7 @@ func told(answers []check.Answer) string {
 func TestOrder(t *testing.T) {
 	for name, f := range map[string]fate{"delivered": delivered, "unsent": unsent, "request lost": requestLost} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
+			posed(t, "a b c", func(t *testing.T, w *testCluster) {
 				a := w.nodes["a"]
 				var batch []check.Request
 				for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
@@ -57,8 +56,7 @@ func TestOrder(t *testing.T) {
 // TestOrderBehind: a check that the gate holds up is decided as soon as the replica has caught up, and one that could
 // be decided waits behind one of its key that cannot, here and at a distance.
 func TestOrderBehind(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		for _, owner := range []string{"a", "b"} {
 			deciding := w.nodes[owner]
@@ -89,8 +87,7 @@ func TestOrderBehind(t *testing.T) {
 
 // TestDrainApart: what a share is drained of was not admitted, so no owner is charged for it.
 func TestDrainApart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(9))
 		over := r

@@ -80,8 +80,7 @@ func TestRelay(t *testing.T) {
 
 // TestRelayOnce: what is relayed is not relayed again, and a node asks nobody for what it owns.
 func TestRelayOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		rec := func(owner string) check.Record {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			return check.Record{Request: r.Request, Relay: true, For: time.Second}

@@ -13,8 +13,7 @@ import (
 // TestSyncWithoutReplica: while no node confirms anything, however long, no check of a sync rule is answered by its owner. It
 // is as soon as a replica is complete again.
 func TestSyncWithoutReplica(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		time.Sleep(3 * time.Second)
 		a := f.nodes["a"]
 		r := request(a.Node, "a", 1, hourly(1000))

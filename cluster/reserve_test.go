@@ -12,8 +12,7 @@ import (
 // TestTrap15: units that are reserved stay so on both sides of a network partition until the deadline. The side without a quorum
 // neither reserves nor spends any.
 func TestTrap15(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		f.within(5*time.Second, "replicas are complete", f.nodes["a"].Settled)
 		keys := requests(60, hourly(100))
 		// ask sends verb about every key's reservation to a node, and returns how many were allowed, and late.

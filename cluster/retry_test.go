@@ -46,8 +46,7 @@ func TestLosses(t *testing.T) {
 		{"refund with Once, request lost", bucket.Refund, 1, requestLost, 2, 4, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
+			posed(t, "a b", func(t *testing.T, w *testCluster) {
 				a, b := w.nodes["a"], w.nodes["b"]
 				r := request(a, "b", 1, hourly(10))
 				r.Cost = 5
@@ -73,8 +72,7 @@ func TestLosses(t *testing.T) {
 
 // TestOverloaded: a full queue is an error of its own, at once, and admits nothing.
 func TestOverloaded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		w.decides(first(1, full))
 		start := time.Now()
@@ -92,8 +90,7 @@ func TestOverloaded(t *testing.T) {
 
 // TestHalfAnswered: what came before an error stands, and is not asked and charged again.
 func TestHalfAnswered(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		w.decides(first(1, halfFull))
 		var requests []check.Request
@@ -148,8 +145,7 @@ func TestThreeForwards(t *testing.T) {
 		{"to an unauthenticated client", map[string]string{"b": "z"}, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "b", "c", "d", "e")
+			posed(t, "b c d e", func(t *testing.T, w *testCluster) {
 				a := w.add("a", func(config *Config) { config.Peers = lost{wire{w, "a"}, c.next} })
 				w.agree(2)
 				decided := make(chan check.Answer)
@@ -183,8 +179,7 @@ func TestThreeForwards(t *testing.T) {
 // TestDisagreement: two nodes of which each takes the other for the owner decide
 // nothing, until a view says who it is. Then exactly one has charged.
 func TestDisagreement(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		pose(a, viewOf(2, "b"))
@@ -213,8 +208,7 @@ func TestDisagreement(t *testing.T) {
 // TestHint: a node with an old view finds the owner by what it is told. If that one does not answer, this leaves no mark on the node that
 // told of it.
 func TestHint(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r, near := request(a, "c", 1, hourly(10)), request(a, "b", 1, hourly(10))
 		old := viewOf(2, "b")
@@ -254,8 +248,7 @@ func TestDeadline(t *testing.T) {
 		{"ended", -time.Second, unsent, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
+			posed(t, "a b", func(t *testing.T, w *testCluster) {
 				a := w.nodes["a"]
 				w.decides(func(string, string, []check.Record) fate { return c.fate })
 				ctx := t.Context()
@@ -279,8 +272,7 @@ func TestDeadline(t *testing.T) {
 // TestSpentAsItEnds: the reply to a spend is lost, and the deadline of the reservation passes before
 // the retry. The caller hears that the reservation has ended, and the unit is spent all the same.
 func TestSpentAsItEnds(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		about := func(verb bucket.Verb, units int64) bucket.Reserved {

@@ -14,8 +14,7 @@ import (
 
 // TestSweep: expired counters are gone within one SweepPeriod, shares too.
 func TestSweep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -32,8 +32,7 @@ func TestSendDeferred(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
+			posed(t, "a b c", func(t *testing.T, w *testCluster) {
 				a, b := w.nodes["a"], w.nodes["b"]
 				r := request(a, "b", 1, c.limits)
 				w.decides(always(unsent))

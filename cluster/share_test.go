@@ -59,8 +59,7 @@ func (f *fleet) askAll(keys []check.Request, times int, admitted []int64, names 
 // for more than there is: the excess of a key is at most what was left when the first was cut off, and nothing of a spent key.
 func TestSharesOfKeysBeingSpent(t *testing.T) {
 	for _, before := range []int64{0, 5, 15, 29, 30} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			const limit = 30
 			keys := requests(90, hourly(limit))
 			admitted := make([]int64, len(keys))
@@ -99,8 +98,7 @@ func TestSharesOfKeysBeingSpent(t *testing.T) {
 // window that begins while it is cut off gives it a part of the limit, once.
 func TestShareOfUnheardKey(t *testing.T) {
 	for policy, want := range map[rules.UnknownShare]int64{rules.UnknownLimit: 3, rules.UnknownNone: 0} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			c := f.nodes["c"]
 			limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 9, Period: time.Minute})
 			var keys []check.Request
@@ -146,8 +144,7 @@ func (f *fleet) hasState(name string, k bucket.Key) (has bool) {
 
 // TestShareOfFormerOwner: a node that has handed a partition off, and has not asked for it since, knows what it left.
 func TestShareOfFormerOwner(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
+	running(t, "a", func(t *testing.T, f *fleet) {
 		keys := requests(90, hourly(20))
 		f.spend(f.nodes["a"].Node, keys)
 		for _, name := range []string{"b", "c", "d", "e"} {
@@ -167,8 +164,7 @@ func TestShareOfFormerOwner(t *testing.T) {
 
 // TestShareRefills: what flows comes back to the share at its part of the rate, from what was left when quorum was lost.
 func TestShareRefills(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 36, Period: 3 * time.Minute})) // 12 for each
 		f.spend(c.Node, keys)
@@ -193,8 +189,7 @@ func TestShareRefills(t *testing.T) {
 // TestShareWithQuorum: where the owner alone cannot be reached, the share is one of what it said last, and what the node has
 // admitted counts against the next one until the owner has acknowledged it.
 func TestShareWithQuorum(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		away := always(unsent)
 		r := request(a, "b", 1, hourly(30))
@@ -226,8 +221,7 @@ func TestShareWithQuorum(t *testing.T) {
 
 // TestSharesWhenNobodyHasQuorum: where no node has quorum, though all are there, together they admit no more than was left.
 func TestSharesWhenNobodyHasQuorum(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(30))
 		admitted := make([]int64, len(keys))
 		f.askAll(keys, 4, admitted, "a", "b", "c")

@@ -61,8 +61,7 @@ func TestLiveTraffic(t *testing.T) {
 // TestCrash: when one of three is gone, the others claim what it held out of their
 // copies: nothing that was confirmed is forgotten.
 func TestCrash(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		for range 6 {
 			decide(t.Context(), f.nodes["a"].Node, keys...)
@@ -90,8 +89,7 @@ func TestCrash(t *testing.T) {
 // TestBackAtOnce: a node that crashes and is back after 0.1 s may claim nothing for some seconds, as it does not know what its earlier run
 // has promised. It is counted at once, but others own its partitions until then: keys wait for as long as after any crash.
 func TestBackAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		for range 6 {
 			decide(t.Context(), f.nodes["a"].Node, keys...)
@@ -121,8 +119,7 @@ func TestBackAtOnce(t *testing.T) {
 // TestNewcomer: who has only just appeared counts as living until it has had time to be
 // heard; who is silent after that does not.
 func TestNewcomer(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		f.loses(func(_, to string, _ message.Envelope) bool { return to == "x" })
 		x := f.start("x")
 		f.eventually(100*time.Millisecond, "the others are seen", func() bool { return len(x.Ring().Members()) == 2 })
@@ -137,8 +134,7 @@ func TestNewcomer(t *testing.T) {
 
 // TestAllLeave: where everybody leaves nobody waits for a next owner.
 func TestAllLeave(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		for name := range f.nodes {
 			f.state(name, member.Leaving)
 		}
@@ -166,8 +162,7 @@ func TestAllLeave(t *testing.T) {
 // TestGossipLags: nodes that leave at once hand everything off once, to those who stay,
 // although gossip takes a while to tell them of each other.
 func TestGossipLags(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c", "d")
+	running(t, "a b c d", func(t *testing.T, f *fleet) {
 		time.Sleep(2 * time.Second)
 		left := make(chan int)
 		var before [2]handoff.Stats
@@ -219,8 +214,7 @@ func TestAlone(t *testing.T) {
 
 // TestNotRunning: what needs the runner fails, rather than waits, when that has ended, and leaves nothing behind.
 func TestNotRunning(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
+	running(t, "a", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		f.kill("a")
 		_, err := a.Overview(t.Context())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -264,6 +265,12 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
+}
+
+// posed runs a test in a bubble, with a test cluster of nodes with these names.
+func posed(t *testing.T, names string, f func(t *testing.T, w *testCluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newTestCluster(t, strings.Fields(names)...)) })
 }
 
 // hourly is n an hour; aligned windows, and the bubble's clock starts at midnight.

@@ -162,8 +162,7 @@ func TestConfig(t *testing.T) {
 // TestGossipLosesOne: a member that gossip shows no more keeps its partitions as long as it is heard on the peer port, and
 // loses them when it is not.
 func TestGossipLosesOne(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		pause.For(t.Context(), 3*time.Second) // all partitions are where they belong
 		before := f.owners()
 		delete(f.members, "b")

@@ -27,8 +27,7 @@ func closes(e message.Envelope) bool {
 // and has to be sent again, what is asked waits for the next owner, wherever it is
 // asked, and is decided by it.
 func TestBehindTheClose(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		decide(t.Context(), f.nodes["a"].Node, keys...)
 		frozen := make(chan struct{}, 1)
@@ -73,8 +72,7 @@ func TestBehindTheClose(t *testing.T) {
 
 // TestLater: what an owner cannot decide now is asked again, at the owner that it names.
 func TestLater(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		p := r.Key.Shard(31)
@@ -102,8 +100,7 @@ func TestLater(t *testing.T) {
 // TestSync: a check of a sync rule is answered when a copy has its charge, here and at a
 // distance; others do not wait, and nor does a denial.
 func TestSync(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		time.Sleep(time.Second)
 		for i, r := range requests(20, hourly(2)) {
@@ -133,8 +130,7 @@ func TestSync(t *testing.T) {
 // TestSyncCrash: under sync, what was answered survives the crash of its owner at any
 // moment.
 func TestSyncCrash(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		const limit = 1000
 		keys := requests(40, hourly(limit))
 		for i := range keys {
@@ -166,8 +162,7 @@ func TestSyncCrash(t *testing.T) {
 // TestSyncWhole: an all-or-nothing batch of sync rules and others is charged once, and given
 // back whole.
 func TestSyncWhole(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		a := f.nodes["a"]
 		var all []check.Request

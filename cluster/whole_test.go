@@ -14,8 +14,7 @@ import (
 func TestWhole(t *testing.T) {
 	for _, owners := range []string{"aa", "ab", "ba", "bc", "bb", "abc", "bcacba"} {
 		t.Run(owners, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
+			posed(t, "a b c", func(t *testing.T, w *testCluster) {
 				a := w.nodes["a"]
 				var requests []check.Request
 				for i, owner := range owners {
@@ -62,8 +61,7 @@ func TestWhole(t *testing.T) {
 // TestWholeSameKey: two checks of one key in a batch are both charged or neither.
 func TestWholeSameKey(t *testing.T) {
 	for _, owner := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b")
+		posed(t, "a b", func(t *testing.T, w *testCluster) {
 			r := request(w.nodes["a"], owner, 1, hourly(3))
 			for _, want := range []string{"yy", "nn"} {
 				got := told(decideAll(t.Context(), w.nodes["a"], r, r))
@@ -97,8 +95,7 @@ func TestWholeMixed(t *testing.T) {
 	} {
 		for _, owner := range []string{"a", "b"} {
 			t.Run(c.name+" at "+owner, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					w := newTestCluster(t, "a", "b")
+				posed(t, "a b", func(t *testing.T, w *testCluster) {
 					a := w.nodes["a"]
 					one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
 					for _, change := range c.change {
@@ -121,8 +118,7 @@ func TestWholeMixed(t *testing.T) {
 // TestWholeShadow: a shadow rule is charged with the batch and given back with it,
 // and its answer is its own.
 func TestWholeShadow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		shadow, r := request(a, "b", 1, hourly(10)), request(a, "a", 2, hourly(1))
 		shadow.Shadow = true
@@ -145,8 +141,7 @@ func TestWholeLosses(t *testing.T) {
 		for _, lost := range []int{0, 1, 2, 3} { // which calls
 			for _, denied := range []bool{false, true} {
 				t.Run(fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), func(t *testing.T) {
-					bubble(t, func(t *testing.T) {
-						w := newTestCluster(t, "a", "b", "c")
+					posed(t, "a b c", func(t *testing.T, w *testCluster) {
 						a := w.nodes["a"]
 						requests := []check.Request{
 							request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
