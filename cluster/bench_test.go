@@ -32,9 +32,7 @@ func BenchmarkDecide(b *testing.B) {
 	for _, name := range names {
 		table := tableOf(b, ring.DefaultPartitions)
 		n, err := New(Config{Name: name, Boot: bootOf(name), Peers: peers}, table)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		pose(n, viewOf(1, names...))
 		peers[name+":7462"] = n
 	}

@@ -86,9 +86,7 @@ func differ(t *testing.T, limits []*bucket.Limits, period, shift time.Duration, 
 			t.Errorf("%s: %+v", name, s)
 		}
 		o, err := n.Overview(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range o.Members {
 			if m.Ahead == nil || (*m.Ahead-want[m.Name]).Abs() > 5*time.Millisecond {
 				t.Errorf("%s of %s: %v", name, m.Name, m.Ahead)

@@ -75,13 +75,9 @@ func TestDamagedSnapshots(t *testing.T) {
 				whole := map[string][]byte{}
 				for _, name := range c.damaged {
 					data, err := os.ReadFile(f.file(name))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					whole[name] = data
-					if err := os.WriteFile(f.file(name), []byte(c.with), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.WriteFile(f.file(name), []byte(c.with), 0o600))
 				}
 				f.back(names...)
 				f.allHeld(12 * time.Second)
@@ -92,9 +88,7 @@ func TestDamagedSnapshots(t *testing.T) {
 				}
 				for _, name := range c.damaged { // crash: the others go on
 					f.crash(name)
-					if err := os.WriteFile(f.file(name), whole[name], 0o600); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.WriteFile(f.file(name), whole[name], 0o600))
 					f.back(name)
 					f.allHeld(12 * time.Second)
 				}
@@ -136,9 +130,7 @@ func TestLossIsInSnapshots(t *testing.T) {
 			keys := spentKeys()
 			f := kept(t, keys, "a")
 			f.stopAll()
-			if err := os.WriteFile(f.file("a"), []byte("garbage"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(f.file("a"), []byte("garbage"), 0o600))
 			a := f.start("a")
 			if saves == "before it owns anything" {
 				if totals := f.save("a"); totals.Complete != 0 || totals.Sections != 31 {
@@ -198,9 +190,7 @@ func TestHigherEpochsComeBack(t *testing.T) {
 		}
 		f.stopAll()
 		for _, name := range []string{"a", "b"} {
-			if err := os.WriteFile(f.file(name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(f.file(name), nil, 0o600))
 		}
 		f.back("a", "b")
 		f.allHeld(12 * time.Second)

@@ -20,18 +20,14 @@ func (f *fleet) keep(names ...string) {
 	f.disks, f.dirs = make(map[string]*snapshot.Dir), f.t.TempDir()
 	for _, name := range names {
 		dir, err := snapshot.Open(filepath.Join(f.dirs, name))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		f.t.Cleanup(func() { dir.Close() })
 		f.disks[name] = dir
 		w, err := dir.Create(snapshot.Header{Name: name, Begun: time.Now(), Partitions: 31}) // as cmd does first
 		if err == nil {
 			err = w.Commit()
 		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 	}
 }
 
@@ -47,14 +43,11 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 		recorded.SnapshotLost = string(rejection.Reason)
 		_, err = f.disks[name].SetAside(time.Now())
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	if r != nil {
 		defer r.Close()
-		if recorded, err = Load(table, r, time.Now()); err != nil {
-			f.t.Fatal(err)
-		}
+		recorded, err = Load(table, r, time.Now())
+		must(f.t, err)
 	}
 	if recorded.Record, _, err = f.disks[name].Voters(name, [16]byte{}); err != nil {
 		f.t.Fatal(err)
@@ -63,14 +56,10 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 		recorded.SnapshotLost = "missing"
 	}
 	d, err := f.disks[name].Deferred().Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	if d != nil {
 		defer d.Close()
-		if err := recorded.LoadDeferred(d, time.Now()); err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, recorded.LoadDeferred(d, time.Now()))
 	}
 	return recorded
 }
@@ -82,9 +71,7 @@ func (f *fleet) saveDeferred(name string) int {
 	keys, err := n.SaveDeferred(f.t.Context(), func(set message.Set) (*snapshot.Writer, error) {
 		return f.disks[name].Deferred().Create(snapshot.Header{Name: name, Boot: n.cfg.Boot, Begun: time.Now(), Partitions: 31, Set: set})
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return keys
 }
 
@@ -109,21 +96,13 @@ func save(t *testing.T, n *Node, d *snapshot.Dir) snapshot.Totals {
 func written(t *testing.T, partitions int, write func(*snapshot.Writer) error) *snapshot.Reader {
 	t.Helper()
 	dir, err := snapshot.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { dir.Close() })
 	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: partitions})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(write(w), w.Commit()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(write(w), w.Commit()))
 	r, err := dir.Read(snapshot.Want{Name: "b", Partitions: partitions, Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }

@@ -208,9 +208,7 @@ func TestEventualOwners(t *testing.T) {
 		}
 		next := func() string { // who holds it when this one has left
 			table, err := ring.Build(f.nodes["a"].cfg.Ring, slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == owner() }))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return table.Owner(q.Key.Shard(31))
 		}
 		for owner() == "a" || next() == "a" {

@@ -105,9 +105,7 @@ func TestRestartedVoter(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if err := <-joined; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-joined)
 		f.state("c", member.Serving)
 		f.within(10*time.Second, "c is settled", c.Settled)
 		for _, a := range decide(t.Context(), c.Node, keys...) {

@@ -120,9 +120,8 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 		c.Store = func(r message.Record) error { return f.disks[name].PutVoters(name, [16]byte{}, r) }
 	}
 	var err error
-	if n.Node, err = New(c, table); err != nil {
-		f.t.Fatal(err)
-	}
+	n.Node, err = New(c, table)
+	must(f.t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go func() {

@@ -74,16 +74,10 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 	}}
 	file := written(t, 1, func(w *snapshot.Writer) error { return c.partition(t.Context(), w, 0) })
 	s, err := file.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	im, err := file.Image()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := restored.Import(time.Now().UnixNano(), 0, im, im.Data, im.Counters, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, restored.Import(time.Now().UnixNano(), 0, im, im.Data, im.Counters, false))
 	if _, err := file.Next(); err != io.EOF {
 		t.Errorf("a second section: error %v", err)
 	}

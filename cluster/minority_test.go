@@ -133,9 +133,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		f.hide("b")
-		if err := a.Forget(t.Context(), "b"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Forget(t.Context(), "b"))
 		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Owned == 31 && a.Stats().HasQuorum })
 		f.owners()
 	})

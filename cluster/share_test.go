@@ -136,9 +136,7 @@ func TestShareOfUnheardKey(t *testing.T) {
 func (f *fleet) hasState(name string, k bucket.Key) (has bool) {
 	n := f.nodes[name]
 	_, has, err := n.state(f.t.Context(), k.Shard(31))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return has
 }
 

@@ -98,19 +98,23 @@ func (w *testCluster) add(name string, change func(*Config)) *Node {
 		change(&c)
 	}
 	n, err := New(c, tableOf(w.t, c.Ring.Partitions))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.nodes[name] = n
 	return n
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func tableOf(t testing.TB, shards int) *bucket.Table {
 	t.Helper()
 	table, err := bucket.NewTable(bucket.Config{Shards: shards})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return table
 }
 

@@ -18,9 +18,7 @@ import (
 func TestPlace(t *testing.T) {
 	c := ring.Config{Partitions: 31}
 	none, err := ring.Build(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	last := &assignment{table: none, withoutSelf: none}
 	sceneOf := func(dead string, v member.View) *liveMembers {
 		nodes, self := nodesOf(v, message.Peer{Name: "b", Boot: bootOf("b")})

@@ -106,9 +106,7 @@ func TestTheDeadAreForgotten(t *testing.T) {
 			w.agree(quiet)
 			if i%2 == 0 {
 				// As a node does: it says so, hands off its work, and is gone.
-				if err := w.nodes[label].SetState(member.Leaving); err != nil {
-					w.Fatal(err)
-				}
+				must(w, w.nodes[label].SetState(member.Leaving))
 				time.Sleep(time.Second)
 				w.leave(label)
 			} else {
@@ -132,17 +130,13 @@ func TestTheDeadAreForgotten(t *testing.T) {
 func (w *simulation) stateOf(address string) []string {
 	w.Helper()
 	transport, err := w.net.Listen("10.1.1.1:7463")
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	c := memberlist.DefaultLANConfig()
 	c.Name, c.Transport, c.LogOutput = "outsider", transport, io.Discard
 	asked := &outsider{}
 	c.Merge = asked
 	m, err := memberlist.Create(c)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer func() { _ = m.Shutdown() }()
 	_, _ = m.Join([]string{address}) // rejected, but by then it has answered
 	return asked.names

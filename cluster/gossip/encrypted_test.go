@@ -19,9 +19,7 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 		w.cluster(5, 1)
 		for _, step := range [][]byte{{1, 2}, {2, 1}, {2}} {
 			for _, label := range slices.Sorted(maps.Keys(w.nodes)) {
-				if err := w.nodes[label].SetKeyring(ringOf(w, step...)); err != nil {
-					w.Fatal(err)
-				}
+				must(w, w.nodes[label].SetKeyring(ringOf(w, step...)))
 				time.Sleep(7 * time.Second) // longer than it takes to lose somebody
 			}
 		}
@@ -80,9 +78,7 @@ func (r *wire) see(s memnet.Sent) {
 func (r *wire) replay(w *simulation, from string, change func([]byte), to ...string) {
 	w.Helper()
 	out, err := w.net.Listen(from)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer out.Crash()
 	r.mu.Lock()
 	sent := slices.Clone(r.sent)
@@ -98,9 +94,7 @@ func (r *wire) replay(w *simulation, from string, change func([]byte), to ...str
 				continue
 			}
 			conn, err := out.DialTimeout(address, time.Second)
-			if err != nil {
-				w.Fatal(err)
-			}
+			must(w, err)
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
 			_, _ = conn.Write(b)
 			_ = conn.Close()

@@ -258,9 +258,7 @@ func TestStates(t *testing.T) {
 		if err := n.SetState(member.Serving); err != nil {
 			w.Errorf("serving again: %v", err)
 		}
-		if err := n.SetState(member.Leaving); err != nil {
-			w.Fatal(err)
-		}
+		must(w, n.SetState(member.Leaving))
 		w.eventually(time.Second, func() error {
 			if m, _ := w.nodes["pod-1"].sees("pod-2"); m.State != member.Leaving {
 				return errors.New("pod-1 shows " + m.State.String())

@@ -101,9 +101,7 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 				w.cluster(3, c.keys...)
 				first := w.nodes["pod-2"]
 				leaves := func() {
-					if err := first.SetState(member.Leaving); err != nil {
-						w.Fatal(err)
-					}
+					must(w, first.SetState(member.Leaving))
 				}
 				if c.told == 0 {
 					leaves()
@@ -177,9 +175,7 @@ func TestUnprovenOfOurName(t *testing.T) {
 		simulate(t, func(w *simulation) {
 			w.cluster(3, 1)
 			first := w.nodes["pod-2"]
-			if err := first.SetState(state); err != nil {
-				w.Fatal(err)
-			}
+			must(w, first.SetState(state))
 			second := w.open("second pod-2", address(9), w.encrypted([]byte{1}, "pod-2"))
 			second.registry.mu.Lock() // without waking runChallenges
 			second.registry.addUnprovenLocked(fullName("pod-2", first.Self().Boot), first.Self())
@@ -200,9 +196,7 @@ func TestWaitingNewcomerStops(t *testing.T) {
 	for _, state := range []member.State{member.Serving, member.Leaving} {
 		simulate(t, func(w *simulation) {
 			w.cluster(3)
-			if err := w.nodes["pod-2"].SetState(state); err != nil {
-				w.Fatal(err)
-			}
+			must(w, w.nodes["pod-2"].SetState(state))
 			second := w.open("second pod-2", address(9), w.config("pod-2", address(1)))
 			w.eventually(2*time.Second, func() error {
 				if m, _ := w.nodes["pod-1"].sees("pod-2"); m.State != state || second.WaitsFor() == "" {
@@ -210,9 +204,7 @@ func TestWaitingNewcomerStops(t *testing.T) {
 				}
 				return nil
 			})
-			if err := second.SetState(member.Leaving); err != nil {
-				w.Fatal(err)
-			}
+			must(w, second.SetState(member.Leaving))
 			for i := range 40 {
 				time.Sleep(100 * time.Millisecond)
 				if i == 10 {

@@ -21,9 +21,7 @@ func compressed(t testing.TB, size int) []byte {
 	if _, err := w.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	b.WriteByte(compressMessage)
 	if err := codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(struct {
 		Algo uint8
@@ -80,9 +78,7 @@ func TestPackets(t *testing.T) {
 func TestCompressedPackets(t *testing.T) {
 	a, _ := realPair(t)
 	udp, err := net.Dial("udp", a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer udp.Close()
 	const rounds, size = 10, 10 << 20
 	bomb := compressed(t, size)

@@ -55,6 +55,19 @@ func simulate(t *testing.T, scenario func(w *simulation)) {
 	})
 }
 
+type fataler interface {
+	Helper()
+	Fatal(...any)
+}
+
+// must ends the test, which may be one of rapid's, at an error.
+func must(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func address(i int) string { return fmt.Sprintf("10.0.0.%d:%d", i, DefaultPort) }
 
 // config is a node at an address with nothing but defaults.
@@ -74,14 +87,10 @@ func (w *simulation) config(name string, join ...string) Config {
 func (w *simulation) open(label, at string, c Config) *node {
 	w.Helper()
 	transport, err := w.net.Listen(at)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	c.Transport = transport
 	g, err := Open(w.Context(), c)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	n := &node{g, at, transport}
 	w.nodes[label] = n
 	return n
@@ -191,9 +200,7 @@ func (w *simulation) agreeAmong(within time.Duration, labels ...string) time.Dur
 	tables := map[uint64]bool{}
 	for _, label := range labels {
 		table, err := ring.Build(ring.Config{Points: 20}, serving(w.nodes[label].View()))
-		if err != nil {
-			w.Fatal(err)
-		}
+		must(w, err)
 		tables[table.Hash()] = true
 	}
 	if len(tables) != 1 {

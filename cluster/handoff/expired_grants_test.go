@@ -13,9 +13,7 @@ import (
 func reserves(t *testing.T, table *bucket.Table, now int64, period time.Duration, n int) *bucket.Request {
 	t.Helper()
 	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Period: period})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	table.Open(0, 1)
 	defer table.Seal(0)
 	for id := range uint64(n) {
@@ -50,9 +48,7 @@ func TestMergedAfterDeadlines(t *testing.T) {
 			})
 		}
 	}
-	if err := owners.Merge(s.now, 0, list); err != nil {
-		t.Fatal(err)
-	}
+	must(t, owners.Merge(s.now, 0, list))
 	if d := owners.Do(s.now, r); len(list) == 0 || d.Remaining != 400 {
 		t.Errorf("%d batches, and %d of 1000 left, want 400", len(list), d.Remaining)
 	}
@@ -76,9 +72,7 @@ func TestMergedInParts(t *testing.T) {
 		r := reserves(t, copied, s.now, time.Hour, 10)
 		b := &message.TransferBatch{}
 		copied.Export(s.now, 0, copied.Keys(0, nil), &b.Image)
-		if err := s.table.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.table.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false))
 		charge := *r
 		charge.Verb, charge.Cost = bucket.Charge, 30
 		copied.Do(s.now, &charge)

@@ -37,12 +37,18 @@ func newSolo(t *testing.T) *solo {
 	return s
 }
 
-func newTable(t *testing.T) *bucket.Table {
+// must ends the test at an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newTable(t *testing.T) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: 1})
+	must(t, err)
 	return table
 }
 
@@ -50,9 +56,7 @@ func newTable(t *testing.T) *bucket.Table {
 func tenth(t *testing.T, key uint64) *bucket.Request {
 	t.Helper()
 	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Hour, Align: bucket.AlignFirstHit})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1}
 }
 

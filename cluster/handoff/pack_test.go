@@ -15,9 +15,7 @@ func (s *script) otherLimits(from, n, times int) {
 	for i := range n {
 		for j := range times {
 			limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.SlidingLog, Count: 10, Period: time.Duration(j+1) * time.Hour})
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, err)
 			key := uint64(from + i)
 			s.table.Do(s.now, &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1})
 		}
@@ -39,9 +37,7 @@ func (s *script) copied() *bucket.Table {
 		if n := len(b.Image.Data); n > closeBytes+bucket.MaxCounterBytes {
 			s.t.Fatalf("a message of %d bytes", n)
 		}
-		if err := at.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, at.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false))
 	}
 	return at
 }
