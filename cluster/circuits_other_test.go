@@ -138,9 +138,7 @@ func TestDetached(t *testing.T) {
 				t.Errorf("%v: Decide took %v", timeout, took)
 			}
 			a.background.Wait()
-			if n := spent(b, r); n != 1 {
-				t.Errorf("%v: %d charged, want 1", timeout, n)
-			}
+			wantSpent(t, timeout.String(), b, r, 1)
 		})
 	}
 }

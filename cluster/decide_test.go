@@ -75,9 +75,7 @@ func TestAtOnce(t *testing.T) {
 			t.Errorf("two calls to %s", first)
 		}
 		synctest.Wait()
-		if n := spent(a, local); n != 1 {
-			t.Error("the local part waits for the others")
-		}
+		wantSpent(t, "the local part, which does not wait for the others", a, local, 1)
 		close(gate.pass)
 		for i, answer := range <-done {
 			if !answer.Allowed {

@@ -47,13 +47,9 @@ func TestGiveBackAfterContext(t *testing.T) {
 		if took := time.Since(start); took != latency*3/2*3/4 {
 			t.Errorf("Decide took %v, want it to end before its context by the margin", took)
 		}
-		if n := spent(b, r); n != 1 {
-			t.Errorf("%d spent before the give-back got through, want 1", n)
-		}
+		wantSpent(t, "before the give-back got through", b, r, 1)
 		a.background.Wait()
-		if n := spent(b, r); n != 0 {
-			t.Errorf("%d spent after it, want 0", n)
-		}
+		wantSpent(t, "after it", b, r, 0)
 		// Once there, and once the share that a had answered with meanwhile.
 		if s := a.Stats(); s.Refunds != 2 || s.RefundsLost != 0 {
 			t.Errorf("%+v", s)
@@ -137,9 +133,7 @@ func TestGiveBackOvertakes(t *testing.T) {
 		if s := b.Stats(); s.Served == 0 {
 			t.Fatal("nothing arrived: the test shows nothing")
 		}
-		if n := spent(b, r); n != 0 {
-			t.Errorf("%d spent, want 0", n)
-		}
+		wantSpent(t, "after the request has arrived", b, r, 0)
 	})
 }
 
@@ -169,9 +163,7 @@ func TestGiveBackWindow(t *testing.T) {
 		decide(t.Context(), b, r)
 		w.decides(nil)
 		a.background.Wait()
-		if n := spent(b, r); n != 2 {
-			t.Errorf("%d spent in the new window, want 2", n)
-		}
+		wantSpent(t, "in the new window", b, r, 2)
 		if s := a.Stats(); s.Refunds != 1 {
 			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
 		}
@@ -193,9 +185,7 @@ func TestGiveBackMoved(t *testing.T) {
 		decide(t.Context(), b, r)
 		w.decides(nil)
 		a.background.Wait()
-		if n := spent(b, r); n != 1 {
-			t.Errorf("%d spent, want the 1 that came after", n)
-		}
+		wantSpent(t, "by what came after", b, r, 1)
 	})
 }
 

@@ -67,12 +67,8 @@ func TestShare(t *testing.T) {
 			}
 		}
 		wantAnswer(t, "after the share", decide(t.Context(), a, r)[0], false, check.Share, "a")
-		if n := spent(b, r); n != 0 {
-			t.Errorf("the owner's counter has %d", n)
-		}
-		if n := spent(a, r); n != 0 {
-			t.Errorf("a counts %d of the share as its own", n)
-		}
+		wantSpent(t, "at the owner", b, r, 0)
+		wantSpent(t, "of the share, as a's own", a, r, 0)
 		w.decides(nil)
 		if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded || answer.Remaining != 10 {
 			t.Errorf("with the owner back: %+v", answer)

@@ -44,9 +44,7 @@ func TestOrder(t *testing.T) {
 					t.Errorf("answers %s", got)
 				}
 				for i, owner := range []string{"a", "b", "c"} {
-					if n := spent(w.nodes[owner], request(a, owner, i, hourly(3))); n != 0 {
-						t.Errorf("%s: %d spent after the last reset", owner, n)
-					}
+					wantSpent(t, "after the last reset, at "+owner, w.nodes[owner], request(a, owner, i, hourly(3)), 0)
 				}
 			})
 		})
@@ -105,8 +103,6 @@ func TestDrainApart(t *testing.T) {
 		}
 		w.decides(nil)
 		a.sendDeferred(t.Context(), 10)
-		if n := spent(b, r); n != 1 {
-			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
-		}
+		wantSpent(t, "by what was admitted", b, r, 1)
 	})
 }

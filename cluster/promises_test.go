@@ -104,8 +104,6 @@ func TestRestMeanwhile(t *testing.T) {
 		}
 		p := r.Key.Shard(31)
 		a.table.Open(p, 0)
-		if n := spent(a.Node, r); n != 1 {
-			t.Errorf("%d spent, want the one from before the rest", n)
-		}
+		wantSpent(t, "before the rest", a.Node, r, 1)
 	})
 }

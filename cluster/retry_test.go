@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,9 +63,7 @@ func TestLosses(t *testing.T) {
 				if n := len(w.callsSoFar()); n != c.calls {
 					t.Errorf("%d calls, want %d", n, c.calls)
 				}
-				if n := spent(b, r); n != c.spent {
-					t.Errorf("%d spent, want %d", n, c.spent)
-				}
+				wantSpent(t, "the retry", b, r, c.spent)
 			})
 		})
 	}
@@ -103,9 +102,7 @@ func TestHalfAnswered(t *testing.T) {
 				continue
 			}
 			wantAnswer(t, "before it", answer, true, check.Forwarded, "b")
-			if n := spent(w.nodes["b"], requests[i]); n != 1 {
-				t.Errorf("check %d: %d spent, want 1", i, n)
-			}
+			wantSpent(t, fmt.Sprint("check ", i), w.nodes["b"], requests[i], 1)
 		}
 		if n := len(w.callsSoFar()); n != 1 {
 			t.Errorf("%d calls, want 1", n)
@@ -199,9 +196,7 @@ func TestDisagreement(t *testing.T) {
 		if took := time.Since(start); took != 203*time.Millisecond+2*latency {
 			t.Errorf("it took %v: a view does not end the wait", took)
 		}
-		if n := spent(b, r); n != 2 {
-			t.Errorf("%d spent, want 2", n)
-		}
+		wantSpent(t, "by both", b, r, 2)
 	})
 }
 
@@ -298,8 +293,6 @@ func TestSpentAsItEnds(t *testing.T) {
 		if got := about(bucket.Spend, 1); calls != 2 || !got.Unknown {
 			t.Errorf("after %d calls: %+v", calls, got)
 		}
-		if n := spent(b, r); n != 1 {
-			t.Errorf("%d spent, want 1", n)
-		}
+		wantSpent(t, "the unit", b, r, 1)
 	})
 }

@@ -45,17 +45,13 @@ func TestSendDeferred(t *testing.T) {
 				w.decides(first(2, c.fate))
 				time.Sleep(c.wait)
 				a.sendDeferred(t.Context(), 10)
-				if n := spent(b, r); n != c.spent {
-					t.Errorf("the owner was charged %d, want %d", n, c.spent)
-				}
+				wantSpent(t, "at the owner", b, r, c.spent)
 				if n := a.Stats().Deferred; n != c.deferred {
 					t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
 				}
 				w.decides(nil)
 				a.sendDeferred(t.Context(), 10)
-				if n := spent(b, r); n != c.spent+int64(3*c.deferred) {
-					t.Errorf("settled again: %d", n)
-				}
+				wantSpent(t, "settled again", b, r, c.spent+int64(3*c.deferred))
 				if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
 					t.Errorf("%+v", answer)
 				}
@@ -78,8 +74,6 @@ func TestDeferredWhole(t *testing.T) {
 		a.background.Wait()
 		w.decides(nil)
 		a.sendDeferred(t.Context(), 10)
-		if n := spent(w.nodes["b"], r); n != 1 {
-			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
-		}
+		wantSpent(t, "by what was admitted", w.nodes["b"], r, 1)
 	})
 }

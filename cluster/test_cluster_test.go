@@ -337,6 +337,13 @@ func wantAnswer(t *testing.T, what string, a check.Answer, allowed bool, s check
 	}
 }
 
+func wantSpent(t *testing.T, what string, n *Node, r check.Request, want int64) {
+	t.Helper()
+	if got := spent(n, r); got != want {
+		t.Errorf("%s: %d spent, want %d", what, got, want)
+	}
+}
+
 func wantErr(t *testing.T, what string, a check.Answer, err error) {
 	t.Helper()
 	if !errors.Is(a.Err, err) || a.Decision != (bucket.Decision{}) {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,9 +92,7 @@ func TestLater(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-		if n := spent(b, r); n != 2 {
-			t.Errorf("%d spent, want 2", n)
-		}
+		wantSpent(t, "by both", b, r, 2)
 	})
 }
 
@@ -180,9 +179,7 @@ func TestSyncWhole(t *testing.T) {
 		decideAll(t.Context(), a.Node, all...)
 		time.Sleep(time.Second)
 		for i, r := range all {
-			if n := spent(f.nodes[string("abcb"[i])].Node, r); n != 1 {
-				t.Errorf("check %d: %d spent, want 1", i, n)
-			}
+			wantSpent(t, fmt.Sprint("check ", i), f.nodes[string("abcb"[i])].Node, r, 1)
 		}
 	})
 }

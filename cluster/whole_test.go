@@ -127,9 +127,7 @@ func TestWholeShadow(t *testing.T) {
 			if !answers[0].Allowed || answers[1].Allowed != allowed {
 				t.Errorf("batch %d: %+v", i, answers)
 			}
-			if n := spent(w.nodes["b"], shadow); n != 1 {
-				t.Errorf("batch %d: the shadow has spent %d, want 1", i, n)
-			}
+			wantSpent(t, fmt.Sprint("the shadow, batch ", i), w.nodes["b"], shadow, 1)
 		}
 	})
 }
@@ -170,9 +168,7 @@ func TestWholeLosses(t *testing.T) {
 							want = 0
 						}
 						for i, r := range requests {
-							if n := spent(w.nodes[string("abcb"[i])], r); n != want {
-								t.Errorf("key %d has spent %d, want %d", i, n, want)
-							}
+							wantSpent(t, fmt.Sprint("key ", i), w.nodes[string("abcb"[i])], r, want)
 						}
 					})
 				})
