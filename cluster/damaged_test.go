@@ -66,37 +66,35 @@ func TestDamagedSnapshots(t *testing.T) {
 		{[]string{"a", "b", "c"}, nil, "", true},
 		{[]string{"a"}, nil, "garbage", true},
 	} {
-		t.Run(fmt.Sprintf("%d of %d, %q", len(c.damaged), len(c.damaged)+len(c.intact), c.with), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				keys := spentKeys()
-				names := append(append([]string{}, c.damaged...), c.intact...)
-				f := kept(t, keys, names...)
-				f.stopAll()
-				whole := map[string][]byte{}
-				for _, name := range c.damaged {
-					data, err := os.ReadFile(f.file(name))
-					must(t, err)
-					whole[name] = data
-					must(t, os.WriteFile(f.file(name), []byte(c.with), 0o600))
-				}
-				f.back(names...)
+		bubbleAs(t, fmt.Sprintf("%d of %d, %q", len(c.damaged), len(c.damaged)+len(c.intact), c.with), func(t *testing.T) {
+			keys := spentKeys()
+			names := append(append([]string{}, c.damaged...), c.intact...)
+			f := kept(t, keys, names...)
+			f.stopAll()
+			whole := map[string][]byte{}
+			for _, name := range c.damaged {
+				data, err := os.ReadFile(f.file(name))
+				must(t, err)
+				whole[name] = data
+				must(t, os.WriteFile(f.file(name), []byte(c.with), 0o600))
+			}
+			f.back(names...)
+			f.allHeld(12 * time.Second)
+			admitted, lost := f.admits("a", keys)
+			t.Logf("%d admitted, %d lost", admitted, lost)
+			if admitted > 0 || lost > 0 != c.lost || lostAt(f, names...) > 0 != c.lost {
+				t.Errorf("%d spent keys are admitted, %d are denied as lost, %d partitions are lost", admitted, lost, lostAt(f, names...))
+			}
+			for _, name := range c.damaged { // crash: the others go on
+				f.crash(name)
+				must(t, os.WriteFile(f.file(name), whole[name], 0o600))
+				f.back(name)
 				f.allHeld(12 * time.Second)
-				admitted, lost := f.admits("a", keys)
-				t.Logf("%d admitted, %d lost", admitted, lost)
-				if admitted > 0 || lost > 0 != c.lost || lostAt(f, names...) > 0 != c.lost {
-					t.Errorf("%d spent keys are admitted, %d are denied as lost, %d partitions are lost", admitted, lost, lostAt(f, names...))
-				}
-				for _, name := range c.damaged { // crash: the others go on
-					f.crash(name)
-					must(t, os.WriteFile(f.file(name), whole[name], 0o600))
-					f.back(name)
-					f.allHeld(12 * time.Second)
-				}
-				f.eventually(10*time.Second, "nothing is lost any more", func() bool { return lostAt(f, names...) == 0 })
-				if admitted, lost := f.admits("a", keys); admitted > 0 || lost > 0 {
-					t.Errorf("snapshots are back: %d spent keys are admitted, %d are denied as lost", admitted, lost)
-				}
-			})
+			}
+			f.eventually(10*time.Second, "nothing is lost any more", func() bool { return lostAt(f, names...) == 0 })
+			if admitted, lost := f.admits("a", keys); admitted > 0 || lost > 0 {
+				t.Errorf("snapshots are back: %d spent keys are admitted, %d are denied as lost", admitted, lost)
+			}
 		})
 	}
 }

@@ -112,40 +112,38 @@ func TestEventualExcess(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, n := range []int{2, 3, 5} {
 		for _, delay := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
-			t.Run(fmt.Sprintf("%d nodes, %v", n, delay), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newFleet(t, names[:n]...)
-					f.late(delay)
-					q, d := eventualCheck(limit), newDemand()
-					first := beginning(q, f.nodes["a"])
-					for _, node := range f.nodes {
-						d.ask(t, node, q)
+			bubbleAs(t, fmt.Sprintf("%d nodes, %v", n, delay), func(t *testing.T) {
+				f := newFleet(t, names[:n]...)
+				f.late(delay)
+				q, d := eventualCheck(limit), newDemand()
+				first := beginning(q, f.nodes["a"])
+				for _, node := range f.nodes {
+					d.ask(t, node, q)
+				}
+				time.Sleep(eventualWindow - time.Second)
+				one := f.counted(q)
+				second := beginning(q, f.nodes["a"])
+				time.Sleep(eventualWindow - time.Second)
+				two := f.counted(q)
+				d.end()
+				bound := int64(demanded*float64(n-1)*(4*eventual.Period+3*delay).Seconds()) + int64(n)
+				for w, counted := range map[int64]int64{first: one, second: two} {
+					excess := d.admitted[w] - limit
+					t.Logf("excess %d, formula %d", excess, bound)
+					if excess < 0 || excess > bound {
+						t.Errorf("%d admitted of %d, at most %d allowed", d.admitted[w], limit, limit+bound)
 					}
-					time.Sleep(eventualWindow - time.Second)
-					one := f.counted(q)
-					second := beginning(q, f.nodes["a"])
-					time.Sleep(eventualWindow - time.Second)
-					two := f.counted(q)
-					d.end()
-					bound := int64(demanded*float64(n-1)*(4*eventual.Period+3*delay).Seconds()) + int64(n)
-					for w, counted := range map[int64]int64{first: one, second: two} {
-						excess := d.admitted[w] - limit
-						t.Logf("excess %d, formula %d", excess, bound)
-						if excess < 0 || excess > bound {
-							t.Errorf("%d admitted of %d, at most %d allowed", d.admitted[w], limit, limit+bound)
-						}
-						if counted != d.admitted[w] {
-							t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
-						}
+					if counted != d.admitted[w] {
+						t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
 					}
-					if d.sources[check.Eventual] < d.admitted[second] {
-						t.Errorf("admitted by source: %v", d.sources)
-					}
-					// At the beginning of a window it is that of the one before.
-					if most := 2*(eventual.Period+2*delay) + 10*time.Millisecond; d.oldest > most {
-						t.Errorf("knowledge was %v old, want at most %v", d.oldest, most)
-					}
-				})
+				}
+				if d.sources[check.Eventual] < d.admitted[second] {
+					t.Errorf("admitted by source: %v", d.sources)
+				}
+				// At the beginning of a window it is that of the one before.
+				if most := 2*(eventual.Period+2*delay) + 10*time.Millisecond; d.oldest > most {
+					t.Errorf("knowledge was %v old, want at most %v", d.oldest, most)
+				}
 			})
 		}
 	}
@@ -241,74 +239,72 @@ func TestEventualOwners(t *testing.T) {
 func TestEventualRegions(t *testing.T) {
 	const limit, demanded = 2000, 1000
 	for _, far := range []time.Duration{25 * time.Millisecond, 75 * time.Millisecond, 150 * time.Millisecond} {
-		t.Run(far.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, far)
-				q := eventualCheck(limit)
-				q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: eventualWindow})
-				ctx, stop := context.WithCancel(t.Context())
-				var tasks sync.WaitGroup
-				defer tasks.Wait()
-				defer stop()
-				d, owner := newDemand(), ""
-				for name, n := range w.nodes {
-					tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
-					if name[:2] == "eu" && n.routing.Load().owns(q.Key) {
-						owner = name // the other one would report by a message, which get lost here
-					}
+		bubbleAs(t, far.String(), func(t *testing.T) {
+			w := newWorld(t, far)
+			q := eventualCheck(limit)
+			q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: eventualWindow})
+			ctx, stop := context.WithCancel(t.Context())
+			var tasks sync.WaitGroup
+			defer tasks.Wait()
+			defer stop()
+			d, owner := newDemand(), ""
+			for name, n := range w.nodes {
+				tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
+				if name[:2] == "eu" && n.routing.Load().owns(q.Key) {
+					owner = name // the other one would report by a message, which get lost here
 				}
-				home := &runningNode{Node: w.nodes[owner]}
-				first := beginning(q, home)
-				for name, n := range w.nodes {
-					if name == owner || name[:2] != "eu" {
-						d.ask(t, &runningNode{Node: n}, q)
-					}
+			}
+			home := &runningNode{Node: w.nodes[owner]}
+			first := beginning(q, home)
+			for name, n := range w.nodes {
+				if name == owner || name[:2] != "eu" {
+					d.ask(t, &runningNode{Node: n}, q)
 				}
-				counted := func() int64 {
-					wide := q
-					wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: eventualWindow})
-					return spent(home.Node, wide)
+			}
+			counted := func() int64 {
+				wide := q
+				wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: eventualWindow})
+				return spent(home.Node, wide)
+			}
+			bound := int64(demanded*4*(4*eventual.Period+3*far).Seconds()) + 5
+			ended := func(at int64) {
+				t.Helper()
+				time.Sleep(time.Duration(at-int64(time.Second)) - time.Duration(home.cfg.Clock()))
+				d.mu.Lock()
+				admitted := d.admitted[at]
+				d.mu.Unlock()
+				t.Logf("excess %d, formula %d", admitted-limit, bound)
+				if admitted < limit || admitted > limit+bound {
+					t.Errorf("%d admitted of %d, at most %d more allowed", admitted, limit, bound)
 				}
-				bound := int64(demanded*4*(4*eventual.Period+3*far).Seconds()) + 5
-				ended := func(at int64) {
-					t.Helper()
-					time.Sleep(time.Duration(at-int64(time.Second)) - time.Duration(home.cfg.Clock()))
-					d.mu.Lock()
-					admitted := d.admitted[at]
-					d.mu.Unlock()
-					t.Logf("excess %d, formula %d", admitted-limit, bound)
-					if admitted < limit || admitted > limit+bound {
-						t.Errorf("%d admitted of %d, at most %d more allowed", admitted, limit, bound)
-					}
-					if n := counted(); n != admitted {
-						t.Errorf("the home has counted %d, admitted were %d", n, admitted)
-					}
+				if n := counted(); n != admitted {
+					t.Errorf("the home has counted %d, admitted were %d", n, admitted)
 				}
-				ended(first)
-				second := beginning(q, home)
-				away := w.homeChecks()
-				ended(second)
-				if n := w.homeChecks() - away; n > 0 {
-					t.Errorf("the home decided %d checks", n)
-				}
-				third := beginning(q, home)
-				time.Sleep(300 * time.Millisecond)
-				w.setCut("us", true)
-				time.Sleep(3 * time.Second)
-				w.setCut("us", false)
-				ended(third)
-				fourth := beginning(q, home)
-				w.setCut("us", true)
-				time.Sleep(eventualWindow + 2*time.Second)
-				for _, name := range []string{"us1", "us2"} {
-					wantAnswer(t, "cut off", decide(t.Context(), w.nodes[name], q)[0], false, check.Closed, name)
-				}
-				w.setCut("us", false)
-				d.end()
-				if n := d.admitted[fourth]; n < limit || n > 2*limit {
-					t.Errorf("%d admitted in the window of the cut, want at most what two regions may admit", n)
-				}
-			})
+			}
+			ended(first)
+			second := beginning(q, home)
+			away := w.homeChecks()
+			ended(second)
+			if n := w.homeChecks() - away; n > 0 {
+				t.Errorf("the home decided %d checks", n)
+			}
+			third := beginning(q, home)
+			time.Sleep(300 * time.Millisecond)
+			w.setCut("us", true)
+			time.Sleep(3 * time.Second)
+			w.setCut("us", false)
+			ended(third)
+			fourth := beginning(q, home)
+			w.setCut("us", true)
+			time.Sleep(eventualWindow + 2*time.Second)
+			for _, name := range []string{"us1", "us2"} {
+				wantAnswer(t, "cut off", decide(t.Context(), w.nodes[name], q)[0], false, check.Closed, name)
+			}
+			w.setCut("us", false)
+			d.end()
+			if n := d.admitted[fourth]; n < limit || n > 2*limit {
+				t.Errorf("%d admitted in the window of the cut, want at most what two regions may admit", n)
+			}
 		})
 	}
 }
@@ -317,68 +313,66 @@ func TestEventualRegions(t *testing.T) {
 // in a window with both, what is admitted is counted once, and the formula holds with the time without a home.
 func TestEventualRoles(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				const limit, demanded, window = 20_000, 1000, 60 * time.Second
-				p := newPlaying(t, 0, nil)
-				q, d := eventualCheck(limit), newDemand()
-				q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: window})
-				ctx, stop := context.WithCancel(t.Context())
-				var tasks sync.WaitGroup
-				defer tasks.Wait()
-				defer stop()
-				for _, n := range p.nodes {
-					tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
-					tasks.Go(func() { n.eventual.run(ctx) })
+		bubbleAs(t, fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			const limit, demanded, window = 20_000, 1000, 60 * time.Second
+			p := newPlaying(t, 0, nil)
+			q, d := eventualCheck(limit), newDemand()
+			q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: window})
+			ctx, stop := context.WithCancel(t.Context())
+			var tasks sync.WaitGroup
+			defer tasks.Wait()
+			defer stop()
+			for _, n := range p.nodes {
+				tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
+				tasks.Go(func() { n.eventual.run(ctx) })
+			}
+			ends := beginning(q, &runningNode{Node: p.nodes["eu1"]})
+			for name, n := range p.nodes {
+				if !lost || name[:2] != "eu" {
+					d.ask(t, &runningNode{Node: n}, q)
 				}
-				ends := beginning(q, &runningNode{Node: p.nodes["eu1"]})
+			}
+			time.Sleep(2 * time.Second)
+			began := time.Now()
+			if lost {
+				p.carry.Lock()
+				p.carry.drop = func(from, to string, _ *message.RegionMessages) bool { return from == "eu" || to == "eu" }
+				p.carry.Unlock()
+				p.setCut("eu", true)
+			} else if err := p.pass("eu", "us"); err != nil {
+				t.Fatal(err)
+			}
+			var owner *Node
+			for owner == nil && time.Since(began) < 20*time.Second {
+				time.Sleep(10 * time.Millisecond)
 				for name, n := range p.nodes {
-					if !lost || name[:2] != "eu" {
-						d.ask(t, &runningNode{Node: n}, q)
+					if _, ok := n.mayPlay(n.cfg.Clock(), "eu"); ok && name[:2] != "eu" && n.routing.Load().owns(q.Key) {
+						owner = n
 					}
 				}
-				time.Sleep(2 * time.Second)
-				began := time.Now()
-				if lost {
-					p.carry.Lock()
-					p.carry.drop = func(from, to string, _ *message.RegionMessages) bool { return from == "eu" || to == "eu" }
-					p.carry.Unlock()
-					p.setCut("eu", true)
-				} else if err := p.pass("eu", "us"); err != nil {
-					t.Fatal(err)
-				}
-				var owner *Node
-				for owner == nil && time.Since(began) < 20*time.Second {
-					time.Sleep(10 * time.Millisecond)
-					for name, n := range p.nodes {
-						if _, ok := n.mayPlay(n.cfg.Clock(), "eu"); ok && name[:2] != "eu" && n.routing.Load().owns(q.Key) {
-							owner = n
-						}
-					}
-				}
-				if owner == nil {
-					t.Fatal("no other region decides")
-				}
-				idle := time.Since(began)
-				time.Sleep(time.Duration(ends-int64(10*time.Second)) - time.Duration(owner.cfg.Clock()))
-				d.mu.Lock()
-				admitted, reported := d.admitted[ends], d.admitted[ends]
-				if lost { // what eu decided itself is lost with it
-					reported = d.sources[check.Eventual]
-				}
-				d.mu.Unlock()
-				bound := int64(demanded*5*(4*eventual.Period+3*p.far+idle).Seconds()) + 6
-				t.Logf("%d admitted of %d, formula %d, %v until %s decided", admitted, limit, limit+bound, idle, owner.cfg.Name)
-				if admitted < limit || admitted > limit+bound {
-					t.Errorf("%d admitted", admitted)
-				}
-				wide := q
-				wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: window})
-				if n := spent(owner, wide); n != reported {
-					t.Errorf("%s has counted %d, admitted were %d", owner.cfg.Name, n, reported)
-				}
-				d.end()
-			})
+			}
+			if owner == nil {
+				t.Fatal("no other region decides")
+			}
+			idle := time.Since(began)
+			time.Sleep(time.Duration(ends-int64(10*time.Second)) - time.Duration(owner.cfg.Clock()))
+			d.mu.Lock()
+			admitted, reported := d.admitted[ends], d.admitted[ends]
+			if lost { // what eu decided itself is lost with it
+				reported = d.sources[check.Eventual]
+			}
+			d.mu.Unlock()
+			bound := int64(demanded*5*(4*eventual.Period+3*p.far+idle).Seconds()) + 6
+			t.Logf("%d admitted of %d, formula %d, %v until %s decided", admitted, limit, limit+bound, idle, owner.cfg.Name)
+			if admitted < limit || admitted > limit+bound {
+				t.Errorf("%d admitted", admitted)
+			}
+			wide := q
+			wide.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: window})
+			if n := spent(owner, wide); n != reported {
+				t.Errorf("%s has counted %d, admitted were %d", owner.cfg.Name, n, reported)
+			}
+			d.end()
 		})
 	}
 }

@@ -62,29 +62,27 @@ func TestGiveBackAfterContext(t *testing.T) {
 func TestGiveBackOfChecksAlone(t *testing.T) {
 	for _, verb := range []bucket.Verb{bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
 		for name, reply := range map[string]fate{"replied": delivered, "reply lost": replyLost} {
-			t.Run(fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					w, a, _, denied, other := failing(t, hourly(10))
-					other.Verb = verb
-					calls := 0
-					w.decides(func(_, _ string, records []check.Record) fate {
-						if calls++; records[0].GiveBack || records[0].Undoable {
-							t.Errorf("call %d: %+v", calls, records[0])
-						}
-						if calls == 1 {
-							return reply
-						}
-						return delivered
-					})
-					decideAll(t.Context(), a, denied, other)
-					a.background.Wait()
-					if calls == 0 {
-						t.Error("nothing was sent: the test shows nothing")
+			bubbleAs(t, fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
+				w, a, _, denied, other := failing(t, hourly(10))
+				other.Verb = verb
+				calls := 0
+				w.decides(func(_, _ string, records []check.Record) fate {
+					if calls++; records[0].GiveBack || records[0].Undoable {
+						t.Errorf("call %d: %+v", calls, records[0])
 					}
-					if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
-						t.Errorf("%+v", s)
+					if calls == 1 {
+						return reply
 					}
+					return delivered
 				})
+				decideAll(t.Context(), a, denied, other)
+				a.background.Wait()
+				if calls == 0 {
+					t.Error("nothing was sent: the test shows nothing")
+				}
+				if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
+					t.Errorf("%+v", s)
+				}
 			})
 		}
 	}

@@ -46,67 +46,61 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 		}
 	}
 	for name, sync := range map[string]bool{"the fast way": false, "the long way": true} {
-		t.Run("canceled, "+name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				a := newTestCluster(t, "a").nodes["a"]
-				a.quorumUntil.Store(math.MaxInt64)
-				list := requests(a, sync)
-				ctx, cancel := context.WithCancel(t.Context())
-				clock, read := a.cfg.Clock, 0
-				before := 1 // readings before the first look
-				if sync {
-					before = 3
+		bubbleAs(t, "canceled, "+name, func(t *testing.T) {
+			a := newTestCluster(t, "a").nodes["a"]
+			a.quorumUntil.Store(math.MaxInt64)
+			list := requests(a, sync)
+			ctx, cancel := context.WithCancel(t.Context())
+			clock, read := a.cfg.Clock, 0
+			before := 1 // readings before the first look
+			if sync {
+				before = 3
+			}
+			a.cfg.Clock = func() int64 {
+				if read++; read == before+3 {
+					cancel() // noticed by this look, or the next
 				}
-				a.cfg.Clock = func() int64 {
-					if read++; read == before+3 {
-						cancel() // noticed by this look, or the next
-					}
-					return clock()
-				}
-				answers := decide(ctx, a, list...)
-				a.cfg.Clock = clock
-				decided := 0
-				for decided < n && answers[decided].Source == check.Owned {
-					decided++
-				}
-				if decided == 0 || decided > 5*clockEvery {
-					t.Fatalf("%d of %d were decided", decided, n)
-				}
-				verify(t, a, list, answers, decided)
-			})
+				return clock()
+			}
+			answers := decide(ctx, a, list...)
+			a.cfg.Clock = clock
+			decided := 0
+			for decided < n && answers[decided].Source == check.Owned {
+				decided++
+			}
+			if decided == 0 || decided > 5*clockEvery {
+				t.Fatalf("%d of %d were decided", decided, n)
+			}
+			verify(t, a, list, answers, decided)
 		})
 	}
-	t.Run("too slow", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			a := newTestCluster(t, "a").nodes["a"]
-			a.quorumUntil.Store(math.MaxInt64)
-			list := requests(a, false)
-			again := slowed(a, a.cfg.CheckTimeout/4)
-			answers := decide(t.Context(), a, list...)
-			again()
-			verify(t, a, list, answers, 4*clockEvery-1)
-		})
+	bubbleAs(t, "too slow", func(t *testing.T) {
+		a := newTestCluster(t, "a").nodes["a"]
+		a.quorumUntil.Store(math.MaxInt64)
+		list := requests(a, false)
+		again := slowed(a, a.cfg.CheckTimeout/4)
+		answers := decide(t.Context(), a, list...)
+		again()
+		verify(t, a, list, answers, 4*clockEvery-1)
 	})
-	t.Run("asked by another node", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			a := newTestCluster(t, "a").nodes["a"]
-			a.quorumUntil.Store(math.MaxInt64)
-			records, replies := make([]check.Record, n), make([]check.Reply, n)
-			for i, r := range requests(a, false) {
-				records[i].Request = r.Request
+	bubbleAs(t, "asked by another node", func(t *testing.T) {
+		a := newTestCluster(t, "a").nodes["a"]
+		a.quorumUntil.Store(math.MaxInt64)
+		records, replies := make([]check.Record, n), make([]check.Reply, n)
+		for i, r := range requests(a, false) {
+			records[i].Request = r.Request
+		}
+		slowed(a, a.cfg.CheckTimeout/4)
+		a.Serve("b", records, replies)
+		for i, got := range replies {
+			want := check.Decided
+			if i >= 4*clockEvery-1 {
+				want = check.NotReady
 			}
-			slowed(a, a.cfg.CheckTimeout/4)
-			a.Serve("b", records, replies)
-			for i, got := range replies {
-				want := check.Decided
-				if i >= 4*clockEvery-1 {
-					want = check.NotReady
-				}
-				if got.Status != want {
-					t.Fatalf("record %d of %d: %+v", i, n, got)
-				}
+			if got.Status != want {
+				t.Fatalf("record %d of %d: %+v", i, n, got)
 			}
-		})
+		}
 	})
 }
 

@@ -32,22 +32,20 @@ func TestOnFailure(t *testing.T) {
 		{"share, refund", rules.FailShare, bucket.Refund, false, 0, 0, true},
 		{"open, reset", rules.FailOpen, bucket.Reset, false, 0, 0, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			posed(t, "a b", func(t *testing.T, w *testCluster) {
-				w.decides(always(unsent))
-				r := request(w.nodes["a"], "b", 1, hourly(10))
-				r.OnFailure, r.Verb = c.policy, c.verb
-				a := decide(t.Context(), w.nodes["a"], r)[0]
-				if c.failed {
-					wantErr(t, c.name, a, check.ErrNoOwner)
-					wantErr(t, c.name, a, check.ErrUnsent) // why there was none
-					return
-				}
-				wantAnswer(t, c.name, a, c.allowed, c.source, "a")
-				if a.RetryAfter != c.retry {
-					t.Errorf("retry after %v, want %v", a.RetryAfter, c.retry)
-				}
-			})
+		posedAs(t, c.name, "a b", func(t *testing.T, w *testCluster) {
+			w.decides(always(unsent))
+			r := request(w.nodes["a"], "b", 1, hourly(10))
+			r.OnFailure, r.Verb = c.policy, c.verb
+			a := decide(t.Context(), w.nodes["a"], r)[0]
+			if c.failed {
+				wantErr(t, c.name, a, check.ErrNoOwner)
+				wantErr(t, c.name, a, check.ErrUnsent) // why there was none
+				return
+			}
+			wantAnswer(t, c.name, a, c.allowed, c.source, "a")
+			if a.RetryAfter != c.retry {
+				t.Errorf("retry after %v, want %v", a.RetryAfter, c.retry)
+			}
 		})
 	}
 }

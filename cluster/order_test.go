@@ -28,25 +28,23 @@ func told(answers []check.Answer) string {
 // reset among them, wherever they are held and whatever the first calls meet.
 func TestOrder(t *testing.T) {
 	for name, f := range map[string]fate{"delivered": delivered, "unsent": unsent, "request lost": requestLost} {
-		t.Run(name, func(t *testing.T) {
-			posed(t, "a b c", func(t *testing.T, w *testCluster) {
-				a := w.nodes["a"]
-				var batch []check.Request
-				for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
-					for i, owner := range []string{"a", "b", "c"} {
-						r := request(a, owner, i, hourly(3))
-						r.Verb, r.Cost = verb, 3
-						batch = append(batch, r)
-					}
-				}
-				w.decides(first(2, f))
-				if got := told(decide(t.Context(), a, batch...)); got != "yyynnnyyyyyynnnyyy" {
-					t.Errorf("answers %s", got)
-				}
+		posedAs(t, name, "a b c", func(t *testing.T, w *testCluster) {
+			a := w.nodes["a"]
+			var batch []check.Request
+			for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
 				for i, owner := range []string{"a", "b", "c"} {
-					wantSpent(t, "after the last reset, at "+owner, w.nodes[owner], request(a, owner, i, hourly(3)), 0)
+					r := request(a, owner, i, hourly(3))
+					r.Verb, r.Cost = verb, 3
+					batch = append(batch, r)
 				}
-			})
+			}
+			w.decides(first(2, f))
+			if got := told(decide(t.Context(), a, batch...)); got != "yyynnnyyyyyynnnyyy" {
+				t.Errorf("answers %s", got)
+			}
+			for i, owner := range []string{"a", "b", "c"} {
+				wantSpent(t, "after the last reset, at "+owner, w.nodes[owner], request(a, owner, i, hourly(3)), 0)
+			}
 		})
 	}
 }

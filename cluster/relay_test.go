@@ -34,46 +34,44 @@ func TestRelay(t *testing.T) {
 		{"abcde", []string{"ab"}},
 		{"abcde", []string{"ab", "bc", "de"}},
 	} {
-		t.Run(fmt.Sprint(c.nodes, c.cuts), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var names []string
-				for _, n := range c.nodes {
-					names = append(names, string(n))
-				}
-				f := newFleet(t, names...)
-				keys := requests(90, hourly(30))
-				for i := range keys {
-					keys[i].Sync = i%3 == 0
-				}
-				f.cutLinks(c.cuts...)
-				time.Sleep(2 * time.Second)
-				admitted := make([]int64, len(keys))
-				for range 20 {
-					for _, name := range names {
-						start := time.Now()
-						for i, a := range decide(t.Context(), f.nodes[name].Node, keys...) {
-							if a.Err != nil || a.Source != check.Owned && a.Source != check.Forwarded {
-								t.Fatalf("asked at %s, key %d: %+v", name, i, a)
-							}
-							if a.Allowed {
-								admitted[i]++
-							}
+		bubbleAs(t, fmt.Sprint(c.nodes, c.cuts), func(t *testing.T) {
+			var names []string
+			for _, n := range c.nodes {
+				names = append(names, string(n))
+			}
+			f := newFleet(t, names...)
+			keys := requests(90, hourly(30))
+			for i := range keys {
+				keys[i].Sync = i%3 == 0
+			}
+			f.cutLinks(c.cuts...)
+			time.Sleep(2 * time.Second)
+			admitted := make([]int64, len(keys))
+			for range 20 {
+				for _, name := range names {
+					start := time.Now()
+					for i, a := range decide(t.Context(), f.nodes[name].Node, keys...) {
+						if a.Err != nil || a.Source != check.Owned && a.Source != check.Forwarded {
+							t.Fatalf("asked at %s, key %d: %+v", name, i, a)
 						}
-						if took := time.Since(start); took > 100*time.Millisecond {
-							t.Errorf("asked at %s: it took %v", name, took)
+						if a.Allowed {
+							admitted[i]++
 						}
 					}
-				}
-				for i, n := range admitted {
-					if n != 30 {
-						t.Errorf("key %d: %d admitted of 30", i, n)
+					if took := time.Since(start); took > 100*time.Millisecond {
+						t.Errorf("asked at %s: it took %v", name, took)
 					}
 				}
-				relayed, shares := f.sum(func(s Stats) int { return int(s.Relayed) }), f.sum(func(s Stats) int { return int(s.Share + s.MinorityShare) })
-				if relayed == 0 || shares > 0 {
-					t.Errorf("%d relayed, %d shares", relayed, shares)
+			}
+			for i, n := range admitted {
+				if n != 30 {
+					t.Errorf("key %d: %d admitted of 30", i, n)
 				}
-			})
+			}
+			relayed, shares := f.sum(func(s Stats) int { return int(s.Relayed) }), f.sum(func(s Stats) int { return int(s.Share + s.MinorityShare) })
+			if relayed == 0 || shares > 0 {
+				t.Errorf("%d relayed, %d shares", relayed, shares)
+			}
 		})
 	}
 }

@@ -100,50 +100,48 @@ func TestTwoLostAtOnce(t *testing.T) {
 		{"two replicas", 2, none, false},
 		{"one replica, a zone is lost", 1, map[string]string{"a": "x", "b": "x", "c": "y", "d": "y", "e": "z"}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newFleet(t)
-				for _, name := range []string{"a", "b", "c", "d", "e"} {
-					n := f.start(name, func(x *Config) { x.Replicas = c.replicas })
-					m := f.members[name]
-					m.Zone = c.zones[name]
-					f.show(m)
-					f.serve(n)
-					f.within(30*time.Second, name+" is settled", n.Settled)
+		bubbleAs(t, c.name, func(t *testing.T) {
+			f := newFleet(t)
+			for _, name := range []string{"a", "b", "c", "d", "e"} {
+				n := f.start(name, func(x *Config) { x.Replicas = c.replicas })
+				m := f.members[name]
+				m.Zone = c.zones[name]
+				f.show(m)
+				f.serve(n)
+				f.within(30*time.Second, name+" is settled", n.Settled)
+			}
+			time.Sleep(3 * time.Second)
+			for name, n := range f.nodes {
+				if s := n.Stats().Partitions; s.BelowReplicas != 0 || s.Owned == 0 {
+					t.Fatalf("%s has %+v, want nothing below its number of replicas", name, s)
 				}
-				time.Sleep(3 * time.Second)
-				for name, n := range f.nodes {
-					if s := n.Stats().Partitions; s.BelowReplicas != 0 || s.Owned == 0 {
-						t.Fatalf("%s has %+v, want nothing below its number of replicas", name, s)
-					}
+			}
+			keys := requests(60, hourly(1))
+			for i := range keys {
+				keys[i].Sync = !c.forgets
+			}
+			for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
+				if !answer.Allowed || answer.Err != nil {
+					t.Fatalf("key %d: %+v", i, answer)
 				}
-				keys := requests(60, hourly(1))
-				for i := range keys {
-					keys[i].Sync = !c.forgets
+			}
+			if c.forgets {
+				time.Sleep(100 * time.Millisecond) // replicas have all
+			}
+			f.crash("a", "b")
+			time.Sleep(3 * time.Second)
+			again := 0
+			for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
+				if answer.Err != nil {
+					t.Errorf("key %d: %v", i, answer.Err)
 				}
-				for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
-					if !answer.Allowed || answer.Err != nil {
-						t.Fatalf("key %d: %+v", i, answer)
-					}
+				if answer.Allowed {
+					again++
 				}
-				if c.forgets {
-					time.Sleep(100 * time.Millisecond) // replicas have all
-				}
-				f.crash("a", "b")
-				time.Sleep(3 * time.Second)
-				again := 0
-				for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
-					if answer.Err != nil {
-						t.Errorf("key %d: %v", i, answer.Err)
-					}
-					if answer.Allowed {
-						again++
-					}
-				}
-				if forgets := again > 0; forgets != c.forgets {
-					t.Errorf("%d of %d spent keys are allowed again", again, len(keys))
-				}
-			})
+			}
+			if forgets := again > 0; forgets != c.forgets {
+				t.Errorf("%d of %d spent keys are allowed again", again, len(keys))
+			}
 		})
 	}
 }

@@ -46,25 +46,23 @@ func TestLosses(t *testing.T) {
 		{"refund with Once, reply lost", bucket.Refund, 1, replyLost, 2, 4, false},
 		{"refund with Once, request lost", bucket.Refund, 1, requestLost, 2, 4, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			posed(t, "a b", func(t *testing.T, w *testCluster) {
-				a, b := w.nodes["a"], w.nodes["b"]
-				r := request(a, "b", 1, hourly(10))
-				r.Cost = 5
-				decide(t.Context(), b, r)
-				w.decides(first(1, c.fate))
-				r.Verb, r.Cost, r.Once = c.verb, 1, c.once
-				answer := decide(t.Context(), a, r)[0]
-				if c.failed {
-					wantErr(t, "the answer", answer, check.ErrNoOwner)
-				} else {
-					wantAnswer(t, "the answer", answer, true, check.Forwarded, "b")
-				}
-				if n := len(w.callsSoFar()); n != c.calls {
-					t.Errorf("%d calls, want %d", n, c.calls)
-				}
-				wantSpent(t, "the retry", b, r, c.spent)
-			})
+		posedAs(t, c.name, "a b", func(t *testing.T, w *testCluster) {
+			a, b := w.nodes["a"], w.nodes["b"]
+			r := request(a, "b", 1, hourly(10))
+			r.Cost = 5
+			decide(t.Context(), b, r)
+			w.decides(first(1, c.fate))
+			r.Verb, r.Cost, r.Once = c.verb, 1, c.once
+			answer := decide(t.Context(), a, r)[0]
+			if c.failed {
+				wantErr(t, "the answer", answer, check.ErrNoOwner)
+			} else {
+				wantAnswer(t, "the answer", answer, true, check.Forwarded, "b")
+			}
+			if n := len(w.callsSoFar()); n != c.calls {
+				t.Errorf("%d calls, want %d", n, c.calls)
+			}
+			wantSpent(t, "the retry", b, r, c.spent)
 		})
 	}
 }
@@ -141,34 +139,32 @@ func TestThreeForwards(t *testing.T) {
 		{"no hint", nil, "b"},
 		{"to an unauthenticated client", map[string]string{"b": "z"}, "b"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			posed(t, "b c d e", func(t *testing.T, w *testCluster) {
-				a := w.add("a", func(config *Config) { config.Peers = lost{wire{w, "a"}, c.next} })
-				w.agree(2)
-				decided := make(chan check.Answer)
-				go func() { decided <- decide(t.Context(), a, request(a, "b", 1, hourly(10)))[0] }()
-				time.Sleep(firstBackoff)
-				synctest.Wait()
-				path := func(calls []call) (s string) {
-					for _, call := range calls {
-						s += call.to
-					}
-					return s
+		posedAs(t, c.name, "b c d e", func(t *testing.T, w *testCluster) {
+			a := w.add("a", func(config *Config) { config.Peers = lost{wire{w, "a"}, c.next} })
+			w.agree(2)
+			decided := make(chan check.Answer)
+			go func() { decided <- decide(t.Context(), a, request(a, "b", 1, hourly(10)))[0] }()
+			time.Sleep(firstBackoff)
+			synctest.Wait()
+			path := func(calls []call) (s string) {
+				for _, call := range calls {
+					s += call.to
 				}
-				calls := w.callsSoFar()
-				if got := path(calls); got != c.want {
-					t.Errorf("the first attempt went %s, want %s", got, c.want)
-				}
-				<-decided
-				calls = w.callsSoFar()[len(calls):]
-				if got := path(calls[:min(len(c.want), len(calls))]); got != c.want {
-					t.Errorf("the second attempt went %s, want %s", got, c.want)
-				}
-				// Waits of 1, 2, 4, 8, 16, 32 and then 50 ms fit 34 times into 1.5 s.
-				if n := a.Stats().Retries; n < 32 || n > 35 {
-					t.Errorf("%d retries", n)
-				}
-			})
+				return s
+			}
+			calls := w.callsSoFar()
+			if got := path(calls); got != c.want {
+				t.Errorf("the first attempt went %s, want %s", got, c.want)
+			}
+			<-decided
+			calls = w.callsSoFar()[len(calls):]
+			if got := path(calls[:min(len(c.want), len(calls))]); got != c.want {
+				t.Errorf("the second attempt went %s, want %s", got, c.want)
+			}
+			// Waits of 1, 2, 4, 8, 16, 32 and then 50 ms fit 34 times into 1.5 s.
+			if n := a.Stats().Retries; n < 32 || n > 35 {
+				t.Errorf("%d retries", n)
+			}
 		})
 	}
 }
@@ -242,24 +238,22 @@ func TestDeadline(t *testing.T) {
 		{"Envoy's", 20 * time.Millisecond, hung, 15 * time.Millisecond},
 		{"ended", -time.Second, unsent, 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			posed(t, "a b", func(t *testing.T, w *testCluster) {
-				a := w.nodes["a"]
-				w.decides(func(string, string, []check.Record) fate { return c.fate })
-				ctx := t.Context()
-				if c.timeout != 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, c.timeout)
-					defer cancel()
-				}
-				start := time.Now()
-				answers := decide(ctx, a, request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10)))
-				if took := time.Since(start); took != c.want {
-					t.Errorf("it took %v, want %v", took, c.want)
-				}
-				wantAnswer(t, "the one forwarded", answers[0], true, check.Share, "a")
-				wantAnswer(t, "the one held", answers[1], true, check.Owned, "a")
-			})
+		posedAs(t, c.name, "a b", func(t *testing.T, w *testCluster) {
+			a := w.nodes["a"]
+			w.decides(func(string, string, []check.Record) fate { return c.fate })
+			ctx := t.Context()
+			if c.timeout != 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.timeout)
+				defer cancel()
+			}
+			start := time.Now()
+			answers := decide(ctx, a, request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10)))
+			if took := time.Since(start); took != c.want {
+				t.Errorf("it took %v, want %v", took, c.want)
+			}
+			wantAnswer(t, "the one forwarded", answers[0], true, check.Share, "a")
+			wantAnswer(t, "the one held", answers[1], true, check.Owned, "a")
 		})
 	}
 }

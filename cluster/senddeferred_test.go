@@ -31,31 +31,29 @@ func TestSendDeferred(t *testing.T) {
 				bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour, Cost: 2}), 2 * time.Second, delivered, 5, 0,
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			posed(t, "a b c", func(t *testing.T, w *testCluster) {
-				a, b := w.nodes["a"], w.nodes["b"]
-				r := request(a, "b", 1, c.limits)
-				w.decides(always(unsent))
-				for range 5 {
-					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-					decide(ctx, a, r)
-					<-ctx.Done() // so that windows end meanwhile
-					cancel()
-				}
-				w.decides(first(2, c.fate))
-				time.Sleep(c.wait)
-				a.sendDeferred(t.Context(), 10)
-				wantSpent(t, "at the owner", b, r, c.spent)
-				if n := a.Stats().Deferred; n != c.deferred {
-					t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
-				}
-				w.decides(nil)
-				a.sendDeferred(t.Context(), 10)
-				wantSpent(t, "settled again", b, r, c.spent+int64(3*c.deferred))
-				if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
-					t.Errorf("%+v", answer)
-				}
-			})
+		posedAs(t, c.name, "a b c", func(t *testing.T, w *testCluster) {
+			a, b := w.nodes["a"], w.nodes["b"]
+			r := request(a, "b", 1, c.limits)
+			w.decides(always(unsent))
+			for range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				decide(ctx, a, r)
+				<-ctx.Done() // so that windows end meanwhile
+				cancel()
+			}
+			w.decides(first(2, c.fate))
+			time.Sleep(c.wait)
+			a.sendDeferred(t.Context(), 10)
+			wantSpent(t, "at the owner", b, r, c.spent)
+			if n := a.Stats().Deferred; n != c.deferred {
+				t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
+			}
+			w.decides(nil)
+			a.sendDeferred(t.Context(), 10)
+			wantSpent(t, "settled again", b, r, c.spent+int64(3*c.deferred))
+			if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
+				t.Errorf("%+v", answer)
+			}
 		})
 	}
 }

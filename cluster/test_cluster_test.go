@@ -271,10 +271,22 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
+// bubbleAs is bubble for a subtest.
+func bubbleAs(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
 // posed runs a test in a bubble, with a test cluster of nodes with these names.
 func posed(t *testing.T, names string, f func(t *testing.T, w *testCluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newTestCluster(t, strings.Fields(names)...)) })
+}
+
+// posedAs is posed for a subtest.
+func posedAs(t *testing.T, name, names string, f func(t *testing.T, w *testCluster)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { posed(t, names, f) })
 }
 
 // hourly is n an hour; aligned windows, and the bubble's clock starts at midnight.

@@ -13,46 +13,44 @@ import (
 // TestWhole: both or neither, wherever the keys are held.
 func TestWhole(t *testing.T) {
 	for _, owners := range []string{"aa", "ab", "ba", "bc", "bb", "abc", "bcacba"} {
-		t.Run(owners, func(t *testing.T) {
-			posed(t, "a b c", func(t *testing.T, w *testCluster) {
-				a := w.nodes["a"]
-				var requests []check.Request
-				for i, owner := range owners {
-					requests = append(requests, request(a, string(owner), i, hourly(3)))
-				}
-				each := func(what string, want func(last bool) int64) {
-					t.Helper()
-					for i, r := range requests {
-						if n, want := spent(w.nodes[string(owners[i])], r), want(i == len(requests)-1); n != want {
-							t.Errorf("%s: key %d at %c has spent %d, want %d", what, i, owners[i], n, want)
-						}
+		posedAs(t, owners, "a b c", func(t *testing.T, w *testCluster) {
+			a := w.nodes["a"]
+			var requests []check.Request
+			for i, owner := range owners {
+				requests = append(requests, request(a, string(owner), i, hourly(3)))
+			}
+			each := func(what string, want func(last bool) int64) {
+				t.Helper()
+				for i, r := range requests {
+					if n, want := spent(w.nodes[string(owners[i])], r), want(i == len(requests)-1); n != want {
+						t.Errorf("%s: key %d at %c has spent %d, want %d", what, i, owners[i], n, want)
 					}
 				}
-				for i, answer := range decideAll(t.Context(), a, requests...) {
-					if answer.Err != nil || !answer.Allowed {
-						t.Errorf("all fit: check %d: %+v", i, answer)
-					}
+			}
+			for i, answer := range decideAll(t.Context(), a, requests...) {
+				if answer.Err != nil || !answer.Allowed {
+					t.Errorf("all fit: check %d: %+v", i, answer)
 				}
-				each("all fit", func(bool) int64 { return 1 })
-				// The last key is synced up by somebody else.
-				last := requests[len(requests)-1]
-				last.Cost = 2
-				decide(t.Context(), w.nodes["b"], last)
-				start := time.Now()
-				for i, answer := range decideAll(t.Context(), a, requests...) {
-					if answer.Err != nil || answer.Allowed || answer.RetryAfter < 59*time.Minute {
-						t.Errorf("one does not fit: check %d: %+v, want denied for an hour", i, answer)
-					}
+			}
+			each("all fit", func(bool) int64 { return 1 })
+			// The last key is synced up by somebody else.
+			last := requests[len(requests)-1]
+			last.Cost = 2
+			decide(t.Context(), w.nodes["b"], last)
+			start := time.Now()
+			for i, answer := range decideAll(t.Context(), a, requests...) {
+				if answer.Err != nil || answer.Allowed || answer.RetryAfter < 59*time.Minute {
+					t.Errorf("one does not fit: check %d: %+v, want denied for an hour", i, answer)
 				}
-				if took := time.Since(start); took > 4*latency {
-					t.Errorf("the denial took %v", took)
+			}
+			if took := time.Since(start); took > 4*latency {
+				t.Errorf("the denial took %v", took)
+			}
+			each("one does not fit", func(last bool) int64 {
+				if last {
+					return 3
 				}
-				each("one does not fit", func(last bool) int64 {
-					if last {
-						return 3
-					}
-					return 1
-				})
+				return 1
 			})
 		})
 	}
@@ -94,22 +92,20 @@ func TestWholeMixed(t *testing.T) {
 		{"cost 0 only reads", []func(*check.Request){cost(0)}, true, true, 1, 0},
 	} {
 		for _, owner := range []string{"a", "b"} {
-			t.Run(c.name+" at "+owner, func(t *testing.T) {
-				posed(t, "a b", func(t *testing.T, w *testCluster) {
-					a := w.nodes["a"]
-					one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
-					for _, change := range c.change {
-						change(&other)
-					}
-					answers := decideAll(t.Context(), a, one, other)
-					if answers[0].Allowed != c.allowed || answers[1].Allowed != c.beside {
-						t.Errorf("allowed %v and %v, want %v and %v", answers[0].Allowed, answers[1].Allowed, c.allowed, c.beside)
-					}
-					other.Verb, other.Cost = bucket.Check, 1
-					if n, m := spent(w.nodes["b"], one), spent(w.nodes[owner], other); n != c.spent || m != c.other {
-						t.Errorf("spent %d and %d, want %d and %d", n, m, c.spent, c.other)
-					}
-				})
+			posedAs(t, c.name+" at "+owner, "a b", func(t *testing.T, w *testCluster) {
+				a := w.nodes["a"]
+				one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
+				for _, change := range c.change {
+					change(&other)
+				}
+				answers := decideAll(t.Context(), a, one, other)
+				if answers[0].Allowed != c.allowed || answers[1].Allowed != c.beside {
+					t.Errorf("allowed %v and %v, want %v and %v", answers[0].Allowed, answers[1].Allowed, c.allowed, c.beside)
+				}
+				other.Verb, other.Cost = bucket.Check, 1
+				if n, m := spent(w.nodes["b"], one), spent(w.nodes[owner], other); n != c.spent || m != c.other {
+					t.Errorf("spent %d and %d, want %d and %d", n, m, c.spent, c.other)
+				}
 			})
 		}
 	}
@@ -138,39 +134,37 @@ func TestWholeLosses(t *testing.T) {
 	for _, f := range []fate{delivered, unsent, requestLost, replyLost, full} {
 		for _, lost := range []int{0, 1, 2, 3} { // which calls
 			for _, denied := range []bool{false, true} {
-				t.Run(fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), func(t *testing.T) {
-					posed(t, "a b c", func(t *testing.T, w *testCluster) {
-						a := w.nodes["a"]
-						requests := []check.Request{
-							request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
-							request(a, "c", 3, hourly(10)), request(a, "b", 4, hourly(10)),
+				posedAs(t, fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), "a b c", func(t *testing.T, w *testCluster) {
+					a := w.nodes["a"]
+					requests := []check.Request{
+						request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
+						request(a, "c", 3, hourly(10)), request(a, "b", 4, hourly(10)),
+					}
+					if denied {
+						requests[2].Cost = 99
+					}
+					n := -1
+					w.decides(func(string, string, []check.Record) fate {
+						if n++; n == lost {
+							return f
 						}
-						if denied {
-							requests[2].Cost = 99
-						}
-						n := -1
-						w.decides(func(string, string, []check.Record) fate {
-							if n++; n == lost {
-								return f
-							}
-							return delivered
-						})
-						answers := decideAll(t.Context(), a, requests...)
-						failed := denied || f == full && lost < 2
-						for i, answer := range answers {
-							if answer.Allowed == failed {
-								t.Errorf("check %d: %+v", i, answer)
-							}
-						}
-						synctest.Wait()
-						want := int64(1)
-						if failed {
-							want = 0
-						}
-						for i, r := range requests {
-							wantSpent(t, fmt.Sprint("key ", i), w.nodes[string("abcb"[i])], r, want)
-						}
+						return delivered
 					})
+					answers := decideAll(t.Context(), a, requests...)
+					failed := denied || f == full && lost < 2
+					for i, answer := range answers {
+						if answer.Allowed == failed {
+							t.Errorf("check %d: %+v", i, answer)
+						}
+					}
+					synctest.Wait()
+					want := int64(1)
+					if failed {
+						want = 0
+					}
+					for i, r := range requests {
+						wantSpent(t, fmt.Sprint("key ", i), w.nodes[string("abcb"[i])], r, want)
+					}
 				})
 			}
 		}
