@@ -26,28 +26,26 @@ func TestCutHeals(t *testing.T) {
 		{5, 2, time.Second}, {5, 2, 4 * time.Second}, {5, 2, 10 * time.Second}, {5, 2, 20 * time.Second}, {5, 2, time.Minute}, {5, 2, 30 * time.Minute},
 		{7, 1, time.Minute},
 	} {
-		t.Run(fmt.Sprintf("%d of %d, %v", c.isolated, c.nodes, c.length), func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.cluster(c.nodes)
-				var labels, isolated []string
-				for i := range c.nodes {
-					labels = append(labels, fmt.Sprintf("pod-%d", i+1))
-					if i >= c.nodes-c.isolated {
-						isolated = append(isolated, address(i+1))
-					}
+		simulateAs(t, fmt.Sprintf("%d of %d, %v", c.isolated, c.nodes, c.length), func(w *simulation) {
+			w.cluster(c.nodes)
+			var labels, isolated []string
+			for i := range c.nodes {
+				labels = append(labels, fmt.Sprintf("pod-%d", i+1))
+				if i >= c.nodes-c.isolated {
+					isolated = append(isolated, address(i+1))
 				}
-				w.net.Isolate(isolated...)
-				time.Sleep(c.length)
-				if c.length >= 10*time.Second {
-					w.agreeAmong(0, labels[:c.nodes-c.isolated]...)
-					w.agreeAmong(0, labels[c.nodes-c.isolated:]...)
-				}
-				w.net.Cut(nil)
-				w.agree(quiet)
-				if lost := w.nodes[labels[c.nodes-1]].Stats().Lost; lost != 0 {
-					w.Errorf("after healing it still looks for %d members", lost)
-				}
-			})
+			}
+			w.net.Isolate(isolated...)
+			time.Sleep(c.length)
+			if c.length >= 10*time.Second {
+				w.agreeAmong(0, labels[:c.nodes-c.isolated]...)
+				w.agreeAmong(0, labels[c.nodes-c.isolated:]...)
+			}
+			w.net.Cut(nil)
+			w.agree(quiet)
+			if lost := w.nodes[labels[c.nodes-1]].Stats().Lost; lost != 0 {
+				w.Errorf("after healing it still looks for %d members", lost)
+			}
 		})
 	}
 }

@@ -43,20 +43,18 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 // Without a key, with another, and with none on this side: nobody is shown to anybody.
 func TestOutsidersToAKeyring(t *testing.T) {
 	for name, keys := range map[string][]byte{"no key": nil, "another key": {9}, "another primary": {9, 8}} {
-		t.Run(name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.cluster(3, 1)
-				w.serve("outsider", address(9), w.encrypted(keys, "outsider", address(1), address(2)))
-				time.Sleep(20 * time.Second)
-				w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
-				w.agreeAmong(0, "outsider")
-				if w.nodes["pod-1"].Stats().Malformed == 0 {
-					w.Error("pod-1 has counted nothing")
-				}
-				if n := w.log.count("secret or keyring differs", "node=pod-1", "WARN"); n != 1 {
-					w.Errorf("pod-1 says %d times that the secret or keyring differs\n%s", n, w.log)
-				}
-			})
+		simulateAs(t, name, func(w *simulation) {
+			w.cluster(3, 1)
+			w.serve("outsider", address(9), w.encrypted(keys, "outsider", address(1), address(2)))
+			time.Sleep(20 * time.Second)
+			w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
+			w.agreeAmong(0, "outsider")
+			if w.nodes["pod-1"].Stats().Malformed == 0 {
+				w.Error("pod-1 has counted nothing")
+			}
+			if n := w.log.count("secret or keyring differs", "node=pod-1", "WARN"); n != 1 {
+				w.Errorf("pod-1 says %d times that the secret or keyring differs\n%s", n, w.log)
+			}
 		})
 	}
 }
@@ -112,47 +110,45 @@ func TestReplayedGossip(t *testing.T) {
 	for name, c := range map[string]struct{ leaves, proof bool }{
 		"of one that left": {true, true}, "of one that died": {false, true}, "without the proof": {true, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				var tape wire
-				w.net.Tap(tape.see)
-				w.cluster(4, 1)
-				time.Sleep(10 * time.Second)
-				w.net.Tap(nil) // its leaving is not told again
-				if c.leaves {
-					w.leave("pod-4")
-				} else {
-					w.crash("pod-4")
-				}
-				time.Sleep(time.Minute)
-				w.serve("pod-5", address(5), w.encrypted([]byte{1}, "pod-5", address(1)))
-				w.agree(quiet)
-				for _, n := range w.nodes {
-					n.registry.mu.Lock()
-					n.registry.proof = c.proof
-					n.registry.mu.Unlock()
-				}
-				shown, unproven := false, 0
-				for range 3 {
-					tape.replay(w, "10.0.0.66:7463", nil, address(1), address(2), address(3), address(5))
-					for range 400 {
-						time.Sleep(50 * time.Millisecond)
-						for _, n := range w.nodes {
-							_, sees := n.sees("pod-4")
-							shown = shown || sees
-							unproven = max(unproven, n.Stats().Unproven)
-						}
+		simulateAs(t, name, func(w *simulation) {
+			var tape wire
+			w.net.Tap(tape.see)
+			w.cluster(4, 1)
+			time.Sleep(10 * time.Second)
+			w.net.Tap(nil) // its leaving is not told again
+			if c.leaves {
+				w.leave("pod-4")
+			} else {
+				w.crash("pod-4")
+			}
+			time.Sleep(time.Minute)
+			w.serve("pod-5", address(5), w.encrypted([]byte{1}, "pod-5", address(1)))
+			w.agree(quiet)
+			for _, n := range w.nodes {
+				n.registry.mu.Lock()
+				n.registry.proof = c.proof
+				n.registry.mu.Unlock()
+			}
+			shown, unproven := false, 0
+			for range 3 {
+				tape.replay(w, "10.0.0.66:7463", nil, address(1), address(2), address(3), address(5))
+				for range 400 {
+					time.Sleep(50 * time.Millisecond)
+					for _, n := range w.nodes {
+						_, sees := n.sees("pod-4")
+						shown = shown || sees
+						unproven = max(unproven, n.Stats().Unproven)
 					}
 				}
-				if shown == c.proof {
-					w.Errorf("pod-4 was shown: %v\n%s", shown, w.log)
-				}
-				if c.proof && unproven == 0 {
-					w.Error("nobody heard of pod-4: the replay has not worked")
-				}
-				time.Sleep(time.Minute)
-				w.agree(0)
-			})
+			}
+			if shown == c.proof {
+				w.Errorf("pod-4 was shown: %v\n%s", shown, w.log)
+			}
+			if c.proof && unproven == 0 {
+				w.Error("nobody heard of pod-4: the replay has not worked")
+			}
+			time.Sleep(time.Minute)
+			w.agree(0)
 		})
 	}
 }

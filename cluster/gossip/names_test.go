@@ -23,27 +23,25 @@ func TestKilledNodeReturns(t *testing.T) {
 		{"after it was noticed, other address", address(33), 10 * time.Second, 0},
 		{"at once, clock set back", address(33), 0, time.Hour},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.cluster(3)
-				old := w.nodes["pod-3"].Self()
-				w.crash("pod-3")
-				time.Sleep(c.down)
-				config := w.config("pod-3", address(1), address(2), address(3))
-				if c.back > 0 {
-					config.Boot = NewBoot(time.Now().Add(-c.back), 7)
-				}
-				again := w.serve("pod-3", c.address, config)
-				w.agree(quiet)
-				if again.Self().Boot > old.Boot != (c.back == 0) {
-					w.Errorf("boot %s, then %s", old.Boot, again.Self().Boot)
-				}
-				time.Sleep(time.Minute)
-				w.agree(0) // and it stays so when the old process is noticed
-				if lost := w.nodes["pod-1"].Stats().Lost; lost != 0 {
-					w.Errorf("pod-1 looks for %d members", lost)
-				}
-			})
+		simulateAs(t, c.name, func(w *simulation) {
+			w.cluster(3)
+			old := w.nodes["pod-3"].Self()
+			w.crash("pod-3")
+			time.Sleep(c.down)
+			config := w.config("pod-3", address(1), address(2), address(3))
+			if c.back > 0 {
+				config.Boot = NewBoot(time.Now().Add(-c.back), 7)
+			}
+			again := w.serve("pod-3", c.address, config)
+			w.agree(quiet)
+			if again.Self().Boot > old.Boot != (c.back == 0) {
+				w.Errorf("boot %s, then %s", old.Boot, again.Self().Boot)
+			}
+			time.Sleep(time.Minute)
+			w.agree(0) // and it stays so when the old process is noticed
+			if lost := w.nodes["pod-1"].Stats().Lost; lost != 0 {
+				w.Errorf("pod-1 looks for %d members", lost)
+			}
 		})
 	}
 }
@@ -96,57 +94,55 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 		{"with a keyring", []byte{1}, 0, false, time.Second},
 		{"it dies", nil, 0, true, 3 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.cluster(3, c.keys...)
-				first := w.nodes["pod-2"]
-				leaves := func() {
-					must(w, first.SetState(member.Leaving))
-				}
-				if c.told == 0 {
-					leaves()
-				}
-				second := w.open("second pod-2", address(9), w.encrypted(c.keys, "pod-2", address(1)))
-				if c.told > 0 {
-					time.Sleep(c.told)
-					leaves()
-				}
-				for range 100 {
-					time.Sleep(100 * time.Millisecond)
-					for _, label := range []string{"pod-1", "pod-3"} {
-						if m, _ := w.nodes[label].sees("pod-2"); m.Gossip != address(2) {
-							w.Fatalf("%s shows pod-2 at %s", label, m.Gossip)
-						}
-					}
-					select {
-					case <-second.ready:
-						w.Fatal("the second is ready while the first is leaving")
-					case <-second.Done():
-						w.Fatalf("the second stops: %v", second.Err())
-					default:
+		simulateAs(t, c.name, func(w *simulation) {
+			w.cluster(3, c.keys...)
+			first := w.nodes["pod-2"]
+			leaves := func() {
+				must(w, first.SetState(member.Leaving))
+			}
+			if c.told == 0 {
+				leaves()
+			}
+			second := w.open("second pod-2", address(9), w.encrypted(c.keys, "pod-2", address(1)))
+			if c.told > 0 {
+				time.Sleep(c.told)
+				leaves()
+			}
+			for range 100 {
+				time.Sleep(100 * time.Millisecond)
+				for _, label := range []string{"pod-1", "pod-3"} {
+					if m, _ := w.nodes[label].sees("pod-2"); m.Gossip != address(2) {
+						w.Fatalf("%s shows pod-2 at %s", label, m.Gossip)
 					}
 				}
-				if waits := second.WaitsFor(); !strings.Contains(waits, address(2)) || !strings.Contains(waits, "it is leaving") {
-					w.Errorf("the second waits for %q", waits)
+				select {
+				case <-second.ready:
+					w.Fatal("the second is ready while the first is leaving")
+				case <-second.Done():
+					w.Fatalf("the second stops: %v", second.Err())
+				default:
 				}
-				if n := w.log.count("not joining yet", "it is leaving"); n < 2 || n > 3 { // in ten seconds
-					w.Errorf("the log says so %d times\n%s", n, w.log)
-				}
-				if c.dies {
-					w.crash("pod-2")
-				} else {
-					w.leave("pod-2")
-				}
-				began := time.Now()
-				w.toServing(second)
-				if took := time.Since(began); took > c.within {
-					w.Errorf("ready after %v", took)
-				}
-				if waits := second.WaitsFor(); waits != "" {
-					w.Errorf("it still waits for %q", waits)
-				}
-				w.agree(quiet)
-			})
+			}
+			if waits := second.WaitsFor(); !strings.Contains(waits, address(2)) || !strings.Contains(waits, "it is leaving") {
+				w.Errorf("the second waits for %q", waits)
+			}
+			if n := w.log.count("not joining yet", "it is leaving"); n < 2 || n > 3 { // in ten seconds
+				w.Errorf("the log says so %d times\n%s", n, w.log)
+			}
+			if c.dies {
+				w.crash("pod-2")
+			} else {
+				w.leave("pod-2")
+			}
+			began := time.Now()
+			w.toServing(second)
+			if took := time.Since(began); took > c.within {
+				w.Errorf("ready after %v", took)
+			}
+			if waits := second.WaitsFor(); waits != "" {
+				w.Errorf("it still waits for %q", waits)
+			}
+			w.agree(quiet)
 		})
 	}
 }

@@ -55,6 +55,11 @@ func simulate(t *testing.T, scenario func(w *simulation)) {
 	})
 }
 
+// simulateAs is simulate for a subtest.
+func simulateAs(t *testing.T, name string, scenario func(w *simulation)) {
+	t.Run(name, func(t *testing.T) { simulate(t, scenario) })
+}
+
 type fataler interface {
 	Helper()
 	Fatal(...any)
