@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,42 +29,6 @@ func eventualCheck(limit int64) check.Request {
 		},
 		Eventual: true, OnPartition: rules.FailClosed, OnFailure: rules.FailClosed,
 	}
-}
-
-// demand asks nodes for one request every millisecond, and counts what is admitted, by window.
-type demand struct {
-	mu       sync.Mutex
-	admitted map[int64]int64
-	sources  map[check.Source]int64
-	oldest   time.Duration // what an answer was based on
-	stop     atomic.Bool
-	all      sync.WaitGroup
-}
-
-func newDemand() *demand {
-	return &demand{admitted: make(map[int64]int64), sources: make(map[check.Source]int64)}
-}
-
-func (d *demand) ask(t *testing.T, n *runningNode, q check.Request) {
-	d.all.Go(func() {
-		for !d.stop.Load() {
-			at := q.Limits.WindowEnd(n.cfg.Clock())
-			a := decide(t.Context(), n.Node, q)[0]
-			if a.Err == nil && a.Allowed {
-				d.mu.Lock()
-				d.admitted[at]++
-				d.sources[a.Source]++
-				d.oldest = max(d.oldest, a.Age)
-				d.mu.Unlock()
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
-}
-
-func (d *demand) end() {
-	d.stop.Store(true)
-	d.all.Wait()
 }
 
 // beginning waits for the beginning of a window.
@@ -115,10 +78,10 @@ func TestEventualExcess(t *testing.T) {
 			bubbleAs(t, fmt.Sprintf("%d nodes, %v", n, delay), func(t *testing.T) {
 				f := newFleet(t, names[:n]...)
 				f.late(delay)
-				q, d := eventualCheck(limit), newDemand()
+				q, d := eventualCheck(limit), new(load)
 				first := beginning(q, f.nodes["a"])
 				for _, node := range f.nodes {
-					d.ask(t, node, q)
+					d.ask(node.Node, []check.Request{q})
 				}
 				time.Sleep(eventualWindow - time.Second)
 				one := f.counted(q)
@@ -128,16 +91,16 @@ func TestEventualExcess(t *testing.T) {
 				d.end()
 				bound := int64(demanded*float64(n-1)*(4*eventual.Period+3*delay).Seconds()) + int64(n)
 				for w, counted := range map[int64]int64{first: one, second: two} {
-					excess := d.admitted[w] - limit
+					excess := d.windows[w] - limit
 					t.Logf("excess %d, formula %d", excess, bound)
 					if excess < 0 || excess > bound {
-						t.Errorf("%d admitted of %d, at most %d allowed", d.admitted[w], limit, limit+bound)
+						t.Errorf("%d admitted of %d, at most %d allowed", d.windows[w], limit, limit+bound)
 					}
-					if counted != d.admitted[w] {
-						t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
+					if counted != d.windows[w] {
+						t.Errorf("the owner has counted %d, admitted were %d", counted, d.windows[w])
 					}
 				}
-				if d.sources[check.Eventual] < d.admitted[second] {
+				if d.sources[check.Eventual] < d.windows[second] {
 					t.Errorf("admitted by source: %v", d.sources)
 				}
 				// At the beginning of a window it is that of the one before.
@@ -160,10 +123,10 @@ func TestEventualCut(t *testing.T) {
 		for f.nodes["c"].routing.Load().owns(q.Key) {
 			q.Key.Lo++
 		}
-		d := newDemand()
+		d := new(load)
 		w := beginning(q, f.nodes["a"])
 		for _, node := range f.nodes {
-			d.ask(t, node, q)
+			d.ask(node.Node, []check.Request{q})
 		}
 		time.Sleep(time.Second)
 		f.cut("ab", "c")
@@ -175,11 +138,11 @@ func TestEventualCut(t *testing.T) {
 		}
 		f.cut()
 		time.Sleep(2 * time.Second)
-		if counted := f.counted(q); counted != d.admitted[w] {
-			t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
+		if counted := f.counted(q); counted != d.windows[w] {
+			t.Errorf("the owner has counted %d, admitted were %d", counted, d.windows[w])
 		}
 		// Of three who ask 1000 times a second, c had a third of what was left after a second.
-		excess, bound := d.admitted[w]-limit, int64(2*1000*(4*eventual.Period).Seconds())+(limit-3*1000)/3+100
+		excess, bound := d.windows[w]-limit, int64(2*1000*(4*eventual.Period).Seconds())+(limit-3*1000)/3+100
 		t.Logf("excess %d after a cut of 10 s, formula %d", excess, bound)
 		if excess < 0 || excess > bound {
 			t.Errorf("excess %d", excess)
@@ -197,7 +160,7 @@ func TestEventualOwners(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const limit = 1 << 30
 		f := newFleet(t, "a", "b", "c")
-		q, d := eventualCheck(limit), newDemand()
+		q, d := eventualCheck(limit), new(load)
 		q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: time.Hour})
 		w := q.Limits.WindowEnd(f.nodes["a"].clock())
 		owner := func() string {
@@ -212,7 +175,7 @@ func TestEventualOwners(t *testing.T) {
 		for owner() == "a" || next() == "a" {
 			q.Key.Lo++
 		}
-		d.ask(t, f.nodes["a"], q)
+		d.ask(f.nodes["a"].Node, []check.Request{q})
 		time.Sleep(time.Second)
 		before := owner()
 		f.state(before, member.Leaving)
@@ -224,8 +187,8 @@ func TestEventualOwners(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		d.end()
 		time.Sleep(time.Second)
-		if counted := f.counted(q); counted != d.admitted[w] {
-			t.Errorf("the owner has counted %d, admitted were %d: %v", counted, d.admitted[w], d.sources)
+		if counted := f.counted(q); counted != d.windows[w] {
+			t.Errorf("the owner has counted %d, admitted were %d: %v", counted, d.windows[w], d.sources)
 		}
 		if d.sources[check.Eventual] < 1000 {
 			t.Errorf("admitted by source: %v", d.sources)
@@ -247,7 +210,7 @@ func TestEventualRegions(t *testing.T) {
 			var tasks sync.WaitGroup
 			defer tasks.Wait()
 			defer stop()
-			d, owner := newDemand(), ""
+			d, owner := new(load), ""
 			for name, n := range w.nodes {
 				tasks.Go(func() { n.eventual.task.run(ctx, n.eventual.report) })
 				if name[:2] == "eu" && n.routing.Load().owns(q.Key) {
@@ -258,7 +221,7 @@ func TestEventualRegions(t *testing.T) {
 			first := beginning(q, home)
 			for name, n := range w.nodes {
 				if name == owner || name[:2] != "eu" {
-					d.ask(t, &runningNode{Node: n}, q)
+					d.ask(n, []check.Request{q})
 				}
 			}
 			counted := func() int64 {
@@ -271,7 +234,7 @@ func TestEventualRegions(t *testing.T) {
 				t.Helper()
 				time.Sleep(time.Duration(at-int64(time.Second)) - time.Duration(home.cfg.Clock()))
 				d.mu.Lock()
-				admitted := d.admitted[at]
+				admitted := d.windows[at]
 				d.mu.Unlock()
 				t.Logf("excess %d, formula %d", admitted-limit, bound)
 				if admitted < limit || admitted > limit+bound {
@@ -302,7 +265,7 @@ func TestEventualRegions(t *testing.T) {
 			}
 			w.setCut("us", false)
 			d.end()
-			if n := d.admitted[fourth]; n < limit || n > 2*limit {
+			if n := d.windows[fourth]; n < limit || n > 2*limit {
 				t.Errorf("%d admitted in the window of the cut, want at most what two regions may admit", n)
 			}
 		})
@@ -316,7 +279,7 @@ func TestEventualRoles(t *testing.T) {
 		bubbleAs(t, fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
 			const limit, demanded, window = 20_000, 1000, 60 * time.Second
 			p := newPlaying(t, 0, nil)
-			q, d := eventualCheck(limit), newDemand()
+			q, d := eventualCheck(limit), new(load)
 			q.Limits = global(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: window})
 			ctx, stop := context.WithCancel(t.Context())
 			var tasks sync.WaitGroup
@@ -329,7 +292,7 @@ func TestEventualRoles(t *testing.T) {
 			ends := beginning(q, &runningNode{Node: p.nodes["eu1"]})
 			for name, n := range p.nodes {
 				if !lost || name[:2] != "eu" {
-					d.ask(t, &runningNode{Node: n}, q)
+					d.ask(n, []check.Request{q})
 				}
 			}
 			time.Sleep(2 * time.Second)
@@ -357,7 +320,7 @@ func TestEventualRoles(t *testing.T) {
 			idle := time.Since(began)
 			time.Sleep(time.Duration(ends-int64(10*time.Second)) - time.Duration(owner.cfg.Clock()))
 			d.mu.Lock()
-			admitted, reported := d.admitted[ends], d.admitted[ends]
+			admitted, reported := d.windows[ends], d.windows[ends]
 			if lost { // what eu decided itself is lost with it
 				reported = d.sources[check.Eventual]
 			}

@@ -21,25 +21,21 @@ func TestRest(t *testing.T) {
 		keys := requests(60, hourly(1_000_000))
 		f := newFleetWithDisks(t, "a", "b")
 		var l load
-		l.ask(f.nodes["a"], keys)
-		l.ask(f.nodes["b"], keys)
+		l.ask(f.nodes["a"].Node, keys)
+		l.ask(f.nodes["b"].Node, keys)
 		time.Sleep(100 * time.Millisecond)
 		f.within(time.Second, "a rests", f.nodes["a"].Rest)
 		f.within(time.Second, "b rests", f.nodes["b"].Rest)
 		f.save("a")
 		f.save("b")
-		spent := make([]int64, len(keys))
-		for i := range spent {
-			spent[i] = l.admitted[i].Load()
-		}
+		before, _ := l.soFar()
 		time.Sleep(time.Second)
-		l.end()
-		for i, before := range spent {
+		spent, _ := l.end()
+		for i, after := range spent {
 			// Answers may have been under way.
-			if after := l.admitted[i].Load(); after > before+2 {
-				t.Errorf("key %d: %d admitted, %d before the rest", i, after, before)
+			if after > before[i]+2 {
+				t.Errorf("key %d: %d admitted, %d before the rest", i, after, before[i])
 			}
-			spent[i] = l.admitted[i].Load()
 		}
 		f.crash("a", "b")
 		f.serve(f.start("a"))

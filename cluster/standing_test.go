@@ -26,11 +26,11 @@ func TestLiveTraffic(t *testing.T) {
 		}
 		f := newFleet(t, "a")
 		var l load
-		l.ask(f.nodes["a"], keys)
+		l.ask(f.nodes["a"].Node, keys)
 		time.Sleep(100 * time.Millisecond)
-		l.ask(f.join("b"), keys)
+		l.ask(f.join("b").Node, keys)
 		time.Sleep(100 * time.Millisecond)
-		l.ask(f.join("c"), keys)
+		l.ask(f.join("c").Node, keys)
 		time.Sleep(100 * time.Millisecond)
 		if count := f.owners(); len(count) != 3 {
 			t.Errorf("held by %v, want by all three", count)
@@ -40,14 +40,14 @@ func TestLiveTraffic(t *testing.T) {
 			t.Errorf("held by %v, want by b and c", count)
 		}
 		time.Sleep(time.Second) // a goes on asking
-		l.end()
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n != limit {
+		admitted, apart := l.end()
+		for i, n := range admitted {
+			if n != limit {
 				t.Errorf("key %d: %d admitted, want %d", i, n, limit)
 			}
 		}
-		if n := l.apart.Load(); n != 0 {
-			t.Errorf("%d admitted without an owner", n)
+		if apart != 0 {
+			t.Errorf("%d admitted without an owner", apart)
 		}
 		for name, n := range f.nodes {
 			s := n.Stats()
@@ -71,12 +71,12 @@ func TestCrash(t *testing.T) {
 		f.allHeld(5 * time.Second)
 		var l load
 		for _, n := range f.nodes {
-			l.ask(n, keys)
+			l.ask(n.Node, keys)
 		}
 		time.Sleep(time.Second)
-		l.end()
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n != 4 {
+		admitted, _ := l.end()
+		for i, n := range admitted {
+			if n != 4 {
 				t.Errorf("key %d: %d admitted after the crash, want the 4 that were left", i, n)
 			}
 		}

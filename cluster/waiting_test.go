@@ -136,20 +136,22 @@ func TestSyncCrash(t *testing.T) {
 			keys[i].Sync = true
 		}
 		var l load
-		l.ask(f.nodes["a"], keys)
-		l.ask(f.nodes["c"], keys)
+		l.ask(f.nodes["a"].Node, keys)
+		l.ask(f.nodes["c"].Node, keys)
 		time.Sleep(333 * time.Millisecond)
-		before := l.answers.Load()
+		l.mu.Lock()
+		before := l.answers
+		l.mu.Unlock()
 		f.kill("b")
 		time.Sleep(2 * time.Second)
 		f.allHeld(5 * time.Second)
 		time.Sleep(10 * time.Second)
-		l.end()
+		admitted, _ := l.end()
 		if before < 1000 {
 			t.Errorf("%d answers before the crash: the test shows little", before)
 		}
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n > limit {
+		for i, n := range admitted {
+			if n > limit {
 				t.Errorf("key %d: %d admitted, want at most %d", i, n, limit)
 			} else if n < limit*9/10 {
 				t.Errorf("key %d: only %d admitted", i, n)
