@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/message"
 	"github.com/sluicecluster/sluice/ring"
@@ -31,14 +30,9 @@ func BenchmarkDecide(b *testing.B) {
 	peers := direct{}
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
-		table, err := bucket.NewTable(bucket.Config{Shards: ring.DefaultPartitions})
-		if err != nil {
-			b.Fatal(err)
-		}
+		table := tableOf(b, ring.DefaultPartitions)
 		n, err := New(Config{Name: name, Boot: bootOf(name), Peers: peers}, table)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		pose(n, viewOf(1, names...))
 		peers[name+":7462"] = n
 	}

@@ -10,10 +10,7 @@ import (
 
 // TestChargeLog walks through what may happen to a charge that can be given back.
 func TestChargeLog(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := tableOf(t, 1)
 	const second = int64(time.Second)
 	l := newChargeLog(4)
 	r := &bucket.Request{Limits: hourly(5), Cost: 1}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -25,12 +24,15 @@ func within(t *testing.T, n *Node, timeout time.Duration, requests ...check.Requ
 	return answers, time.Since(start)
 }
 
-// wantEarly fails unless a check was answered by a source, for a reason, after a time.
-func wantEarly(t *testing.T, what string, answers []check.Answer, took time.Duration, source check.Source, early check.Early, want time.Duration) {
+// wantEarly has n decide r with a deadline, fails unless it is answered by a source, for a reason, after a time, and returns the answer.
+func wantEarly(t *testing.T, what string, n *Node, timeout time.Duration, r check.Request, s check.Source, early check.Early, want time.Duration) check.Answer {
 	t.Helper()
-	if a := answers[0]; a.Source != source || a.Early != early || took != want {
-		t.Errorf("%s: by %q, early by %q, after %v, want %q, %q, %v; error %v", what, a.Source, a.Early, took, source, early, want, a.Err)
+	answers, took := within(t, n, timeout, r)
+	a := answers[0]
+	if a.Source != s || a.Early != early || took != want {
+		t.Errorf("%s: by %q, early by %q, after %v, want %q, %q, %v; error %v", what, a.Source, a.Early, took, s, early, want, a.Err)
 	}
+	return a
 }
 
 // TestCircuit: once a check has waited in vain for an owner, those with short deadlines are
@@ -40,8 +42,7 @@ func TestCircuit(t *testing.T) {
 		policy rules.OnFailure
 		source check.Source
 	}{{rules.FailShare, check.Share}, {rules.FailClosed, check.Closed}, {rules.FailOpen, check.Open}} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b", "c")
+		posed(t, "a b c", func(t *testing.T, w *testCluster) {
 			a := w.nodes["a"]
 			r, other, far := request(a, "b", 1, hourly(1000)), request(a, "b", 2, hourly(1000)), request(a, "c", 1, hourly(1000))
 			r.OnFailure, other.OnFailure = c.policy, c.policy
@@ -54,8 +55,7 @@ func TestCircuit(t *testing.T) {
 			})
 			expect := func(what string, r check.Request, source check.Source, early check.Early, want time.Duration) {
 				t.Helper()
-				answers, took := within(t, a, envoyTime, r)
-				wantEarly(t, c.source.String()+": "+what, answers, took, source, early, want)
+				wantEarly(t, c.source.String()+": "+what, a, envoyTime, r, source, early, want)
 			}
 			expect("the first", r, c.source, check.AtMargin, envoyWait)
 			began := time.Now()
@@ -65,12 +65,10 @@ func TestCircuit(t *testing.T) {
 			time.Sleep(100*time.Millisecond - time.Since(began))
 			expect("a probe", r, c.source, check.AtMargin, envoyWait)
 			expect("after the probe", r, c.source, check.NotAsked, 0)
-			answers, took := within(t, a, 100*time.Millisecond, r)
-			wantEarly(t, c.source.String()+": a check with more time", answers, took, c.source, check.AtMargin, 89*time.Millisecond)
+			wantEarly(t, c.source.String()+": a check with more time", a, 100*time.Millisecond, r, c.source, check.AtMargin, 89*time.Millisecond)
 
 			hangs = false
-			answers, took = within(t, a, 200*time.Millisecond, r)
-			wantEarly(t, c.source.String()+": the owner is back", answers, took, check.Forwarded, 0, 2*latency)
+			wantEarly(t, c.source.String()+": the owner is back", a, 200*time.Millisecond, r, check.Forwarded, 0, 2*latency)
 			expect("and the others are sent again", other, check.Forwarded, 0, 2*latency)
 		})
 	}
@@ -78,11 +76,10 @@ func TestCircuit(t *testing.T) {
 
 // TestCircuitOfOthers: what does not open a circuit, and who is not kept from waiting.
 func TestCircuitOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1000))
-		w.decides(func(string, string, []check.Record) fate { return hung })
+		w.decides(always(hung))
 
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
@@ -93,28 +90,22 @@ func TestCircuitOfOthers(t *testing.T) {
 		within(t, a, envoyTime, r)
 		charge := r
 		charge.Verb = bucket.Charge
-		answers, took := within(t, a, envoyTime, charge)
-		wantEarly(t, "a charge", answers, took, 0, check.NotAsked, 0)
-		if !errors.Is(answers[0].Err, check.ErrNoOwner) {
-			t.Errorf("a charge: %v", answers[0].Err)
-		}
+		answer := wantEarly(t, "a charge", a, envoyTime, charge, 0, check.NotAsked, 0)
+		wantErr(t, "a charge", answer, check.ErrNoOwner)
 		start := time.Now()
 		if answer := decide(t.Context(), a, r)[0]; answer.Early != 0 || time.Since(start) != a.cfg.CheckTimeout {
 			t.Errorf("a caller without a deadline: %+v after %v", answer, time.Since(start))
 		}
-
 	})
 }
 
 // TestCircuitOfHandoff: an owner that answers, and does not decide yet, opens no circuit.
 func TestCircuitOfHandoff(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(1000))
 		b.table.Seal(r.Key.Shard(b.cfg.Ring.Partitions))
-		answers, took := within(t, a, envoyTime, r)
-		wantEarly(t, "in a handoff", answers, took, check.Share, check.AtMargin, envoyWait)
+		wantEarly(t, "in a handoff", a, envoyTime, r, check.Share, check.AtMargin, envoyWait)
 		if a.circuits.Open() {
 			t.Error("a circuit is open")
 		}
@@ -122,25 +113,22 @@ func TestCircuitOfHandoff(t *testing.T) {
 }
 
 // TestCircuitOfReplica: a replica that does not confirm opens the circuit for checks of sync rules
-// of its partition alone.
+// of its partition alone. The charge that is not confirmed stands.
 func TestCircuitOfReplica(t *testing.T) {
 	for _, from := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b")
+		running(t, "a b", func(t *testing.T, f *fleet) {
 			time.Sleep(2 * time.Second) // they have settled, and give shares
 			r := request(f.nodes["a"].Node, "a", 1, hourly(1000))
 			r.Sync = true
-			f.loses(func(_, _ string, e message.Envelope) bool {
-				_, receipt := e.Body.(*message.Receipt)
-				return receipt
-			})
+			f.loses(losing[*message.Receipt])
 			n := f.nodes[from].Node
-			answers, took := within(t, n, envoyTime, r)
-			wantEarly(t, from+": the first", answers, took, check.Share, check.AtMargin, envoyWait)
-			answers, took = within(t, n, envoyTime, r)
-			wantEarly(t, from+": the next", answers, took, check.Share, check.NotAsked, 0)
+			first := wantEarly(t, from+": the first", n, envoyTime, r, check.Share, check.AtMargin, envoyWait)
+			if !first.Allowed || first.Owner != from || spent(f.nodes["a"].Node, r) != 1 {
+				t.Errorf("%s: %+v, %d spent, want 1", from, first, spent(f.nodes["a"].Node, r))
+			}
+			wantEarly(t, from+": the next", n, envoyTime, r, check.Share, check.NotAsked, 0)
 			r.Sync = false
-			answers, _ = within(t, n, envoyTime, r)
+			answers, _ := within(t, n, envoyTime, r)
 			if s := answers[0].Source; s != check.Owned && s != check.Forwarded {
 				t.Errorf("%s: a check of a rule that is not sync: %v", from, s)
 			}
@@ -150,17 +138,18 @@ func TestCircuitOfReplica(t *testing.T) {
 
 // TestCircuitOfAtomic: an atomic batch ends by the margin too, and not by the margin of the margin.
 func TestCircuitOfAtomic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
-		w.decides(func(_, to string, _ []check.Record) fate { return hung })
+		w.decides(always(hung))
 		r := request(a, "b", 1, hourly(1000))
 		r.OnFailure = rules.FailClosed
 		ctx, cancel := context.WithTimeout(t.Context(), envoyTime)
 		defer cancel()
 		start := time.Now()
 		answers := decideAll(ctx, a, r, request(a, "a", 1, hourly(10)))
-		wantEarly(t, "the first", answers, time.Since(start), check.Closed, check.AtMargin, envoyWait)
+		if a, took := answers[0], time.Since(start); a.Source != check.Closed || a.Early != check.AtMargin || took != envoyWait {
+			t.Errorf("%+v after %v", a, took)
+		}
 		if answers[1].Allowed || !answers[1].GivenBack {
 			t.Errorf("%+v", answers[1])
 		}
@@ -171,8 +160,7 @@ func TestCircuitOfAtomic(t *testing.T) {
 // TestCircuitThroughTakeover: callers with 20 ms get shares at once while a node has died, and the
 // new owners' answers as soon as this node knows them.
 func TestCircuitThroughTakeover(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		time.Sleep(2 * time.Second)
 		a := f.nodes["a"]
 		var keys []check.Request

@@ -11,7 +11,6 @@ import (
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/leaf/race"
-	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // TestClocksThatDiffer: partitions go to a node whose clock is off and back, under load. No key is admitted again before the time that its
@@ -87,19 +86,14 @@ func differ(t *testing.T, limits []*bucket.Limits, period, shift time.Duration, 
 			t.Errorf("%s: %+v", name, s)
 		}
 		o, err := n.Overview(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range o.Members {
 			if m.Ahead == nil || (*m.Ahead-want[m.Name]).Abs() > 5*time.Millisecond {
 				t.Errorf("%s of %s: %v", name, m.Name, m.Ahead)
 			}
 		}
 	}
-	n := f.nodes["o"]
-	f.state("o", member.Leaving)
-	f.within(5*time.Second, "it holds nothing", func(ctx context.Context) error { _, _, err := n.HandOff(ctx); return err })
-	f.within(5*time.Second, "it is not counted", n.LeaveSet)
+	f.handOff("o")
 	time.Sleep(3 * period)
 	stop()
 	<-done

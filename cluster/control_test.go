@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
+	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 )
 
@@ -29,6 +30,65 @@ func (f *fleet) loses(lost func(from, to string, e message.Envelope) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.lose = lost
+}
+
+// losing is for loses: messages with a body of type B get lost.
+func losing[B message.Body](_, _ string, e message.Envelope) bool {
+	_, ok := e.Body.(B)
+	return ok
+}
+
+// crash ends nodes' processes, and gossip notices.
+func (f *fleet) crash(names ...string) {
+	for _, name := range names {
+		f.kill(name)
+		f.hide(name)
+	}
+}
+
+// leave has a node hand off what it owns, leave the voters and end.
+func (f *fleet) leave(name string) {
+	f.t.Helper()
+	f.handOff(name)
+	f.crash(name)
+}
+
+// handOff is leave for a node that does not end.
+func (f *fleet) handOff(name string) {
+	f.t.Helper()
+	n := f.nodes[name]
+	f.state(name, member.Leaving)
+	f.within(20*time.Second, name+" has handed off", func(ctx context.Context) error {
+		_, left, err := n.HandOff(ctx)
+		if left != 0 {
+			f.t.Errorf("%s has %d left", name, left)
+		}
+		return err
+	})
+	f.within(10*time.Second, name+" is no voter", n.LeaveSet)
+}
+
+// sum adds up what nodes count, or all nodes if none is named.
+func (f *fleet) sum(of func(Stats) int, names ...string) (n int) {
+	for name, node := range f.nodes {
+		if len(names) == 0 || slices.Contains(names, name) {
+			n += of(node.Stats())
+		}
+	}
+	return n
+}
+
+// owned returns how many partitions nodes own, or all nodes if none is named.
+func (f *fleet) owned(names ...string) int {
+	return f.sum(func(s Stats) int { return s.Partitions.Owned }, names...)
+}
+
+// protected waits until each partition has its replica.
+func (f *fleet) protected() {
+	f.t.Helper()
+	f.eventually(5*time.Second, "replicas are complete", func() bool {
+		return f.sum(func(s Stats) int { return s.Partitions.Unprotected }) == 0
+	})
 }
 
 // way returns the node at addr, if from gets there.

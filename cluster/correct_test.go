@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func TestCorrection(t *testing.T) {
 func TestChronicleClock(t *testing.T) {
 	var out bytes.Buffer
 	var c stateLog
-	log := slog.New(slog.NewTextHandler(&out, nil))
+	log := timeless(&out)
 	agree := func(ahead, correction time.Duration) member.Clocks {
 		return member.Clocks{Known: true, Agree: true, Ahead: ahead, Correction: correction}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/leaf/race"
 )
@@ -28,22 +29,33 @@ func crowd(ctx context.Context, n *Node, count int, r check.Request) []check.Ans
 	return answers
 }
 
-// TestForwardAllocs: a forwarded check costs no allocation but those of the context that bounds its wait.
-func TestForwardAllocs(t *testing.T) {
+// TestAllocs: a check costs no allocation, and one that is forwarded those of the context that bounds its wait.
+func TestAllocs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("pools drop things under the race detector")
 	}
 	a := paired(t)
-	b := &check.Batch{Requests: []check.Request{request(a, "b", 1, hourly(1<<40))}, Answers: make([]check.Answer, 1)}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	a.Decide(ctx, b)
 	bounding := testing.AllocsPerRun(1000, func() {
 		_, end := context.WithTimeout(ctx, time.Second/2)
 		end()
 	})
-	if n := testing.AllocsPerRun(1000, func() { a.Decide(ctx, b) }); n > bounding {
-		t.Errorf("%v allocations a forwarded check, want %v", n, bounding)
+	owned, forwarded, remembered := request(a, "a", 1, hourly(1<<40)), request(a, "b", 1, hourly(1<<40)), request(a, "b", 2, hourly(0))
+	now := a.cfg.Clock()
+	a.denials.Remember(now, now, &remembered.Request, &bucket.Decision{}, "b", time.Hour)
+	for _, c := range []struct {
+		name     string
+		r        check.Request
+		want     float64
+		forwards bool
+	}{{"owned", owned, 0, false}, {"forwarded", forwarded, bounding, true}, {"denied from memory", remembered, 0, false}} {
+		b := &check.Batch{Requests: []check.Request{c.r}, Answers: make([]check.Answer, 1)}
+		a.Decide(ctx, b)
+		before := a.Stats().Forwards
+		if n := testing.AllocsPerRun(1000, func() { a.Decide(ctx, b) }); n > c.want || a.Stats().Forwards > before != c.forwards {
+			t.Errorf("%s: %v allocations, want %v; %d forwards", c.name, n, c.want, a.Stats().Forwards-before)
+		}
 	}
 }
 

@@ -66,44 +66,35 @@ func TestDamagedSnapshots(t *testing.T) {
 		{[]string{"a", "b", "c"}, nil, "", true},
 		{[]string{"a"}, nil, "garbage", true},
 	} {
-		t.Run(fmt.Sprintf("%d of %d, %q", len(c.damaged), len(c.damaged)+len(c.intact), c.with), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				keys := spentKeys()
-				names := append(append([]string{}, c.damaged...), c.intact...)
-				f := kept(t, keys, names...)
-				f.stopAll()
-				whole := map[string][]byte{}
-				for _, name := range c.damaged {
-					data, err := os.ReadFile(f.file(name))
-					if err != nil {
-						t.Fatal(err)
-					}
-					whole[name] = data
-					if err := os.WriteFile(f.file(name), []byte(c.with), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				f.back(names...)
+		bubbleAs(t, fmt.Sprintf("%d of %d, %q", len(c.damaged), len(c.damaged)+len(c.intact), c.with), func(t *testing.T) {
+			keys := spentKeys()
+			names := append(append([]string{}, c.damaged...), c.intact...)
+			f := kept(t, keys, names...)
+			f.stopAll()
+			whole := map[string][]byte{}
+			for _, name := range c.damaged {
+				data, err := os.ReadFile(f.file(name))
+				must(t, err)
+				whole[name] = data
+				must(t, os.WriteFile(f.file(name), []byte(c.with), 0o600))
+			}
+			f.back(names...)
+			f.allHeld(12 * time.Second)
+			admitted, lost := f.admits("a", keys)
+			t.Logf("%d admitted, %d lost", admitted, lost)
+			if admitted > 0 || lost > 0 != c.lost || lostAt(f, names...) > 0 != c.lost {
+				t.Errorf("%d spent keys are admitted, %d are denied as lost, %d partitions are lost", admitted, lost, lostAt(f, names...))
+			}
+			for _, name := range c.damaged { // crash: the others go on
+				f.crash(name)
+				must(t, os.WriteFile(f.file(name), whole[name], 0o600))
+				f.back(name)
 				f.allHeld(12 * time.Second)
-				admitted, lost := f.admits("a", keys)
-				t.Logf("%d admitted, %d lost", admitted, lost)
-				if admitted > 0 || lost > 0 != c.lost || lostAt(f, names...) > 0 != c.lost {
-					t.Errorf("%d spent keys are admitted, %d are denied as lost, %d partitions are lost", admitted, lost, lostAt(f, names...))
-				}
-				for _, name := range c.damaged { // crash: the others go on
-					f.kill(name)
-					f.hide(name)
-					if err := os.WriteFile(f.file(name), whole[name], 0o600); err != nil {
-						t.Fatal(err)
-					}
-					f.back(name)
-					f.allHeld(12 * time.Second)
-				}
-				f.eventually(10*time.Second, "nothing is lost any more", func() bool { return lostAt(f, names...) == 0 })
-				if admitted, lost := f.admits("a", keys); admitted > 0 || lost > 0 {
-					t.Errorf("snapshots are back: %d spent keys are admitted, %d are denied as lost", admitted, lost)
-				}
-			})
+			}
+			f.eventually(10*time.Second, "nothing is lost any more", func() bool { return lostAt(f, names...) == 0 })
+			if admitted, lost := f.admits("a", keys); admitted > 0 || lost > 0 {
+				t.Errorf("snapshots are back: %d spent keys are admitted, %d are denied as lost", admitted, lost)
+			}
 		})
 	}
 }
@@ -137,9 +128,7 @@ func TestLossIsInSnapshots(t *testing.T) {
 			keys := spentKeys()
 			f := kept(t, keys, "a")
 			f.stopAll()
-			if err := os.WriteFile(f.file("a"), []byte("garbage"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(f.file("a"), []byte("garbage"), 0o600))
 			a := f.start("a")
 			if saves == "before it owns anything" {
 				if totals := f.save("a"); totals.Complete != 0 || totals.Sections != 31 {
@@ -151,8 +140,7 @@ func TestLossIsInSnapshots(t *testing.T) {
 			if saves == "as the owner" {
 				f.save("a")
 			}
-			f.kill("a")
-			f.hide("a")
+			f.crash("a")
 			f.back("a")
 			f.allHeld(time.Second)
 			if admitted, lost := f.admits("a", keys); admitted > 0 || lost != len(keys) {
@@ -174,10 +162,7 @@ func TestFirstCrashLosesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		keys := spentKeys()
 		f := kept(t, keys, "a", "b", "c")
-		for _, name := range []string{"a", "b", "c"} {
-			f.kill(name)
-			f.hide(name)
-		}
+		f.crash("a", "b", "c")
 		f.back("a", "b", "c")
 		f.allHeld(12 * time.Second)
 		if admitted, lost := f.admits("a", keys); admitted != len(keys) || lost > 0 {
@@ -195,8 +180,7 @@ func TestHigherEpochsComeBack(t *testing.T) {
 		f := kept(t, keys, "a", "b", "c")
 		for range 3 { // raises the epochs
 			f.save("a")
-			f.kill("a")
-			f.hide("a")
+			f.crash("a")
 			f.allHeld(5 * time.Second)
 			f.back("a")
 			f.within(20*time.Second, "a is settled", f.nodes["a"].Settled)
@@ -204,9 +188,7 @@ func TestHigherEpochsComeBack(t *testing.T) {
 		}
 		f.stopAll()
 		for _, name := range []string{"a", "b"} {
-			if err := os.WriteFile(f.file(name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(f.file(name), nil, 0o600))
 		}
 		f.back("a", "b")
 		f.allHeld(12 * time.Second)

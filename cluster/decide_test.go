@@ -3,68 +3,19 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/rules"
 )
-
-// TestExact: whoever is asked, and however many at once, a key admits what its limit
-// says.
-func TestExact(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		limits := hourly(10)
-		var requests []check.Request
-		for i := range 20 {
-			for _, owner := range []string{"a", "b", "c"} {
-				requests = append(requests, request(w.nodes["a"], owner, i, limits))
-			}
-		}
-		admitted := make([]atomic.Int64, len(requests))
-		var all sync.WaitGroup
-		for _, n := range w.nodes {
-			for g := range 4 {
-				all.Go(func() {
-					rnd := rand.New(rand.NewPCG(uint64(g), 1))
-					for range 100 {
-						var indices []int
-						var batch []check.Request
-						for range 1 + rnd.IntN(30) {
-							i := rnd.IntN(len(requests))
-							indices, batch = append(indices, i), append(batch, requests[i])
-						}
-						for j, a := range decide(t.Context(), n, batch...) {
-							if a.Err != nil {
-								t.Error(a.Err)
-							}
-							if a.Allowed {
-								admitted[indices[j]].Add(1)
-							}
-						}
-					}
-				})
-			}
-		}
-		all.Wait()
-		for i := range admitted {
-			if n := admitted[i].Load(); n != 10 {
-				t.Errorf("key %d admitted %d, want 10", i, n)
-			}
-		}
-	})
-}
 
 // TestWhere: answers say who decided, and one batch makes one call per other owner.
 func TestWhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		limits := hourly(10)
 		var requests []check.Request
@@ -112,8 +63,7 @@ func (b barrier) Call(ctx context.Context, addr string, records []check.Record, 
 // TestAtOnce: the calls of a batch and its local part run at the same time, and a
 // lone forwarded check runs on the goroutine that asks.
 func TestAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b", "c")
+	posed(t, "b c", func(t *testing.T, w *testCluster) {
 		gate := barrier{wire{w, "a"}, make(chan string), make(chan struct{})}
 		a := w.add("a", func(c *Config) { c.Peers = gate })
 		w.agree(2)
@@ -125,9 +75,7 @@ func TestAtOnce(t *testing.T) {
 			t.Errorf("two calls to %s", first)
 		}
 		synctest.Wait()
-		if n := spent(a, local); n != 1 {
-			t.Error("the local part waits for the others")
-		}
+		wantSpent(t, "the local part, which does not wait for the others", a, local, 1)
 		close(gate.pass)
 		for i, answer := range <-done {
 			if !answer.Allowed {
@@ -146,8 +94,7 @@ func TestAtOnce(t *testing.T) {
 
 // TestVerbs: all verbs do at a distance what they do at home.
 func TestVerbs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		for _, owner := range []string{"a", "b"} {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			for i, step := range []struct {
@@ -177,28 +124,10 @@ func TestVerbs(t *testing.T) {
 	})
 }
 
-// TestDelay: what a queue says travels too.
-func TestDelay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		r := request(w.nodes["a"], "b", 1, limitsOf(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 1, Period: time.Second, Burst: 2}))
-		decide(t.Context(), w.nodes["a"], r)
-		if a := decide(t.Context(), w.nodes["a"], r)[0]; !a.Allowed || a.Delay < 990*time.Millisecond || a.Delay > time.Second {
-			t.Errorf("the second in the queue: %+v; want a delay of about a second", a)
-		}
-		soft := request(w.nodes["a"], "b", 2, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour, Soft: 100}))
-		decide(t.Context(), w.nodes["a"], soft)
-		if a := decide(t.Context(), w.nodes["a"], soft)[0]; !a.Allowed || !a.Soft {
-			t.Errorf("above the limit, within the soft margin: %+v", a)
-		}
-	})
-}
-
 // TestServeRejects: records that no node of this version would send are answered as
 // invalid, and their neighbours are decided.
 func TestServeRejects(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
+	posed(t, "a", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		good := request(a, "a", 1, hourly(10)).Request
 		broken := []func(*bucket.Request){
@@ -229,19 +158,29 @@ func TestServeRejects(t *testing.T) {
 }
 
 // TestQuorumEnds: from the very instant at which quorum ends nothing is decided, by no
-// way into the node; what was decided just before is not given away after it.
+// way into the node; what was decided just before is not given away after it, because another may have decided
+// meanwhile, and its charge stands.
 func TestQuorumEnds(t *testing.T) {
 	for _, left := range []int64{-1, 0, 1, 2, 3, 4} { // reads of the clock until quorum ends
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "b")
+		posed(t, "b", func(t *testing.T, w *testCluster) {
 			var now atomic.Int64
 			a := w.add("a", func(c *Config) { c.Clock = func() int64 { return now.Add(1) } })
 			w.agree(2)
 			local, away := request(a, "a", 1, hourly(10)), request(a, "b", 1, hourly(10))
+			local.OnPartition = rules.FailClosed
+			confirmed := local
+			confirmed.Sync = true
+			ownedBy := func(x check.Answer) bool {
+				if x.Source != check.Owned && (x.Source != check.Closed || x.Allowed) {
+					t.Errorf("answered %+v, want on_partition's", x)
+				}
+				return x.Source == check.Owned
+			}
 			for name, ask := range map[string]func() bool{
-				"owned": func() bool { return decide(t.Context(), a, local)[0].Source == check.Owned },
-				"mixed": func() bool { return decide(t.Context(), a, away, local)[1].Source == check.Owned },
-				"whole": func() bool { return decideAll(t.Context(), a, local, local)[1].Source == check.Owned },
+				"owned": func() bool { return ownedBy(decide(t.Context(), a, local)[0]) },
+				"sync":  func() bool { return ownedBy(decide(t.Context(), a, confirmed)[0]) },
+				"mixed": func() bool { return ownedBy(decide(t.Context(), a, away, local)[1]) },
+				"whole": func() bool { return ownedBy(decideAll(t.Context(), a, local, local)[1]) },
 				"served": func() bool {
 					replies := make([]check.Reply, 1)
 					a.Serve("b-boot", []check.Record{{Request: local.Request}}, replies)
@@ -257,7 +196,7 @@ func TestQuorumEnds(t *testing.T) {
 				// The fast way and Serve read when they decide, and again when they have;
 				// the others once before to see where checks go, and what others hold may be
 				// answered from memory before that.
-				reads := map[string]int64{"mixed": 2, "whole": 1}[name]
+				reads := map[string]int64{"sync": 2, "mixed": 2, "whole": 1}[name]
 				want := left > reads // what is charged is answered if quorum lasts one more
 				if decided != (left > reads+1) {
 					t.Errorf("%s, with %d reads left: decided=%v", name, left, decided)
@@ -268,16 +207,5 @@ func TestQuorumEnds(t *testing.T) {
 				a.table.DropShard(local.Key.Shard(31))
 			}
 		})
-	}
-}
-
-// TestHeldAllocs: a check of what this node holds costs no allocation.
-func TestHeldAllocs(t *testing.T) {
-	w := newTestCluster(t, "a")
-	a := w.nodes["a"]
-	b := &check.Batch{Requests: []check.Request{request(a, "a", 1, hourly(10))}, Answers: make([]check.Answer, 1)}
-	a.Decide(t.Context(), b)
-	if n := testing.AllocsPerRun(1000, func() { a.Decide(t.Context(), b) }); n != 0 {
-		t.Errorf("%v allocations a check, want none", n)
 	}
 }

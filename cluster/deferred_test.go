@@ -1,12 +1,10 @@
 package cluster
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/internal/member"
 )
 
 // TestDeferredSurvive: what a node has admitted without owners is charged to them after a crash of that node, if it
@@ -23,52 +21,43 @@ func TestDeferredSurvive(t *testing.T) {
 		"several limits": {limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour},
 			bucket.Limit{Algorithm: bucket.TokenBucket, Count: 90, Period: time.Hour, Cost: 2}), 0, 10},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newFleet(t)
-				f.keep("a", "b", "c")
-				for _, name := range []string{"a", "b", "c"} {
-					f.join(name)
+		bubbleAs(t, name, func(t *testing.T) {
+			f := newFleetWithDisks(t, "a", "b", "c")
+			keys := requests(60, c.limits)
+			f.alone("c")
+			admitted := make([]int64, len(keys))
+			f.askAll(keys, 30, admitted, "c")
+			select {
+			case <-f.nodes["c"].DeferredChanged():
+			default:
+				t.Error("nobody says that deferred charges have changed")
+			}
+			if n := f.saveDeferred("c"); n != len(keys) {
+				t.Errorf("deferred charges of %d keys are written, want %d", n, len(keys))
+			}
+			f.crash("c")
+			time.Sleep(c.down)
+			f.cut()
+			n := f.start("c")
+			if deferred := n.Stats().Deferred; deferred != len(keys) {
+				t.Errorf("deferred charges of %d keys are read, want %d", deferred, len(keys))
+			}
+			f.serve(n)
+			f.within(30*time.Second, "c is settled", n.Settled)
+			f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Deferred == 0 })
+			for i, r := range keys {
+				if admitted[i] != 10 {
+					t.Errorf("key %d: %d admitted, want 10", i, admitted[i])
 				}
-				keys := requests(60, c.limits)
-				f.alone("c")
-				admitted := make([]int64, len(keys))
-				f.askAll(keys, 30, admitted, "c")
-				select {
-				case <-f.nodes["c"].DeferredChanged():
-				default:
-					t.Error("nobody says that deferred charges have changed")
+				r.Verb = bucket.Read
+				a := decide(t.Context(), f.nodes["a"].Node, r)[0]
+				if spent := 30 - a.Remaining; a.Index == 0 && spent != c.charged {
+					t.Errorf("key %d: %+v, want %d charged", i, a, c.charged)
 				}
-				if n := f.saveDeferred("c"); n != len(keys) {
-					t.Errorf("deferred charges of %d keys are written, want %d", n, len(keys))
-				}
-				f.kill("c")
-				f.hide("c")
-				time.Sleep(c.down)
-				f.cut()
-				n := f.start("c")
-				if deferred := n.Stats().Deferred; deferred != len(keys) {
-					t.Errorf("deferred charges of %d keys are read, want %d", deferred, len(keys))
-				}
-				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true, true) })
-				f.within(30*time.Second, "c is counted", n.Join)
-				f.state("c", member.Serving)
-				f.within(30*time.Second, "c is settled", n.Settled)
-				f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Deferred == 0 })
-				for i, r := range keys {
-					if admitted[i] != 10 {
-						t.Errorf("key %d: %d admitted, want 10", i, admitted[i])
-					}
-					r.Verb = bucket.Read
-					a := decide(t.Context(), f.nodes["a"].Node, r)[0]
-					if spent := 30 - a.Remaining; a.Index == 0 && spent != c.charged {
-						t.Errorf("key %d: %+v, want %d charged", i, a, c.charged)
-					}
-				}
-				if n := f.saveDeferred("c"); n != 0 {
-					t.Errorf("deferred charges of %d keys are written when all are charged", n)
-				}
-			})
+			}
+			if n := f.saveDeferred("c"); n != 0 {
+				t.Errorf("deferred charges of %d keys are written when all are charged", n)
+			}
 		})
 	}
 }
@@ -76,11 +65,7 @@ func TestDeferredSurvive(t *testing.T) {
 // TestDeferredCountAgainstShares: a node that was restarted and is cut off again before it has charged anything gives no second share.
 func TestDeferredCountAgainstShares(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.keep("a", "b", "c")
-		for _, name := range []string{"a", "b", "c"} {
-			f.join(name)
-		}
+		f := newFleetWithDisks(t, "a", "b", "c")
 		keys := requests(60, hourly(30))
 		f.alone("c")
 		admitted := make([]int64, len(keys))

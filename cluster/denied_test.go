@@ -11,8 +11,7 @@ import (
 // TestRemembered: what an owner has denied is answered from memory, for at most 100 ms, in the owner's name and
 // with times that run down. What else there is asks the owner.
 func TestRemembered(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		r.Cost = 8
@@ -52,8 +51,7 @@ func TestRemembered(t *testing.T) {
 
 // TestRememberedAge: the time counts from the sending: an answer that took longer on its way is good for less.
 func TestRememberedAge(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(0))
 		started := time.Now()
@@ -107,8 +105,7 @@ func TestRoomHere(t *testing.T) {
 // TestNoMemoryOfWholes: a denial that a batch has brought about itself, and whose cause is given back with it, is
 // not remembered.
 func TestNoMemoryOfWholes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1))
 		if answers := decideAll(t.Context(), a, r, r); answers[0].Allowed || answers[1].Allowed {
@@ -121,8 +118,7 @@ func TestNoMemoryOfWholes(t *testing.T) {
 // TestRoomElsewhere: a refund or reset through another node, or at the owner, invalidates the cached denial as soon as the
 // owner's invalidation is here; and the owner writes only where it has denied something just before.
 func TestRoomElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		for i, at := range []string{"a", "b", "c"} {
 			for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {
@@ -158,36 +154,5 @@ func TestRoomQuiet(t *testing.T) {
 	r.denied(1, k)
 	if !r.take(int64(check.MaxDenied), k) || r.take(int64(check.MaxDenied), k) {
 		t.Error("one denial, and no invalidation")
-	}
-}
-
-// TestDeniedFlood: of a flood of checks that are denied, less than one in a hundred reaches the owner.
-func TestDeniedFlood(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		r := request(w.nodes["a"], "c", 1, hourly(10))
-		asked := 0
-		for range 2000 { // a second
-			for _, name := range []string{"a", "b"} {
-				decide(t.Context(), w.nodes[name], r)
-				asked++
-			}
-			time.Sleep(500 * time.Microsecond)
-		}
-		if n := len(w.callsSoFar()); n > asked/100 || spent(w.nodes["c"], r) != 10 {
-			t.Errorf("%d of %d checks reached the owner", n, asked)
-		}
-	})
-}
-
-// TestRememberedAllocs: an answer from memory costs no allocation.
-func TestRememberedAllocs(t *testing.T) {
-	a := paired(t)
-	r := request(a, "b", 1, hourly(0))
-	b := &check.Batch{Requests: []check.Request{r}, Answers: make([]check.Answer, 1)}
-	now := a.cfg.Clock()
-	a.denials.Remember(now, now, &r.Request, &bucket.Decision{}, "b", time.Hour)
-	if n := testing.AllocsPerRun(1000, func() { a.Decide(t.Context(), b) }); n != 0 || a.Stats().Forwards != 0 {
-		t.Errorf("%v allocations, %d forwards", n, a.Stats().Forwards)
 	}
 }

@@ -20,18 +20,14 @@ func (f *fleet) keep(names ...string) {
 	f.disks, f.dirs = make(map[string]*snapshot.Dir), f.t.TempDir()
 	for _, name := range names {
 		dir, err := snapshot.Open(filepath.Join(f.dirs, name))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		f.t.Cleanup(func() { dir.Close() })
 		f.disks[name] = dir
 		w, err := dir.Create(snapshot.Header{Name: name, Begun: time.Now(), Partitions: 31}) // as cmd does first
 		if err == nil {
 			err = w.Commit()
 		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 	}
 }
 
@@ -47,14 +43,11 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 		recorded.SnapshotLost = string(rejection.Reason)
 		_, err = f.disks[name].SetAside(time.Now())
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	if r != nil {
 		defer r.Close()
-		if recorded, err = Load(table, r, time.Now()); err != nil {
-			f.t.Fatal(err)
-		}
+		recorded, err = Load(table, r, time.Now())
+		must(f.t, err)
 	}
 	if recorded.Record, _, err = f.disks[name].Voters(name, [16]byte{}); err != nil {
 		f.t.Fatal(err)
@@ -63,14 +56,10 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 		recorded.SnapshotLost = "missing"
 	}
 	d, err := f.disks[name].Deferred().Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	if d != nil {
 		defer d.Close()
-		if err := recorded.LoadDeferred(d, time.Now()); err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, recorded.LoadDeferred(d, time.Now()))
 	}
 	return recorded
 }
@@ -82,9 +71,7 @@ func (f *fleet) saveDeferred(name string) int {
 	keys, err := n.SaveDeferred(f.t.Context(), func(set message.Set) (*snapshot.Writer, error) {
 		return f.disks[name].Deferred().Create(snapshot.Header{Name: name, Boot: n.cfg.Boot, Begun: time.Now(), Partitions: 31, Set: set})
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return keys
 }
 
@@ -103,6 +90,21 @@ func save(t *testing.T, n *Node, d *snapshot.Dir) snapshot.Totals {
 		t.Errorf("%s: %v", n.cfg.Name, err)
 	}
 	return totals
+}
+
+// written has write fill a snapshot, and returns what is read of it.
+func written(t *testing.T, partitions int, write func(*snapshot.Writer) error) *snapshot.Reader {
+	t.Helper()
+	dir, err := snapshot.Open(t.TempDir())
+	must(t, err)
+	t.Cleanup(func() { dir.Close() })
+	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: partitions})
+	must(t, err)
+	must(t, errors.Join(write(w), w.Commit()))
+	r, err := dir.Read(snapshot.Want{Name: "b", Partitions: partitions, Now: time.Now()})
+	must(t, err)
+	t.Cleanup(func() { r.Close() })
+	return r
 }
 
 // stopAll ends all nodes as cmd does when nobody stays: in order, each with a last snapshot.
@@ -128,18 +130,23 @@ func (f *fleet) stopAll() {
 		f.save(name)
 	}
 	for name := range f.nodes {
-		f.kill(name)
-		f.hide(name)
+		f.crash(name)
 	}
 }
 
-// kept starts nodes with data directories and has each of keys asked for 6 times.
-func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
+// newFleetWithDisks is newFleet of nodes with data directories.
+func newFleetWithDisks(t *testing.T, names ...string) *fleet {
 	f := newFleet(t)
 	f.keep(names...)
 	for _, name := range names {
 		f.join(name)
 	}
+	return f
+}
+
+// kept starts nodes with data directories and has each of keys asked for 6 times.
+func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
+	f := newFleetWithDisks(t, names...)
 	for range 6 {
 		decide(t.Context(), f.nodes[names[0]].Node, keys...)
 	}
@@ -149,13 +156,7 @@ func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
 // allHeld waits until all partitions are held.
 func (f *fleet) allHeld(within time.Duration) {
 	f.t.Helper()
-	f.eventually(within, "all is held", func() bool {
-		held := 0
-		for _, n := range f.nodes {
-			held += n.Stats().Partitions.Owned
-		}
-		return held == 31
-	})
+	f.eventually(within, "all is held", func() bool { return f.owned() == 31 })
 	f.owners()
 }
 

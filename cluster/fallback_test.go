@@ -54,12 +54,8 @@ func TestStartingNode(t *testing.T) {
 
 // TestUnsettledNode: a node that has quorum and never got its partitions gives no share when it is cut off. One that has settled does.
 func TestUnsettledNode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
-		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, transferBatch := e.Body.(*message.TransferBatch)
-			return transferBatch
-		})
+	running(t, "a", func(t *testing.T, f *fleet) {
+		f.loses(losing[*message.TransferBatch])
 		f.serve(f.start("b"))
 		time.Sleep(2 * time.Second)
 		for _, n := range f.nodes {
@@ -83,13 +79,10 @@ func TestUnsettledNode(t *testing.T) {
 // TestRestartedVoter: a voter that was killed and is back gives no share until it has quorum, and forwards
 // as soon as it knows where.
 func TestRestartedVoter(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(9))
 		f.kill("c")
-		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
-		})
+		f.eventually(5*time.Second, "a and b hold all", func() bool { return f.owned() == 31 })
 		f.spend(f.nodes["a"].Node, keys)
 		f.cut("ab", "c")
 		c := f.start("c")
@@ -112,9 +105,7 @@ func TestRestartedVoter(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if err := <-joined; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-joined)
 		f.state("c", member.Serving)
 		f.within(10*time.Second, "c is settled", c.Settled)
 		for _, a := range decide(t.Context(), c.Node, keys...) {
@@ -140,8 +131,7 @@ func (f *fleet) spend(n *Node, keys []check.Request) {
 // TestWokenNode: what waited in the sockets of a paused process is not answered by shares when it wakes.
 func TestWokenNode(t *testing.T) {
 	for _, pause := range []time.Duration{650 * time.Millisecond, 2 * time.Second, time.Minute} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			c := f.nodes["c"]
 			keys := requests(60, hourly(9))
 			f.spend(f.nodes["a"].Node, keys)
@@ -163,8 +153,7 @@ func TestWokenNode(t *testing.T) {
 
 // TestWokenNodeHearsNobody: nor by shares when the caller cannot wait, while the peers are still to be heard.
 func TestWokenNodeHearsNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		f.cut("ab", "c")
 		c.asleep.Add(int64(2 * time.Second))
@@ -188,14 +177,10 @@ func TestWokenNodeHearsNobody(t *testing.T) {
 
 // TestQuorumLostForAMoment: a node that loses quorum for less than a second while its peers live waits for it.
 func TestQuorumLostForAMoment(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		keys := requests(60, hourly(9))
-		f.loses(func(_, to string, e message.Envelope) bool {
-			_, ack := e.Body.(*message.Ack)
-			return ack
-		})
+		f.loses(losing[*message.Ack])
 		f.eventually(time.Second, "nobody has quorum", func() bool {
 			for _, n := range f.nodes {
 				if n.mayDecide(n.clock()) {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,12 +10,7 @@ import (
 // TestFallbackSpell: a line when checks begin to be answered without their owners, and one when that is over.
 func TestFallbackSpell(t *testing.T) {
 	var text strings.Builder
-	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	log := timeless(&text)
 	counts := fallbackCounts{cause: errors.New("n2 is away")}
 	now := int64(time.Hour)
 	var s fallbackPeriod

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
@@ -91,6 +90,12 @@ func newFleet(t *testing.T, names ...string) *fleet {
 	return f
 }
 
+// running runs a test in a bubble, with a fleet of nodes with these names.
+func running(t *testing.T, names string, f func(t *testing.T, f *fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newFleet(t, strings.Fields(names)...)) })
+}
+
 // start runs a node that gossip shows as joining.
 func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	f.t.Helper()
@@ -106,10 +111,7 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	for _, change := range changes {
 		change(&c)
 	}
-	table, err := bucket.NewTable(bucket.Config{Shards: c.Ring.Partitions})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	table := tableOf(f.t, c.Ring.Partitions)
 	c.Recorded = f.load(name, table)
 	if f.boots == 1 {
 		c.Expect = 1
@@ -117,9 +119,9 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	if f.disks != nil {
 		c.Store = func(r message.Record) error { return f.disks[name].PutVoters(name, [16]byte{}, r) }
 	}
-	if n.Node, err = New(c, table); err != nil {
-		f.t.Fatal(err)
-	}
+	var err error
+	n.Node, err = New(c, table)
+	must(f.t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go func() {

@@ -11,14 +11,20 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
+// failing returns nodes of which a is to decide a batch of two checks: one that it owns and denies, and r, of which b owns the key.
+func failing(t *testing.T, limits *bucket.Limits) (w *testCluster, a, b *Node, denied, r check.Request) {
+	w = newTestCluster(t, "a", "b")
+	a, b = w.nodes["a"], w.nodes["b"]
+	denied, r = request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
+	denied.Cost = 99
+	return w, a, b, denied, r
+}
+
 // TestGiveBackAfterContext: the charges go back although nobody waits any more, as
 // often as it takes.
 func TestGiveBackAfterContext(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		ctx, cancel := context.WithTimeout(t.Context(), latency*3/2)
 		defer cancel()
 		n := 0
@@ -41,13 +47,9 @@ func TestGiveBackAfterContext(t *testing.T) {
 		if took := time.Since(start); took != latency*3/2*3/4 {
 			t.Errorf("Decide took %v, want it to end before its context by the margin", took)
 		}
-		if n := spent(b, r); n != 1 {
-			t.Errorf("%d spent before the give-back got through, want 1", n)
-		}
+		wantSpent(t, "before the give-back got through", b, r, 1)
 		a.background.Wait()
-		if n := spent(b, r); n != 0 {
-			t.Errorf("%d spent after it, want 0", n)
-		}
+		wantSpent(t, "after it", b, r, 0)
 		// Once there, and once the share that a had answered with meanwhile.
 		if s := a.Stats(); s.Refunds != 2 || s.RefundsLost != 0 {
 			t.Errorf("%+v", s)
@@ -60,43 +62,36 @@ func TestGiveBackAfterContext(t *testing.T) {
 func TestGiveBackOfChecksAlone(t *testing.T) {
 	for _, verb := range []bucket.Verb{bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
 		for name, reply := range map[string]fate{"replied": delivered, "reply lost": replyLost} {
-			t.Run(fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					w := newTestCluster(t, "a", "b")
-					a := w.nodes["a"]
-					denied, other := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-					denied.Cost, other.Verb = 99, verb
-					calls := 0
-					w.decides(func(_, _ string, records []check.Record) fate {
-						if calls++; records[0].GiveBack || records[0].Undoable {
-							t.Errorf("call %d: %+v", calls, records[0])
-						}
-						if calls == 1 {
-							return reply
-						}
-						return delivered
-					})
-					decideAll(t.Context(), a, denied, other)
-					a.background.Wait()
-					if calls == 0 {
-						t.Error("nothing was sent: the test shows nothing")
+			bubbleAs(t, fmt.Sprintf("verb %d, %s", verb, name), func(t *testing.T) {
+				w, a, _, denied, other := failing(t, hourly(10))
+				other.Verb = verb
+				calls := 0
+				w.decides(func(_, _ string, records []check.Record) fate {
+					if calls++; records[0].GiveBack || records[0].Undoable {
+						t.Errorf("call %d: %+v", calls, records[0])
 					}
-					if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
-						t.Errorf("%+v", s)
+					if calls == 1 {
+						return reply
 					}
+					return delivered
 				})
+				decideAll(t.Context(), a, denied, other)
+				a.background.Wait()
+				if calls == 0 {
+					t.Error("nothing was sent: the test shows nothing")
+				}
+				if s := a.Stats(); s.Refunds != 0 || s.RefundsLost != 0 {
+					t.Errorf("%+v", s)
+				}
 			})
 		}
 	}
 }
 
-// TestGiveBackLost: a peer that stays away is given up, and counted.
+// TestGiveBackLost: a peer that stays away is given up, and counted. Run does not return before.
 func TestGiveBackLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(10))
 		w.decides(func(_, _ string, records []check.Record) fate {
 			if records[0].GiveBack {
 				return hung
@@ -104,8 +99,12 @@ func TestGiveBackLost(t *testing.T) {
 			return delivered
 		})
 		start := time.Now()
-		decideAll(t.Context(), a, denied, r)
-		a.background.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		decideAll(ctx, a, denied, r)
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
 		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
 			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
@@ -119,10 +118,7 @@ func TestGiveBackLost(t *testing.T) {
 // give-back charges nothing.
 func TestGiveBackOvertakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		w.decides(func(_, _ string, records []check.Record) fate {
 			if records[0].Undoable {
 				return late
@@ -135,9 +131,7 @@ func TestGiveBackOvertakes(t *testing.T) {
 		if s := b.Stats(); s.Served == 0 {
 			t.Fatal("nothing arrived: the test shows nothing")
 		}
-		if n := spent(b, r); n != 0 {
-			t.Errorf("%d spent, want 0", n)
-		}
+		wantSpent(t, "after the request has arrived", b, r, 0)
 	})
 }
 
@@ -153,11 +147,7 @@ func noGiveBacks(_, _ string, records []check.Record) fate {
 // in the next one.
 func TestGiveBackWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second})
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second}))
 		w.decides(noGiveBacks)
 		time.Sleep(900 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -171,9 +161,7 @@ func TestGiveBackWindow(t *testing.T) {
 		decide(t.Context(), b, r)
 		w.decides(nil)
 		a.background.Wait()
-		if n := spent(b, r); n != 2 {
-			t.Errorf("%d spent in the new window, want 2", n)
-		}
+		wantSpent(t, "in the new window", b, r, 2)
 		if s := a.Stats(); s.Refunds != 1 {
 			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
 		}
@@ -184,10 +172,7 @@ func TestGiveBackWindow(t *testing.T) {
 // either when it comes back, on the counters that it has then.
 func TestGiveBackMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a, b := w.nodes["a"], w.nodes["b"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, b, denied, r := failing(t, hourly(10))
 		w.decides(noGiveBacks)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		decideAll(ctx, a, denied, r)
@@ -198,9 +183,7 @@ func TestGiveBackMoved(t *testing.T) {
 		decide(t.Context(), b, r)
 		w.decides(nil)
 		a.background.Wait()
-		if n := spent(b, r); n != 1 {
-			t.Errorf("%d spent, want the 1 that came after", n)
-		}
+		wantSpent(t, "by what came after", b, r, 1)
 	})
 }
 
@@ -208,8 +191,7 @@ func TestGiveBackMoved(t *testing.T) {
 // is counted where it was made.
 func TestGiveBackLate(t *testing.T) {
 	for _, owner := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b", "c")
+		posed(t, "a b c", func(t *testing.T, w *testCluster) {
 			a, n := w.nodes["a"], w.nodes[owner]
 			denied, r := request(a, "c", 1, hourly(10)), request(a, owner, 2, hourly(10))
 			denied.Cost = 99

@@ -51,8 +51,7 @@ func TestInterval(t *testing.T) {
 
 // TestChangeAtRest: what is decided on a node at rest is on its way to the copy within 20 ms, as on a busy one.
 func TestChangeAtRest(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		transferBatches := make(chan time.Time, 100)
 		f.mu.Lock()
 		f.mu.lose = func(_, _ string, e message.Envelope) bool {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -32,8 +31,7 @@ func TestOwnDecisionsInASnapshot(t *testing.T) {
 		f.loseTransfers(func(from, _ string) bool { return from == "a" })
 		decide(t.Context(), f.nodes["a"].Node, keys...) // 3 left of each
 		f.save("a")
-		f.kill("a")
-		f.hide("a")
+		f.crash("a")
 		f.loses(nil)
 		f.allHeld(5 * time.Second)
 		f.serve(f.start("a"))
@@ -66,16 +64,7 @@ func TestLeaverWritesNoReplicas(t *testing.T) {
 // TestMarkIsNoLaterThanCounters: checks go on while a partition is read. The mark in the snapshot is one whose changes are
 // all in the counters: else the snapshot would win a takeover from a replica that has more.
 func TestMarkIsNoLaterThanCounters(t *testing.T) {
-	dir, err := snapshot.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	table, restored := oneShard(t), oneShard(t)
-	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table, restored := tableOf(t, 1), tableOf(t, 1)
 	r := &bucket.Request{Limits: hourly(10), Cost: 1}
 	var seq uint64
 	c := copier{table: table, clock: steadyClock(), state: func(context.Context, int) (handoff.State, bool, error) {
@@ -83,25 +72,12 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 		seq++
 		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Owned: true}, true, nil
 	}}
-	if err := errors.Join(c.partition(t.Context(), w, 0), w.Commit()); err != nil {
-		t.Fatal(err)
-	}
-	file, err := dir.Read(snapshot.Want{Name: "b", Partitions: 1, Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	file := written(t, 1, func(w *snapshot.Writer) error { return c.partition(t.Context(), w, 0) })
 	s, err := file.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	im, err := file.Image()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := restored.Import(time.Now().UnixNano(), 0, im, im.Data, im.Counters, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, restored.Import(time.Now().UnixNano(), 0, im, im.Data, im.Counters, false))
 	if _, err := file.Next(); err != io.EOF {
 		t.Errorf("a second section: error %v", err)
 	}
@@ -109,14 +85,4 @@ func TestMarkIsNoLaterThanCounters(t *testing.T) {
 	if got := uint64(d.Limit - d.Remaining); s.Mark.Seq == 0 || s.Mark.Seq > got {
 		t.Errorf("the mark is %d, and %d charges are in the counters", s.Mark.Seq, got)
 	}
-}
-
-// oneShard returns a table of one shard that is open.
-func oneShard(t *testing.T) *bucket.Table {
-	t.Helper()
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
 }

@@ -23,7 +23,7 @@ func TestKeyFacts(t *testing.T) {
 			}
 			return k
 		}
-		f.flows(r, time.Second, map[string]*flow{"a": {every: time.Millisecond}, "b": {every: time.Millisecond}})
+		f.flows(r, time.Second, evenly(time.Millisecond, "a", "b"))
 		c := told("c")
 		if !c.Owner || c.Replica || !c.Counted || c.Gen == 0 || len(c.Limits) != 1 || c.Limits[0].Limit != 10_000 || c.Limits[0].Spent < 1500 || c.Limits[0].Spent+c.Limits[0].Remaining != 10_000 || c.Grants == 0 || c.Granted == 0 {
 			t.Errorf("the owner: %+v", c)

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,6 +57,15 @@ func (s *flow) run(t *testing.T, n *Node, r check.Request, d time.Duration) {
 	all.Wait()
 }
 
+// evenly returns a flow for each of some nodes.
+func evenly(every time.Duration, names ...string) map[string]*flow {
+	flows := make(map[string]*flow)
+	for _, name := range names {
+		flows[name] = &flow{every: every}
+	}
+	return flows
+}
+
 // flows runs a flow at each node of f, by name, and returns what was admitted in all.
 func (f *fleet) flows(r check.Request, d time.Duration, flows map[string]*flow) (admitted int64) {
 	var all sync.WaitGroup
@@ -85,10 +96,7 @@ func TestLeaseWindow(t *testing.T) {
 		f := newHotFleet(t, "a", "b", "c", "d", "e")
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
 		r := request(f.nodes["a"].Node, "c", 1, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10_000, Period: time.Minute}))
-		flows := make(map[string]*flow)
-		for name := range f.nodes {
-			flows[name] = &flow{every: 1500 * time.Microsecond}
-		}
+		flows := evenly(1500*time.Microsecond, "a", "b", "c", "d", "e")
 		admitted := f.flows(r, 20*time.Second, flows)
 		if admitted > 10_000 || admitted < 9_900 {
 			t.Errorf("%d admitted of 10,000", admitted)
@@ -105,28 +113,6 @@ func TestLeaseWindow(t *testing.T) {
 	})
 }
 
-// TestLeaseBucket: of a bucket that refills at half the demand, what the bucket alone would admit is admitted in any
-// second, but for a little, and never more.
-func TestLeaseBucket(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newHotFleet(t, "a", "b", "c")
-		r := request(f.nodes["a"].Node, "c", 1, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1000, Period: time.Second}))
-		flows := map[string]*flow{"a": {every: 1500 * time.Microsecond}, "b": {every: 1500 * time.Microsecond}, "c": {every: 1500 * time.Microsecond}}
-		before := f.flows(r, 3*time.Second, flows) // empties it
-		const seconds = 10
-		after := f.flows(r, seconds*time.Second, flows) - before
-		if before > 4000 || after > seconds*1000+100 || after < seconds*970 {
-			t.Errorf("%d admitted in the first 3 s, then %d in %d s; want 1000 a second", before, after, seconds)
-		}
-		for name, s := range flows {
-			if n := s.admitted.Load(); n < 13_000/3*8/10 {
-				t.Errorf("%s admitted %d of a third of 13,000", name, n)
-			}
-		}
-		f.balanced()
-	})
-}
-
 // TestLeaseSkew: a node with nine tenths of the demand gets about as much of the limit within 200 ms, and the
 // others do not starve.
 func TestLeaseSkew(t *testing.T) {
@@ -134,10 +120,9 @@ func TestLeaseSkew(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			f := newHotFleet(t, "a", "b", "c")
 			r := request(f.nodes["a"].Node, "c", 1, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1000, Period: time.Second}))
-			even := map[string]*flow{"a": {every: time.Millisecond}, "b": {every: time.Millisecond}, "c": {every: time.Millisecond}}
-			f.flows(r, 3*time.Second, even)
+			f.flows(r, 3*time.Second, evenly(time.Millisecond, "a", "b", "c"))
 			skewed := func() map[string]*flow {
-				flows := map[string]*flow{"a": {every: 4 * time.Millisecond}, "b": {every: 4 * time.Millisecond}, "c": {every: 4 * time.Millisecond}}
+				flows := evenly(4*time.Millisecond, "a", "b", "c")
 				flows[busy] = &flow{every: 220 * time.Microsecond}
 				return flows
 			}
@@ -200,8 +185,7 @@ func warm(t *testing.T, n *Node, r check.Request) {
 // TestLeaseCold: a key of which a node asks 400 checks a second, or 200 at once, is leased of by nobody, and no message is
 // sent that there would not be without leases.
 func TestLeaseCold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b")
+	posed(t, "b", func(t *testing.T, w *testCluster) {
 		a := w.add("a", hot)
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10_000))
@@ -369,38 +353,26 @@ func TestLeaseMixed(t *testing.T) {
 	})
 }
 
-// losses runs a load on three nodes with a sync or async rule of 8,000 an hour, kills one after half a second, and returns
-// what was admitted and denied in all, and what the one had leased.
-func losses(t *testing.T, sync bool, victim string) (admitted, denied, live int64) {
-	f := newHotFleet(t, "a", "b", "c")
-	r := request(f.nodes["a"].Node, "c", 1, hourly(2_000))
-	r.Sync = sync
-	flows := map[string]*flow{"a": {every: 1200 * time.Microsecond}, "b": {every: 1200 * time.Microsecond}, "c": {every: 1200 * time.Microsecond}}
-	f.flows(r, 500*time.Millisecond, flows)
-	live = f.nodes[victim].Stats().Leases.Live
-	f.kill(victim)
-	left := make(map[string]*flow)
-	for name, s := range flows {
-		admitted += s.admitted.Load()
-		denied += s.asked.Load() - s.admitted.Load()
-		if name != victim {
-			left[name] = &flow{every: 1200 * time.Microsecond}
-		}
-	}
-	admitted += f.flows(r, 3*time.Second, left)
-	for _, s := range left {
-		denied += s.asked.Load() - s.admitted.Load()
-	}
-	return admitted, denied, live
-}
-
 // TestLeaseLoss: when the owner dies, what it has granted is charged wherever its keys go; when a leaseholder dies, what it had
 // is lost and nothing else.
 func TestLeaseLoss(t *testing.T) {
 	for _, victim := range []string{"a", "c"} {
 		for _, sync := range []bool{true, false} {
 			bubble(t, func(t *testing.T) {
-				admitted, denied, live := losses(t, sync, victim)
+				f := newHotFleet(t, "a", "b", "c")
+				r := request(f.nodes["a"].Node, "c", 1, hourly(2_000))
+				r.Sync = sync
+				before := evenly(1200*time.Microsecond, "a", "b", "c")
+				admitted := f.flows(r, 500*time.Millisecond, before)
+				live := f.nodes[victim].Stats().Leases.Live
+				f.kill(victim)
+				after := evenly(1200*time.Microsecond, "a", "b", "c")
+				delete(after, victim)
+				admitted += f.flows(r, 3*time.Second, after)
+				denied := -admitted
+				for _, s := range slices.Concat(slices.Collect(maps.Values(before)), slices.Collect(maps.Values(after))) {
+					denied += s.asked.Load()
+				}
 				most, least := int64(2_000), 2_000-live-25 // of a time out under sync
 				if !sync && victim == "c" {
 					most += 50 * 10 / 4 // 50 ms
@@ -419,18 +391,8 @@ func TestLeaseHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHotFleet(t, "a", "b", "c")
 		r := request(f.nodes["a"].Node, "c", 1, hourly(4_000))
-		var all sync.WaitGroup
-		flows := map[string]*flow{"a": {every: 300 * time.Microsecond}, "b": {every: 300 * time.Microsecond}}
-		for name, s := range flows {
-			all.Go(func() { s.run(t, f.nodes[name].Node, r, 2*time.Second) })
-		}
-		time.Sleep(200 * time.Millisecond)
-		f.state("c", member.Leaving)
-		all.Wait()
-		admitted := int64(0)
-		for _, s := range flows {
-			admitted += s.admitted.Load()
-		}
+		time.AfterFunc(200*time.Millisecond, func() { f.state("c", member.Leaving) })
+		admitted := f.flows(r, 2*time.Second, evenly(300*time.Microsecond, "a", "b"))
 		if f.nodes["a"].Ring().Owner(r.Key.Shard(31)) == "c" {
 			t.Error("the key is where it was")
 		}
@@ -448,17 +410,14 @@ func TestLeaseReserve(t *testing.T) {
 		r := request(f.nodes["a"].Node, "a", 1, hourly(3000))
 		low := r
 		low.Reserve = 1000
-		each := func() map[string]*flow {
-			return map[string]*flow{"a": {every: time.Millisecond}, "b": {every: time.Millisecond}, "c": {every: time.Millisecond}}
-		}
-		flows := each()
+		flows := evenly(time.Millisecond, "a", "b", "c")
 		if n := f.flows(low, 2*time.Second, flows); n > 2000 || n < 1990 {
 			t.Errorf("%d admitted that leave 1000 of 3000, want 2000", n)
 		}
 		if n := flows["b"].leased.Load() + flows["c"].leased.Load(); n < 1000 {
 			t.Errorf("%d answered by leases, want most", n)
 		}
-		if n := f.flows(r, 2*time.Second, each()); n < 995 || n > 1010 {
+		if n := f.flows(r, 2*time.Second, evenly(time.Millisecond, "a", "b", "c")); n < 995 || n > 1010 {
 			t.Errorf("%d admitted of what was left, want 1000", n)
 		}
 		f.balanced()

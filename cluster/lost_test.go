@@ -12,9 +12,9 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
-// losing starts five nodes, spends half of what each of many keys has, and cuts two nodes off until the other three own all. Keys
+// losingTwo starts five nodes, spends half of what each of many keys has, and cuts two nodes off until the other three own all. Keys
 // of even places deny what may have been spent.
-func losing(t *testing.T) (*fleet, []check.Request) {
+func losingTwo(t *testing.T) (*fleet, []check.Request) {
 	f := newFleet(t, "a", "b", "c", "d", "e")
 	keys := requests(200, hourly(lostLimit))
 	for i := range keys {
@@ -29,13 +29,7 @@ func losing(t *testing.T) (*fleet, []check.Request) {
 	}
 	time.Sleep(100 * time.Millisecond) // replicas have it
 	f.cut("ab", "cde")
-	f.eventually(5*time.Second, "c, d and e own all", func() bool {
-		n := 0
-		for _, name := range []string{"c", "d", "e"} {
-			n += f.nodes[name].Stats().Partitions.Owned
-		}
-		return n == 31
-	})
+	f.eventually(5*time.Second, "c, d and e own all", func() bool { return f.owned("c", "d", "e") == 31 })
 	if lost := lostAt(f, "c", "d", "e"); lost == 0 {
 		t.Fatal("no partition had both its owner and its replica on a and b")
 	}
@@ -63,7 +57,7 @@ func (r *runner) lost() (n int) {
 // is not known, so those that deny it are denied, until the old state is back.
 func TestLostState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f, keys := losing(t)
+		f, keys := losingTwo(t)
 		denied, fresh := 0, 0
 		for i, a := range decide(t.Context(), f.nodes["d"].Node, keys...) {
 			switch {
@@ -86,11 +80,7 @@ func TestLostState(t *testing.T) {
 		if denied == 0 || fresh == 0 {
 			t.Fatalf("%d keys were denied, and %d began anew", denied, fresh)
 		}
-		n := uint64(0)
-		for _, name := range []string{"c", "d", "e"} {
-			n += f.nodes[name].Stats().DeniedLost
-		}
-		if n != uint64(denied) {
+		if n := f.sum(func(s Stats) int { return int(s.DeniedLost) }, "c", "d", "e"); n != denied {
 			t.Errorf("%d denials are counted, %d were answered", n, denied)
 		}
 		if f.nodes["c"].runner.lost() > 0 {
@@ -111,7 +101,7 @@ func TestLostState(t *testing.T) {
 // TestAcceptLoss: when an operator accepts the loss at one node, keys begin anew at all.
 func TestAcceptLoss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f, keys := losing(t)
+		f, keys := losingTwo(t)
 		if _, told, err := f.nodes["d"].AcceptLoss(t.Context()); err != nil || len(told) != 2 {
 			t.Fatalf("told %v: %v", told, err)
 		}
@@ -127,7 +117,7 @@ func TestAcceptLoss(t *testing.T) {
 // TestLostLimits: a loss is over when the longest window of the rules that mind it has ended, and at once where none does.
 func TestLostLimits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f, _ := losing(t)
+		f, _ := losingTwo(t)
 		since := f.nodes["c"].clock()
 		for _, c := range []struct {
 			list []*bucket.Limits

@@ -11,25 +11,14 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
-// stopped makes n lose quorum while it decides: from the last of so many readings on, its clock
-// shows a time after the end of its quorum.
-func stopped(n *Node, reading int) { stoppedUntil(n, reading, func() {}) }
-
-// stoppedUntil is stopped, and calls renewed at that reading.
-func stoppedUntil(n *Node, reading int, renewed func()) {
-	clock := n.cfg.Clock
-	n.quorumUntil.Store(clock() + int64(600*time.Millisecond))
-	read := 0
-	n.cfg.Clock = func() int64 {
-		now := clock()
-		if read++; read >= reading {
-			now += int64(time.Second)
-		}
-		if read == reading {
-			renewed()
-		}
-		return now
+// slowed has each reading of the clock of a take so long, until again is called.
+func slowed(a *Node, each time.Duration) (again func()) {
+	clock, slow := a.cfg.Clock, int64(0)
+	a.cfg.Clock = func() int64 {
+		slow += int64(each)
+		return clock() + slow
 	}
+	return func() { a.cfg.Clock = clock }
 }
 
 // TestBatchRunsOutOfTime: a large batch that takes too long is decided as far as time allows, and the rest is answered as checks that ran
@@ -57,75 +46,61 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 		}
 	}
 	for name, sync := range map[string]bool{"the fast way": false, "the long way": true} {
-		t.Run("canceled, "+name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				a := newTestCluster(t, "a").nodes["a"]
-				a.quorumUntil.Store(math.MaxInt64)
-				list := requests(a, sync)
-				ctx, cancel := context.WithCancel(t.Context())
-				clock, read := a.cfg.Clock, 0
-				before := 1 // readings before the first look
-				if sync {
-					before = 3
+		bubbleAs(t, "canceled, "+name, func(t *testing.T) {
+			a := newTestCluster(t, "a").nodes["a"]
+			a.quorumUntil.Store(math.MaxInt64)
+			list := requests(a, sync)
+			ctx, cancel := context.WithCancel(t.Context())
+			clock, read := a.cfg.Clock, 0
+			before := 1 // readings before the first look
+			if sync {
+				before = 3
+			}
+			a.cfg.Clock = func() int64 {
+				if read++; read == before+3 {
+					cancel() // noticed by this look, or the next
 				}
-				a.cfg.Clock = func() int64 {
-					if read++; read == before+3 {
-						cancel() // noticed by this look, or the next
-					}
-					return clock()
-				}
-				answers := decide(ctx, a, list...)
-				a.cfg.Clock = clock
-				decided := 0
-				for decided < n && answers[decided].Source == check.Owned {
-					decided++
-				}
-				if decided == 0 || decided > 5*clockEvery {
-					t.Fatalf("%d of %d were decided", decided, n)
-				}
-				verify(t, a, list, answers, decided)
-			})
+				return clock()
+			}
+			answers := decide(ctx, a, list...)
+			a.cfg.Clock = clock
+			decided := 0
+			for decided < n && answers[decided].Source == check.Owned {
+				decided++
+			}
+			if decided == 0 || decided > 5*clockEvery {
+				t.Fatalf("%d of %d were decided", decided, n)
+			}
+			verify(t, a, list, answers, decided)
 		})
 	}
-	t.Run("too slow", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			a := newTestCluster(t, "a").nodes["a"]
-			a.quorumUntil.Store(math.MaxInt64)
-			list, slow := requests(a, false), int64(0)
-			clock := a.cfg.Clock
-			a.cfg.Clock = func() int64 {
-				slow += int64(a.cfg.CheckTimeout) / 4
-				return clock() + slow
-			}
-			answers := decide(t.Context(), a, list...)
-			a.cfg.Clock = clock
-			verify(t, a, list, answers, 4*clockEvery-1)
-		})
+	bubbleAs(t, "too slow", func(t *testing.T) {
+		a := newTestCluster(t, "a").nodes["a"]
+		a.quorumUntil.Store(math.MaxInt64)
+		list := requests(a, false)
+		again := slowed(a, a.cfg.CheckTimeout/4)
+		answers := decide(t.Context(), a, list...)
+		again()
+		verify(t, a, list, answers, 4*clockEvery-1)
 	})
-	t.Run("asked by another node", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			a := newTestCluster(t, "a").nodes["a"]
-			a.quorumUntil.Store(math.MaxInt64)
-			records, replies, slow := make([]check.Record, n), make([]check.Reply, n), int64(0)
-			for i, r := range requests(a, false) {
-				records[i].Request = r.Request
+	bubbleAs(t, "asked by another node", func(t *testing.T) {
+		a := newTestCluster(t, "a").nodes["a"]
+		a.quorumUntil.Store(math.MaxInt64)
+		records, replies := make([]check.Record, n), make([]check.Reply, n)
+		for i, r := range requests(a, false) {
+			records[i].Request = r.Request
+		}
+		slowed(a, a.cfg.CheckTimeout/4)
+		a.Serve("b", records, replies)
+		for i, got := range replies {
+			want := check.Decided
+			if i >= 4*clockEvery-1 {
+				want = check.NotReady
 			}
-			clock := a.cfg.Clock
-			a.cfg.Clock = func() int64 {
-				slow += int64(a.cfg.CheckTimeout) / 4
-				return clock() + slow
+			if got.Status != want {
+				t.Fatalf("record %d of %d: %+v", i, n, got)
 			}
-			a.Serve("b", records, replies)
-			for i, got := range replies {
-				want := check.Decided
-				if i >= 4*clockEvery-1 {
-					want = check.NotReady
-				}
-				if got.Status != want {
-					t.Fatalf("record %d of %d: %+v", i, n, got)
-				}
-			}
-		})
+		}
 	})
 }
 
@@ -154,89 +129,50 @@ func TestRenewedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLostQuorum: a decision during which the process was stopped for longer than quorum lasts is not
-// given away, because another may have decided meanwhile.
-func TestLostQuorum(t *testing.T) {
-	for name, c := range map[string]struct {
-		sync    bool
-		reading int
-	}{
-		"the fast way": {false, 2},
-		"the long way": {true, 4}, // it also reads to see what is remembered, and where checks go
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
-				a := w.nodes["a"]
-				r := request(a, "a", 1, hourly(10))
-				r.OnPartition = rules.FailClosed
-				r.Sync = c.sync
-				stopped(a, c.reading)
-				answers := decide(t.Context(), a, r)
-				if got := answers[0]; got.Source != check.Closed || got.Allowed {
-					t.Errorf("answered %+v, want on_partition's", got)
+// TestLostQuorumRenewed: nor is a decision given away if quorum has been renewed by the time that a process which was stopped looks again:
+// a check is asked again, what must not happen twice fails, and another node hears that the answer was lost.
+func TestLostQuorumRenewed(t *testing.T) {
+	for verb, spends := range map[bucket.Verb]int64{bucket.Check: 2, bucket.Refund: 0} {
+		bubble(t, func(t *testing.T) {
+			a := newTestCluster(t, "a", "b").nodes["a"]
+			r := request(a, "a", 1, hourly(10))
+			r.Verb = verb
+			clock := a.cfg.Clock
+			stopped := func() {
+				a.quorumUntil.Store(clock() + int64(600*time.Millisecond))
+				read := 0
+				a.cfg.Clock = func() int64 {
+					if read++; read == 1 {
+						return clock()
+					}
+					if read == 2 {
+						a.quorumUntil.Store(math.MaxInt64)
+					}
+					return clock() + int64(time.Second)
 				}
-				if n := spent(a, r); n != 1 {
-					t.Errorf("%d spent, want the charge to stand", n)
-				}
-			})
+			}
+			stopped()
+			answer := decide(t.Context(), a, r)[0]
+			if verb == bucket.Refund {
+				wantErr(t, "the refund", answer, check.ErrNoOwner)
+			}
+			if n := spent(a, r); n != spends {
+				t.Errorf("%s: %d spent, want %d", verb, n, spends)
+			}
+			stopped()
+			replies := make([]check.Reply, 1)
+			a.Serve("b", []check.Record{{Request: r.Request}}, replies)
+			if replies[0].Status != 0 {
+				t.Errorf("%s: replied %+v, want what says that the answer was lost", verb, replies[0])
+			}
 		})
 	}
-}
-
-// TestLostQuorumRenewed: nor if quorum has been renewed by the time that the process looks again.
-func TestLostQuorumRenewed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		renewed := func() { a.quorumUntil.Store(math.MaxInt64) }
-		stoppedUntil(a, 2, renewed)
-		decide(t.Context(), a, r)
-		if n := spent(a, r); n != 2 {
-			t.Errorf("%d spent, want the charge to stand, and that of asking again", n)
-		}
-		stoppedUntil(a, 2, renewed)
-		replies := make([]check.Reply, 1)
-		a.Serve("b", []check.Record{{Request: r.Request}}, replies)
-		if replies[0].Status != 0 {
-			t.Errorf("replied %+v, want what says that the answer was lost", replies[0])
-		}
-	})
-}
-
-// TestLostQuorumRefund: what must not happen twice is not asked again.
-func TestLostQuorumRefund(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		r.Verb = bucket.Refund
-		stopped(a, 2)
-		wantErr(t, "the refund", decide(t.Context(), a, r)[0], check.ErrNoOwner)
-	})
-}
-
-// TestLostQuorumServing: nor is it given to the node that asked.
-func TestLostQuorumServing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		stopped(a, 2)
-		replies := make([]check.Reply, 1)
-		a.Serve("b", []check.Record{{Request: r.Request}}, replies)
-		if replies[0].Status != 0 {
-			t.Errorf("replied %+v, want what says that the answer was lost", replies[0])
-		}
-	})
 }
 
 // TestOwnerNotInView: a ring that is a moment older than the view names somebody who is not in it, which
 // the next one mends: noNode gives up for that.
 func TestOwnerNotInView(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		before := a.routing.Load()

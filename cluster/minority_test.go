@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/member"
-	"github.com/sluicecluster/sluice/internal/message"
 	"github.com/sluicecluster/sluice/rules"
 )
 
@@ -19,8 +18,7 @@ const settles = time.Second
 // once; the others go on with everything. Healed, it is one of them again, and its
 // share is charged.
 func TestMinority(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a, c := f.nodes["a"], f.nodes["c"]
 		const limit = 9
 		keys := requests(90, hourly(limit))
@@ -55,9 +53,7 @@ func TestMinority(t *testing.T) {
 		if s := c.Stats(); s.MinorityShare != 150 || s.MinorityClosed != 150 || s.MinorityOpen != 150 || s.Deferred != 30 {
 			t.Errorf("%+v", s)
 		}
-		f.eventually(5*time.Second, "a and b hold all", func() bool {
-			return a.Stats().Partitions.Owned+f.nodes["b"].Stats().Partitions.Owned == 31
-		})
+		f.eventually(5*time.Second, "a and b hold all", func() bool { return f.owned("a", "b") == 31 })
 		for i, answer := range decide(t.Context(), a.Node, keys...) {
 			if answer.Err != nil || answer.Remaining != limit-1 {
 				t.Errorf("asked in the majority: key %d: %+v", i, answer)
@@ -99,8 +95,7 @@ func TestMinority(t *testing.T) {
 
 // TestMinorityOfTwo: two nodes that are cut off together do not wait for each other.
 func TestMinorityOfTwo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c", "d", "e")
+	running(t, "a b c d e", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		f.cut("abc", "de")
 		d := f.nodes["d"]
@@ -120,35 +115,9 @@ func TestMinorityOfTwo(t *testing.T) {
 	})
 }
 
-// TestAsleep: a node whose machine was asleep wakes without quorum to decide.
-func TestAsleep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
-		a := f.nodes["a"]
-		f.loses(func(from, to string, _ message.Envelope) bool { return true })
-		keys := requests(60, hourly(9))
-		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Err != nil || answer.Limit != 9 {
-				t.Fatalf("before: key %d: %+v", i, answer)
-			}
-		}
-		a.asleep.Add(int64(2 * time.Second))
-		held := a.Stats().Owned
-		for i, answer := range decide(t.Context(), a.Node, keys...) {
-			if answer.Source == check.Owned {
-				t.Errorf("woken: key %d: %+v", i, answer)
-			}
-		}
-		if a.Stats().Owned != held {
-			t.Error("it has decided")
-		}
-	})
-}
-
 // TestForget: of two, the survivor is a minority until the other is forgotten by hand.
 func TestForget(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		if err := a.Forget(t.Context(), "b"); err != member.ErrAlive {
 			t.Errorf("forgetting one that lives: %v", err)
@@ -164,9 +133,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		f.hide("b")
-		if err := a.Forget(t.Context(), "b"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Forget(t.Context(), "b"))
 		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Owned == 31 && a.Stats().HasQuorum })
 		f.owners()
 	})
@@ -182,7 +149,7 @@ func TestQuorumTimeout(t *testing.T) {
 		c := f.nodes["c"]
 		time.Sleep(5 * time.Second) // it has been given its part
 		f.cut("ab", "c")
-		others := func() int { return f.nodes["a"].Stats().Partitions.Owned + f.nodes["b"].Stats().Partitions.Owned }
+		others := func() int { return f.owned("a", "b") }
 		before := others()
 		for range 15 {
 			time.Sleep(100 * time.Millisecond)
@@ -196,7 +163,4 @@ func TestQuorumTimeout(t *testing.T) {
 		}
 		f.eventually(5*time.Second, "the others hold all", func() bool { return others() == 31 })
 	})
-	if err := (Config{Name: "a", Boot: "1", Peers: wire{}, QuorumTimeout: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "QuorumTimeout") {
-		t.Errorf("a right of less than nothing: %v", err)
-	}
 }

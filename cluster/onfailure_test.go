@@ -32,22 +32,20 @@ func TestOnFailure(t *testing.T) {
 		{"share, refund", rules.FailShare, bucket.Refund, false, 0, 0, true},
 		{"open, reset", rules.FailOpen, bucket.Reset, false, 0, 0, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b")
-				w.decides(func(string, string, []check.Record) fate { return unsent })
-				r := request(w.nodes["a"], "b", 1, hourly(10))
-				r.OnFailure, r.Verb = c.policy, c.verb
-				a := decide(t.Context(), w.nodes["a"], r)[0]
-				if c.failed {
-					wantErr(t, c.name, a, check.ErrNoOwner)
-					return
-				}
-				wantAnswer(t, c.name, a, c.allowed, c.source, "a")
-				if a.RetryAfter != c.retry {
-					t.Errorf("retry after %v, want %v", a.RetryAfter, c.retry)
-				}
-			})
+		posedAs(t, c.name, "a b", func(t *testing.T, w *testCluster) {
+			w.decides(always(unsent))
+			r := request(w.nodes["a"], "b", 1, hourly(10))
+			r.OnFailure, r.Verb = c.policy, c.verb
+			a := decide(t.Context(), w.nodes["a"], r)[0]
+			if c.failed {
+				wantErr(t, c.name, a, check.ErrNoOwner)
+				wantErr(t, c.name, a, check.ErrUnsent) // why there was none
+				return
+			}
+			wantAnswer(t, c.name, a, c.allowed, c.source, "a")
+			if a.RetryAfter != c.retry {
+				t.Errorf("retry after %v, want %v", a.RetryAfter, c.retry)
+			}
 		})
 	}
 }
@@ -55,11 +53,10 @@ func TestOnFailure(t *testing.T) {
 // TestShare: the share is the limit divided by the members of the view, rounded
 // down, and is spent apart from the counter it stands for.
 func TestShare(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(11))
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		for i := range 3 {
 			answer := decide(t.Context(), a, r)[0]
 			wantAnswer(t, "of the share", answer, true, check.Share, "a")
@@ -68,12 +65,8 @@ func TestShare(t *testing.T) {
 			}
 		}
 		wantAnswer(t, "after the share", decide(t.Context(), a, r)[0], false, check.Share, "a")
-		if n := spent(b, r); n != 0 {
-			t.Errorf("the owner's counter has %d", n)
-		}
-		if n := spent(a, r); n != 0 {
-			t.Errorf("a counts %d of the share as its own", n)
-		}
+		wantSpent(t, "at the owner", b, r, 0)
+		wantSpent(t, "of the share, as a's own", a, r, 0)
 		w.decides(nil)
 		if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded || answer.Remaining != 10 {
 			t.Errorf("with the owner back: %+v", answer)
@@ -83,8 +76,7 @@ func TestShare(t *testing.T) {
 
 // TestNobodyServes: where no member serves there is nobody to wait for.
 func TestNobodyServes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
+	posed(t, "a", func(t *testing.T, w *testCluster) {
 		fresh := w.add("fresh", nil)
 		r := request(w.nodes["a"], "a", 1, hourly(10))
 		start := time.Now()
@@ -104,8 +96,7 @@ func TestNobodyServes(t *testing.T) {
 
 // TestInvalid: an owner that does not understand the limits is not asked again.
 func TestInvalid(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "b")
+	posed(t, "b", func(t *testing.T, w *testCluster) {
 		a := w.add("a", func(c *Config) { c.Peers = newer{wire{w, "a"}} })
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10))

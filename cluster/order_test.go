@@ -28,37 +28,31 @@ func told(answers []check.Answer) string {
 // reset among them, wherever they are held and whatever the first calls meet.
 func TestOrder(t *testing.T) {
 	for name, f := range map[string]fate{"delivered": delivered, "unsent": unsent, "request lost": requestLost} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
-				a := w.nodes["a"]
-				var batch []check.Request
-				for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
-					for i, owner := range []string{"a", "b", "c"} {
-						r := request(a, owner, i, hourly(3))
-						r.Verb, r.Cost = verb, 3
-						batch = append(batch, r)
-					}
-				}
-				w.decides(first(2, f))
-				if got := told(decide(t.Context(), a, batch...)); got != "yyynnnyyyyyynnnyyy" {
-					t.Errorf("answers %s", got)
-				}
+		posedAs(t, name, "a b c", func(t *testing.T, w *testCluster) {
+			a := w.nodes["a"]
+			var batch []check.Request
+			for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
 				for i, owner := range []string{"a", "b", "c"} {
-					if n := spent(w.nodes[owner], request(a, owner, i, hourly(3))); n != 0 {
-						t.Errorf("%s: %d spent after the last reset", owner, n)
-					}
+					r := request(a, owner, i, hourly(3))
+					r.Verb, r.Cost = verb, 3
+					batch = append(batch, r)
 				}
-			})
+			}
+			w.decides(first(2, f))
+			if got := told(decide(t.Context(), a, batch...)); got != "yyynnnyyyyyynnnyyy" {
+				t.Errorf("answers %s", got)
+			}
+			for i, owner := range []string{"a", "b", "c"} {
+				wantSpent(t, "after the last reset, at "+owner, w.nodes[owner], request(a, owner, i, hourly(3)), 0)
+			}
 		})
 	}
 }
 
-// TestOrderBehind: a check that could be decided waits behind one of its key that cannot, here
-// and at a distance.
+// TestOrderBehind: a check that the gate holds up is decided as soon as the replica has caught up, and one that could
+// be decided waits behind one of its key that cannot, here and at a distance.
 func TestOrderBehind(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		for _, owner := range []string{"a", "b"} {
 			deciding := w.nodes[owner]
@@ -72,7 +66,7 @@ func TestOrderBehind(t *testing.T) {
 			reset, next := full, full
 			reset.Verb = bucket.Reset
 			next.Unreplicated = true // the gate would let it through
-			answers := make(chan []check.Answer)
+			start, answers := time.Now(), make(chan []check.Answer)
 			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
 			time.Sleep(70 * time.Millisecond)
 			deciding.table.Confirm(p, deciding.cfg.Clock())
@@ -80,19 +74,21 @@ func TestOrderBehind(t *testing.T) {
 			if got := told(<-answers); got != "yyn" {
 				t.Errorf("held by %s: answers %s, want a reset, a check, and one that is denied", owner, got)
 			}
+			if took := time.Since(start); owner == "a" && took != 70*time.Millisecond {
+				t.Errorf("it took %v, want it at once after the confirmation", took)
+			}
 		}
 	})
 }
 
 // TestDrainApart: what a share is drained of was not admitted, so no owner is charged for it.
 func TestDrainApart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(9))
 		over := r
 		over.Cost, over.Drain = 3, true
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		for i, c := range []struct {
 			ask  check.Request
 			want bool
@@ -105,8 +101,6 @@ func TestDrainApart(t *testing.T) {
 		}
 		w.decides(nil)
 		a.sendDeferred(t.Context(), 10)
-		if n := spent(b, r); n != 1 {
-			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
-		}
+		wantSpent(t, "by what was admitted", b, r, 1)
 	})
 }

@@ -50,8 +50,7 @@ func TestPublishedBeforeSent(t *testing.T) {
 // TestConfirmedInALostTerm: a charge that was made before another node took the partition over is not confirmed, though the
 // partition is owned here again by the time that anybody looks, and all that was charged since has a replica.
 func TestConfirmedInALostTerm(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		r := request(a.Node, "a", 1, hourly(1000))
 		f.cut("a", "bc")
@@ -105,8 +104,6 @@ func TestRestMeanwhile(t *testing.T) {
 		}
 		p := r.Key.Shard(31)
 		a.table.Open(p, 0)
-		if n := spent(a.Node, r); n != 1 {
-			t.Errorf("%d spent, want the one from before the rest", n)
-		}
+		wantSpent(t, "before the rest", a.Node, r, 1)
 	})
 }

@@ -13,38 +13,30 @@ import (
 	"github.com/sluicecluster/sluice/internal/snapshot"
 )
 
-// refilling is 10 a minute, 1 every 6 s.
-func refilling() *bucket.Limits {
-	return limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute})
-}
-
 // TestWholeRestart: a cluster of which every node is stopped goes on where it was, older by
-// the time it was down.
+// the time it was down. A node that was seen since need not be waited for when it crashes.
 func TestWholeRestart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		keys := requests(60, refilling())
+		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute})) // 1 every 6 s
 		f := kept(t, keys, "a", "b", "c")
 		spent := time.Now()
 		f.stopAll()
 		time.Sleep(time.Until(spent.Add(7 * time.Second)))
-		for _, name := range []string{"a", "b", "c"} {
-			f.serve(f.start(name))
+		start := time.Now()
+		f.back("a", "b", "c")
+		f.allHeld(5 * time.Second)
+		for name, n := range f.nodes {
+			f.within(5*time.Second, name+" is settled", n.Settled)
 		}
-		f.allHeld(10 * time.Second)
+		f.kill("b")
+		f.allHeld(3 * time.Second)
+		if took := time.Since(start); took > 8*time.Second {
+			t.Errorf("all was held after %v", took)
+		}
 		time.Sleep(time.Until(spent.Add(20 * time.Second))) // 3 of the 6 are back
 		f.wantLeft(keys, 7)
-		f.eventually(5*time.Second, "all have copies", func() bool {
-			unprotected := 0
-			for _, n := range f.nodes {
-				unprotected += n.Stats().Partitions.Unprotected
-			}
-			return unprotected == 0
-		})
-		copies := 0
-		for _, n := range f.nodes {
-			copies += n.Stats().Partitions.Replicas
-		}
-		if copies != 31 {
+		f.protected()
+		if copies := f.sum(func(s Stats) int { return s.Partitions.Replicas }); copies != 31 {
 			t.Errorf("%d copies, want one of each partition", copies)
 		}
 		if set := f.nodes["a"].Stats().Set; len(set.Members) != 3 {
@@ -60,12 +52,6 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		keys := requests(60, hourly(10))
 		f := kept(t, keys, "a", "b", "c")
 		f.stopAll()
-		held := func() (n int) {
-			for _, x := range f.nodes {
-				n += x.Stats().Partitions.Owned
-			}
-			return n
-		}
 		f.serve(f.start("a"))
 		time.Sleep(20 * time.Second)
 		if s := f.nodes["a"].Stats(); s.HasQuorum || s.Partitions.Owned != 0 {
@@ -74,13 +60,12 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Closed || a.Allowed || f.nodes["a"].Stats().MinorityClosed != 1 {
 			t.Errorf("asked for a key meanwhile: %+v", a)
 		}
-		f.kill("a")
-		f.hide("a")
+		f.crash("a")
 
 		f.serve(f.start("a"))
 		f.serve(f.start("b"))
 		time.Sleep(9 * time.Second)
-		if n := held(); n != 0 {
+		if n := f.owned(); n != 0 {
 			t.Errorf("%d partitions are held without the third", n)
 		}
 		f.allHeld(3 * time.Second)
@@ -90,29 +75,6 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Owned > 5 })
 		f.eventually(10*time.Second, "what c brought is merged", func() bool { return f.nodes["c"].Stats().Partitions.Divergent == 0 })
 		f.allHeld(time.Second)
-		f.wantLeft(keys, 4)
-	})
-}
-
-// TestCrashAfterRestart: who was seen once need not be waited for when it crashes.
-func TestCrashAfterRestart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		keys := requests(60, hourly(10))
-		f := kept(t, keys, "a", "b", "c")
-		f.stopAll()
-		start := time.Now()
-		for _, name := range []string{"a", "b", "c"} {
-			f.serve(f.start(name))
-		}
-		f.allHeld(5 * time.Second)
-		for name, n := range f.nodes {
-			f.within(5*time.Second, name+" is settled", n.Settled)
-		}
-		f.kill("b")
-		f.allHeld(3 * time.Second)
-		if took := time.Since(start); took > 8*time.Second {
-			t.Errorf("all was held after %v", took)
-		}
 		f.wantLeft(keys, 4)
 	})
 }
@@ -159,15 +121,12 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		f := kept(t, keys, "a", "b", "c")
 		f.save("a") // as it was now and then
 		a := f.nodes["a"]
-		f.state("a", member.Leaving)
-		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error { _, _, err := a.HandOff(ctx); return err })
-		f.within(5*time.Second, "a is not counted", a.LeaveSet)
+		f.handOff("a")
 		f.within(time.Second, "a rests", a.Rest)
 		if totals := f.save("a"); totals.Complete != 0 {
 			t.Errorf("a wrote %+v", totals)
 		}
-		f.kill("a")
-		f.hide("a")
+		f.crash("a")
 		// Nobody whom it knows is there: it cannot begin anew by itself.
 		others := f.members
 		f.members = map[string]member.Member{}
@@ -187,42 +146,20 @@ func TestLeaverKeepsNothing(t *testing.T) {
 
 // TestLoadOfAnother: counters that belong elsewhere are rejected, and none of the file stays.
 func TestLoadOfAnother(t *testing.T) {
-	dir, err := snapshot.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	w, err := dir.Create(snapshot.Header{Name: "a", Begun: time.Now(), Partitions: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := bucket.NewTable(bucket.Config{Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := tableOf(t, 2)
 	for i := range uint64(100) {
 		table.Do(time.Now().UnixNano(), &bucket.Request{Key: bucket.Key{Hi: i << 32, Lo: i}, Limits: hourly(5), Cost: 1})
 	}
-	for p := range 2 {
-		var im bucket.Image
-		table.Export(time.Now().UnixNano(), 0, table.Keys(0, nil), &im) // both times the first
-		if err := errors.Join(w.Section(snapshot.Section{Partition: p, Complete: true, At: time.Now()}), w.Image(&im)); err != nil {
-			t.Fatal(err)
+	r := written(t, 2, func(w *snapshot.Writer) (err error) {
+		for p := range 2 {
+			var im bucket.Image
+			table.Export(time.Now().UnixNano(), 0, table.Keys(0, nil), &im) // both times the first
+			err = errors.Join(err, w.Section(snapshot.Section{Partition: p, Complete: true, At: time.Now()}), w.Image(&im))
 		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := dir.Read(snapshot.Want{Name: "a", Partitions: 2, Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	fresh, err := bucket.NewTable(bucket.Config{Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = Load(fresh, r, time.Now())
+		return err
+	})
+	fresh := tableOf(t, 2)
+	_, err := Load(fresh, r, time.Now())
 	if unfit := (*bucket.ImportError)(nil); !errors.As(err, &unfit) || !strings.Contains(err.Error(), "partition 1") {
 		t.Errorf("error %v", err)
 	}

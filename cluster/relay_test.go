@@ -34,59 +34,51 @@ func TestRelay(t *testing.T) {
 		{"abcde", []string{"ab"}},
 		{"abcde", []string{"ab", "bc", "de"}},
 	} {
-		t.Run(fmt.Sprint(c.nodes, c.cuts), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var names []string
-				for _, n := range c.nodes {
-					names = append(names, string(n))
-				}
-				f := newFleet(t, names...)
-				keys := requests(90, hourly(30))
-				for i := range keys {
-					keys[i].Sync = i%3 == 0
-				}
-				f.cutLinks(c.cuts...)
-				time.Sleep(2 * time.Second)
-				admitted := make([]int64, len(keys))
-				for range 20 {
-					for _, name := range names {
-						start := time.Now()
-						for i, a := range decide(t.Context(), f.nodes[name].Node, keys...) {
-							if a.Err != nil || a.Source != check.Owned && a.Source != check.Forwarded {
-								t.Fatalf("asked at %s, key %d: %+v", name, i, a)
-							}
-							if a.Allowed {
-								admitted[i]++
-							}
+		bubbleAs(t, fmt.Sprint(c.nodes, c.cuts), func(t *testing.T) {
+			var names []string
+			for _, n := range c.nodes {
+				names = append(names, string(n))
+			}
+			f := newFleet(t, names...)
+			keys := requests(90, hourly(30))
+			for i := range keys {
+				keys[i].Sync = i%3 == 0
+			}
+			f.cutLinks(c.cuts...)
+			time.Sleep(2 * time.Second)
+			admitted := make([]int64, len(keys))
+			for range 20 {
+				for _, name := range names {
+					start := time.Now()
+					for i, a := range decide(t.Context(), f.nodes[name].Node, keys...) {
+						if a.Err != nil || a.Source != check.Owned && a.Source != check.Forwarded {
+							t.Fatalf("asked at %s, key %d: %+v", name, i, a)
 						}
-						if took := time.Since(start); took > 100*time.Millisecond {
-							t.Errorf("asked at %s: it took %v", name, took)
+						if a.Allowed {
+							admitted[i]++
 						}
 					}
-				}
-				for i, n := range admitted {
-					if n != 30 {
-						t.Errorf("key %d: %d admitted of 30", i, n)
+					if took := time.Since(start); took > 100*time.Millisecond {
+						t.Errorf("asked at %s: it took %v", name, took)
 					}
 				}
-				relayed, shares := uint64(0), uint64(0)
-				for _, n := range f.nodes {
-					s := n.Stats()
-					relayed += s.Relayed
-					shares += s.Share + s.MinorityShare
+			}
+			for i, n := range admitted {
+				if n != 30 {
+					t.Errorf("key %d: %d admitted of 30", i, n)
 				}
-				if relayed == 0 || shares > 0 {
-					t.Errorf("%d relayed, %d shares", relayed, shares)
-				}
-			})
+			}
+			relayed, shares := f.sum(func(s Stats) int { return int(s.Relayed) }), f.sum(func(s Stats) int { return int(s.Share + s.MinorityShare) })
+			if relayed == 0 || shares > 0 {
+				t.Errorf("%d relayed, %d shares", relayed, shares)
+			}
 		})
 	}
 }
 
 // TestRelayOnce: what is relayed is not relayed again, and a node asks nobody for what it owns.
 func TestRelayOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		rec := func(owner string) check.Record {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			return check.Record{Request: r.Request, Relay: true, For: time.Second}
@@ -107,13 +99,13 @@ func TestRelayOnce(t *testing.T) {
 		if len(calls) != 1 || calls[0].to != "c" || len(calls[0].records) != 1 || calls[0].records[0].Relay {
 			t.Errorf("%+v", calls)
 		}
-		w.decides(func(string, string, []check.Record) fate { return hung })
+		w.decides(always(hung))
 		start := time.Now()
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
 		if took := time.Since(start); took != maxRelayWait || replies[2].Status != 0 {
 			t.Errorf("an owner that hangs: after %v %+v", took, replies[2])
 		}
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
 		if replies[2].Status != check.NotReady {
 			t.Errorf("an owner that is away: %+v", replies[2])

@@ -10,18 +10,16 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // TestSweep: expired counters are gone within one SweepPeriod, shares too.
 func TestSweep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { a.sweep(ctx); close(done) }()
-		w.decides(func(string, string, []check.Record) fate { return unsent })
+		w.decides(always(unsent))
 		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: 10 * time.Second})
 		for i := range 100 {
 			decide(ctx, a, request(a, "a", i, limits))
@@ -62,32 +60,6 @@ func TestSweepWithoutQuorum(t *testing.T) {
 		}
 		cancel()
 		<-done
-	})
-}
-
-// TestRunWaits: Run does not return while charges are being given back.
-func TestRunWaits(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
-		w.decides(func(_, _ string, records []check.Record) fate {
-			if records[0].GiveBack {
-				return hung
-			}
-			return delivered
-		})
-		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		decideAll(ctx, a, denied, r)
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(start); took < giveBackTimeout {
-			t.Errorf("Run returned after %v, while a charge was being given back", took)
-		}
 	})
 }
 

@@ -31,36 +31,29 @@ func TestSendDeferred(t *testing.T) {
 				bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour, Cost: 2}), 2 * time.Second, delivered, 5, 0,
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
-				a, b := w.nodes["a"], w.nodes["b"]
-				r := request(a, "b", 1, c.limits)
-				w.decides(func(string, string, []check.Record) fate { return unsent })
-				for range 5 {
-					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-					decide(ctx, a, r)
-					<-ctx.Done() // so that windows end meanwhile
-					cancel()
-				}
-				w.decides(first(2, c.fate))
-				time.Sleep(c.wait)
-				a.sendDeferred(t.Context(), 10)
-				if n := spent(b, r); n != c.spent {
-					t.Errorf("the owner was charged %d, want %d", n, c.spent)
-				}
-				if n := a.Stats().Deferred; n != c.deferred {
-					t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
-				}
-				w.decides(nil)
-				a.sendDeferred(t.Context(), 10)
-				if n := spent(b, r); n != c.spent+int64(3*c.deferred) {
-					t.Errorf("settled again: %d", n)
-				}
-				if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
-					t.Errorf("%+v", answer)
-				}
-			})
+		posedAs(t, c.name, "a b c", func(t *testing.T, w *testCluster) {
+			a, b := w.nodes["a"], w.nodes["b"]
+			r := request(a, "b", 1, c.limits)
+			w.decides(always(unsent))
+			for range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				decide(ctx, a, r)
+				<-ctx.Done() // so that windows end meanwhile
+				cancel()
+			}
+			w.decides(first(2, c.fate))
+			time.Sleep(c.wait)
+			a.sendDeferred(t.Context(), 10)
+			wantSpent(t, "at the owner", b, r, c.spent)
+			if n := a.Stats().Deferred; n != c.deferred {
+				t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
+			}
+			w.decides(nil)
+			a.sendDeferred(t.Context(), 10)
+			wantSpent(t, "settled again", b, r, c.spent+int64(3*c.deferred))
+			if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
+				t.Errorf("%+v", answer)
+			}
 		})
 	}
 }
@@ -68,11 +61,8 @@ func TestSendDeferred(t *testing.T) {
 // TestDeferredWhole: what a batch that failed had of a share is not deferred.
 func TestDeferredWhole(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		away := func(string, string, []check.Record) fate { return unsent }
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(10))
+		away := always(unsent)
 		w.decides(away)
 		decide(t.Context(), a, r)
 		w.decides(nil)
@@ -82,8 +72,6 @@ func TestDeferredWhole(t *testing.T) {
 		a.background.Wait()
 		w.decides(nil)
 		a.sendDeferred(t.Context(), 10)
-		if n := spent(w.nodes["b"], r); n != 1 {
-			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
-		}
+		wantSpent(t, "by what was admitted", w.nodes["b"], r, 1)
 	})
 }

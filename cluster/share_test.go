@@ -23,15 +23,7 @@ func (f *fleet) alone(name string) {
 	f.cut(rest, name)
 	n := f.nodes[name]
 	f.eventually(time.Second, name+" has lost quorum", func() bool { return !n.mayDecide(n.clock()) })
-	f.eventually(10*time.Second, "the others hold all", func() bool {
-		held := 0
-		for other, n := range f.nodes {
-			if other != name {
-				held += n.Stats().Partitions.Owned
-			}
-		}
-		return held == 31
-	})
+	f.eventually(10*time.Second, "the others hold all", func() bool { return f.owned()-f.owned(name) == 31 })
 	time.Sleep(settles)
 }
 
@@ -63,48 +55,11 @@ func (f *fleet) askAll(keys []check.Request, times int, admitted []int64, names 
 	}
 }
 
-// TestSharesOfSpentKeys: each of three nodes is cut off in turn, twice, and then all from each other, with keys that are
-// spent: nothing is admitted.
-func TestSharesOfSpentKeys(t *testing.T) {
-	for _, first := range []string{"a", "c"} { // who is asked for all
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
-			keys := requests(90, hourly(20))
-			f.spend(f.nodes[first].Node, keys)
-			admitted := make([]int64, len(keys))
-			f.askAll(keys, 1, admitted, "a", "b", "c") // all have heard of them
-			for range 2 {
-				for _, name := range []string{"a", "b", "c"} {
-					f.alone(name)
-					f.askAll(keys, 3, admitted, "a", "b", "c")
-					f.heal()
-				}
-			}
-			f.cut("a", "b", "c")
-			time.Sleep(2 * time.Second)
-			f.askAll(keys, 3, admitted, "a", "b", "c")
-			for i, n := range admitted {
-				if n > 0 {
-					t.Errorf("key %d: %d admitted above its limit", i, n)
-				}
-			}
-			var shares uint64
-			for _, n := range f.nodes {
-				shares += n.Stats().MinorityShare
-			}
-			if shares == 0 {
-				t.Error("nobody has answered by its share")
-			}
-		})
-	}
-}
-
-// TestSharesOfKeysBeingSpent: keys are spent while one node after the other is cut off, each twice, and asked for more than
-// there is: the excess of a key is at most what was left when the first was cut off.
+// TestSharesOfKeysBeingSpent: keys are spent while one node after the other is cut off, each twice, and then all from each other, and asked
+// for more than there is: the excess of a key is at most what was left when the first was cut off, and nothing of a spent key.
 func TestSharesOfKeysBeingSpent(t *testing.T) {
-	for _, before := range []int64{0, 5, 15, 29} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+	for _, before := range []int64{0, 5, 15, 29, 30} {
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			const limit = 30
 			keys := requests(90, hourly(limit))
 			admitted := make([]int64, len(keys))
@@ -119,6 +74,12 @@ func TestSharesOfKeysBeingSpent(t *testing.T) {
 				}
 			}
 			f.askAll(keys, limit, admitted, "a", "b", "c")
+			f.cut("a", "b", "c")
+			time.Sleep(2 * time.Second)
+			f.askAll(keys, 3, admitted, "a", "b", "c")
+			if f.sum(func(s Stats) int { return int(s.MinorityShare) }) == 0 {
+				t.Error("nobody has answered by its share")
+			}
 			least, most := admitted[0], int64(0)
 			for i, n := range admitted {
 				if least, most = min(least, n), max(most, n); n > limit+(limit-before) {
@@ -137,8 +98,7 @@ func TestSharesOfKeysBeingSpent(t *testing.T) {
 // window that begins while it is cut off gives it a part of the limit, once.
 func TestShareOfUnheardKey(t *testing.T) {
 	for policy, want := range map[rules.UnknownShare]int64{rules.UnknownLimit: 3, rules.UnknownNone: 0} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b", "c")
+		running(t, "a b c", func(t *testing.T, f *fleet) {
 			c := f.nodes["c"]
 			limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 9, Period: time.Minute})
 			var keys []check.Request
@@ -176,16 +136,13 @@ func TestShareOfUnheardKey(t *testing.T) {
 func (f *fleet) hasState(name string, k bucket.Key) (has bool) {
 	n := f.nodes[name]
 	_, has, err := n.state(f.t.Context(), k.Shard(31))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return has
 }
 
 // TestShareOfFormerOwner: a node that has handed a partition off, and has not asked for it since, knows what it left.
 func TestShareOfFormerOwner(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
+	running(t, "a", func(t *testing.T, f *fleet) {
 		keys := requests(90, hourly(20))
 		f.spend(f.nodes["a"].Node, keys)
 		for _, name := range []string{"b", "c", "d", "e"} {
@@ -205,8 +162,7 @@ func TestShareOfFormerOwner(t *testing.T) {
 
 // TestShareRefills: what flows comes back to the share at its part of the rate, from what was left when quorum was lost.
 func TestShareRefills(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		c := f.nodes["c"]
 		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 36, Period: 3 * time.Minute})) // 12 for each
 		f.spend(c.Node, keys)
@@ -231,10 +187,9 @@ func TestShareRefills(t *testing.T) {
 // TestShareWithQuorum: where the owner alone cannot be reached, the share is one of what it said last, and what the node has
 // admitted counts against the next one until the owner has acknowledged it.
 func TestShareWithQuorum(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
-		away := func(string, string, []check.Record) fate { return unsent }
+		away := always(unsent)
 		r := request(a, "b", 1, hourly(30))
 		step := func(what string, admits int, times int) {
 			t.Helper()
@@ -264,15 +219,11 @@ func TestShareWithQuorum(t *testing.T) {
 
 // TestSharesWhenNobodyHasQuorum: where no node has quorum, though all are there, together they admit no more than was left.
 func TestSharesWhenNobodyHasQuorum(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(30))
 		admitted := make([]int64, len(keys))
 		f.askAll(keys, 4, admitted, "a", "b", "c")
-		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, ack := e.Body.(*message.Ack)
-			return ack
-		})
+		f.loses(losing[*message.Ack])
 		time.Sleep(3 * time.Second)
 		f.askAll(keys, 20, admitted, "a", "b", "c")
 		for i, n := range admitted {

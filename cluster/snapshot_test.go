@@ -2,19 +2,15 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/cluster/handoff"
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
-	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 	"github.com/sluicecluster/sluice/internal/snapshot"
 )
@@ -23,38 +19,27 @@ import (
 func TestRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		keys := requests(60, hourly(1_000_000))
-		f := newFleet(t)
-		f.keep("a", "b")
-		f.join("a")
-		f.join("b")
+		f := newFleetWithDisks(t, "a", "b")
 		var l load
-		l.ask(f.nodes["a"], keys)
-		l.ask(f.nodes["b"], keys)
+		l.ask(f.nodes["a"].Node, keys)
+		l.ask(f.nodes["b"].Node, keys)
 		time.Sleep(100 * time.Millisecond)
 		f.within(time.Second, "a rests", f.nodes["a"].Rest)
 		f.within(time.Second, "b rests", f.nodes["b"].Rest)
 		f.save("a")
 		f.save("b")
-		spent := make([]int64, len(keys))
-		for i := range spent {
-			spent[i] = l.admitted[i].Load()
-		}
+		before, _ := l.soFar()
 		time.Sleep(time.Second)
-		l.end()
-		for i, before := range spent {
+		spent, _ := l.end()
+		for i, after := range spent {
 			// Answers may have been under way.
-			if after := l.admitted[i].Load(); after > before+2 {
-				t.Errorf("key %d: %d admitted, %d before the rest", i, after, before)
+			if after > before[i]+2 {
+				t.Errorf("key %d: %d admitted, %d before the rest", i, after, before[i])
 			}
-			spent[i] = l.admitted[i].Load()
 		}
-		for _, name := range []string{"a", "b"} {
-			f.kill(name)
-			f.hide(name)
-		}
-		for _, name := range []string{"a", "b"} {
-			f.serve(f.start(name))
-		}
+		f.crash("a", "b")
+		f.serve(f.start("a"))
+		f.serve(f.start("b"))
 		f.allHeld(10 * time.Second)
 		for i, r := range keys {
 			r.Verb = bucket.Read
@@ -98,13 +83,9 @@ func TestSnapshotWhileMoving(t *testing.T) {
 			}
 		})
 		for range 3 {
-			c := f.join("c")
+			f.join("c")
 			time.Sleep(300 * time.Millisecond)
-			f.state("c", member.Leaving)
-			f.within(10*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOff(ctx); return err })
-			f.within(10*time.Second, "c is not counted", c.LeaveSet)
-			f.kill("c")
-			f.hide("c")
+			f.leave("c")
 		}
 		stop()
 		saving.Wait()
@@ -139,36 +120,16 @@ func TestSyncedAnew(t *testing.T) {
 		{"held by one who is not counted", false, []int{holds, holds}, 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir, err := snapshot.Open(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer dir.Close()
-			table, err := bucket.NewTable(bucket.Config{Shards: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 31})
-			if err != nil {
-				t.Fatal(err)
-			}
 			seen := 0
-			p := copier{table: table, clock: steadyClock(), replicas: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
+			p := copier{table: tableOf(t, 1), clock: steadyClock(), replicas: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
 				s, ok := state[c.seen[seen]]
 				seen++
 				return s, ok, nil
 			}}
-			if err := errors.Join(p.partition(t.Context(), w, 0), w.Commit()); err != nil {
-				t.Fatal(err)
-			}
+			r := written(t, 31, func(w *snapshot.Writer) error { return p.partition(t.Context(), w, 0) })
 			if seen != len(c.seen) {
 				t.Errorf("looked %d times, want %d", seen, len(c.seen))
 			}
-			r, err := dir.Read(snapshot.Want{Name: "b", Partitions: 31, Now: time.Now()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
 			s, err := r.Next()
 			if s.Mark.Seq != c.wrote || (err == io.EOF) != (c.wrote == 0) {
 				t.Errorf("wrote %+v, error %v; want mark %d", s, err, c.wrote)
@@ -205,19 +166,4 @@ func wantWhole(t *testing.T, d *snapshot.Dir, each int) (partitions int) {
 			t.Errorf("partition %d at %+v: %d counters", s.Partition, s.Mark, counters)
 		}
 	}
-}
-
-// TestSnapshotOfNobody: without a runner there is none, and nothing is left behind.
-func TestSnapshotOfNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.keep("a")
-		a := f.join("a")
-		f.kill("a")
-		synctest.Wait()
-		_, err := a.Snapshot(t.Context(), func(message.Set) (*snapshot.Writer, error) { return nil, fmt.Errorf("called") })
-		if !errors.Is(err, errNotRunning) {
-			t.Errorf("error %v", err)
-		}
-	})
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +11,16 @@ import (
 	"github.com/sluicecluster/sluice/internal/facts"
 	"github.com/sluicecluster/sluice/internal/message"
 )
+
+// timeless returns a logger that writes no times.
+func timeless(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
 
 // TestChronicle: what happens to a node over its life, and the lines that are told of it.
 func TestChronicle(t *testing.T) {
@@ -27,12 +38,6 @@ func TestChronicle(t *testing.T) {
 	deposed := claimed
 	deposed.SteppedDown, deposed.Owned = 7, 24
 	var log strings.Builder
-	plain := slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}
 	var c stateLog
 	for i, x := range []struct {
 		m    nodeState
@@ -65,7 +70,7 @@ func TestChronicle(t *testing.T) {
 	} {
 		log.Reset()
 		x.m.now = int64(i) * int64(time.Second)
-		c.logChanges(slog.New(slog.NewTextHandler(&log, &plain)), x.m)
+		c.logChanges(timeless(&log), x.m)
 		got := strings.NewReplacer("level=", "", "msg=", "", `"`, "", "\n", ";").Replace(log.String())
 		if got = strings.TrimSuffix(got, ";"); got != x.want {
 			t.Errorf("moment %d: %q, want %q", i, got, x.want)

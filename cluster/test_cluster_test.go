@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -96,16 +97,25 @@ func (w *testCluster) add(name string, change func(*Config)) *Node {
 	if change != nil {
 		change(&c)
 	}
-	table, err := bucket.NewTable(bucket.Config{Shards: c.Ring.Partitions})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	n, err := New(c, table)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	n, err := New(c, tableOf(w.t, c.Ring.Partitions))
+	must(w.t, err)
 	w.nodes[name] = n
 	return n
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tableOf(t testing.TB, shards int) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: shards})
+	must(t, err)
+	return table
 }
 
 // agree gives every node a view in which all nodes serve.
@@ -161,6 +171,11 @@ func (w *testCluster) decides(f func(from, to string, records []check.Record) fa
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.fate = f
+}
+
+// always is for decides.
+func always(f fate) func(from, to string, records []check.Record) fate {
+	return func(string, string, []check.Record) fate { return f }
 }
 
 // callsSoFar returns the calls that were made so far.
@@ -256,6 +271,24 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
+// bubbleAs is bubble for a subtest.
+func bubbleAs(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// posed runs a test in a bubble, with a test cluster of nodes with these names.
+func posed(t *testing.T, names string, f func(t *testing.T, w *testCluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newTestCluster(t, strings.Fields(names)...)) })
+}
+
+// posedAs is posed for a subtest.
+func posedAs(t *testing.T, name, names string, f func(t *testing.T, w *testCluster)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { posed(t, names, f) })
+}
+
 // hourly is n an hour; aligned windows, and the bubble's clock starts at midnight.
 func hourly(n int64) *bucket.Limits {
 	return limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: n, Period: time.Hour})
@@ -313,6 +346,13 @@ func wantAnswer(t *testing.T, what string, a check.Answer, allowed bool, s check
 	t.Helper()
 	if a.Err != nil || a.Allowed != allowed || a.Source != s || a.Owner != owner {
 		t.Errorf("%s: %+v; want allowed=%v, source %d, by %s", what, a, allowed, s, owner)
+	}
+}
+
+func wantSpent(t *testing.T, what string, n *Node, r check.Request, want int64) {
+	t.Helper()
+	if got := spent(n, r); got != want {
+		t.Errorf("%s: %d spent, want %d", what, got, want)
 	}
 }
 

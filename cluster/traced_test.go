@@ -15,9 +15,7 @@ import (
 func recordingTestCluster(t *testing.T) (*testCluster, *Node, *tracetest.SpanRecorder) {
 	spans := tracetest.NewSpanRecorder()
 	tracer, err := tracing.New(tracing.Config{Provider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := newTestCluster(t, "b")
 	a := w.add("a", func(c *Config) { c.Tracer = tracer })
 	w.agree(2)

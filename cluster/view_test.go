@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
@@ -19,9 +18,7 @@ import (
 func TestPlace(t *testing.T) {
 	c := ring.Config{Partitions: 31}
 	none, err := ring.Build(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	last := &assignment{table: none, withoutSelf: none}
 	sceneOf := func(dead string, v member.View) *liveMembers {
 		nodes, self := nodesOf(v, message.Peer{Name: "b", Boot: bootOf("b")})
@@ -137,19 +134,17 @@ func TestNodesOf(t *testing.T) {
 
 // TestConfig: every wrong field is named.
 func TestConfig(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 31})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := tableOf(t, 31)
 	good := newTestCluster(t, "a").nodes["a"].cfg
 	for field, change := range map[string]func(*Config){
-		"Name":         func(c *Config) { c.Name = "" },
-		"Boot":         func(c *Config) { c.Boot = "" },
-		"Peers":        func(c *Config) { c.Peers = nil },
-		"CheckTimeout": func(c *Config) { c.CheckTimeout = -1 },
-		"Hot":          func(c *Config) { c.Hot = -1 },
-		"ForgetAfter":  func(c *Config) { c.ForgetAfter = -1 },
-		"Partitions":   func(c *Config) { c.Ring.Partitions = -1 },
+		"Name":          func(c *Config) { c.Name = "" },
+		"Boot":          func(c *Config) { c.Boot = "" },
+		"Peers":         func(c *Config) { c.Peers = nil },
+		"CheckTimeout":  func(c *Config) { c.CheckTimeout = -1 },
+		"QuorumTimeout": func(c *Config) { c.QuorumTimeout = -1 },
+		"Hot":           func(c *Config) { c.Hot = -1 },
+		"ForgetAfter":   func(c *Config) { c.ForgetAfter = -1 },
+		"Partitions":    func(c *Config) { c.Ring.Partitions = -1 },
 	} {
 		c := good
 		change(&c)
@@ -165,8 +160,7 @@ func TestConfig(t *testing.T) {
 // TestGossipLosesOne: a member that gossip shows no more keeps its partitions as long as it is heard on the peer port, and
 // loses them when it is not.
 func TestGossipLosesOne(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		pause.For(t.Context(), 3*time.Second) // all partitions are where they belong
 		before := f.owners()
 		delete(f.members, "b")
@@ -185,12 +179,6 @@ func TestGossipLosesOne(t *testing.T) {
 		f.nodes["b"].stop()
 		<-f.nodes["b"].ended
 		delete(f.nodes, "b")
-		f.eventually(3*time.Second, "b's partitions are taken over", func() bool {
-			held := 0
-			for _, n := range f.nodes {
-				held += n.Stats().Partitions.Owned
-			}
-			return held == 31
-		})
+		f.eventually(3*time.Second, "b's partitions are taken over", func() bool { return f.owned() == 31 })
 	})
 }

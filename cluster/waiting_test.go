@@ -1,14 +1,12 @@
 package cluster
 
 import (
-	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
-	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/internal/message"
 )
 
@@ -30,12 +28,11 @@ func closes(e message.Envelope) bool {
 // and has to be sent again, what is asked waits for the next owner, wherever it is
 // asked, and is decided by it.
 func TestBehindTheClose(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+	running(t, "a b", func(t *testing.T, f *fleet) {
 		keys := requests(60, hourly(10))
 		decide(t.Context(), f.nodes["a"].Node, keys...)
 		frozen := make(chan struct{}, 1)
-		losing := func(until time.Time) {
+		losingUntil := func(until time.Time) {
 			f.loses(func(_, _ string, e message.Envelope) bool {
 				if !closes(e) || time.Now().After(until) {
 					return false
@@ -44,11 +41,11 @@ func TestBehindTheClose(t *testing.T) {
 				return true
 			})
 		}
-		losing(time.Now().Add(time.Hour))
+		losingUntil(time.Now().Add(time.Hour))
 		c := f.start("c")
 		f.serve(c)
 		<-frozen
-		losing(time.Now().Add(150 * time.Millisecond))
+		losingUntil(time.Now().Add(150 * time.Millisecond))
 		answers := make(chan []check.Answer)
 		for _, n := range f.nodes {
 			go func() { answers <- decide(t.Context(), n.Node, keys...) }()
@@ -76,8 +73,7 @@ func TestBehindTheClose(t *testing.T) {
 
 // TestLater: what an owner cannot decide now is asked again, at the owner that it names.
 func TestLater(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b", "c")
+	posed(t, "a b c", func(t *testing.T, w *testCluster) {
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		p := r.Key.Shard(31)
@@ -96,42 +92,14 @@ func TestLater(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-		if n := spent(b, r); n != 2 {
-			t.Errorf("%d spent, want 2", n)
-		}
-	})
-}
-
-// TestBehind: a check that the gate holds up is decided as soon as the copy is level.
-func TestBehind(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a")
-		a := w.nodes["a"]
-		r := request(a, "a", 1, hourly(10))
-		p := r.Key.Shard(31)
-		a.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
-		decide(t.Context(), a, r)
-		a.table.Drain(p, nil)
-		time.Sleep(60 * time.Millisecond)
-		start := time.Now()
-		answer := make(chan check.Answer)
-		go func() { answer <- decide(t.Context(), a, r)[0] }()
-		time.Sleep(70 * time.Millisecond)
-		synctest.Wait()
-		a.table.Confirm(p, a.cfg.Clock())
-		a.confirms.notify()
-		wantAnswer(t, "behind", <-answer, true, check.Owned, "a")
-		if took := time.Since(start); took != 70*time.Millisecond {
-			t.Errorf("it took %v, want it at once after the confirmation", took)
-		}
+		wantSpent(t, "by both", b, r, 2)
 	})
 }
 
 // TestSync: a check of a sync rule is answered when a copy has its charge, here and at a
 // distance; others do not wait, and nor does a denial.
 func TestSync(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		a := f.nodes["a"]
 		time.Sleep(time.Second)
 		for i, r := range requests(20, hourly(2)) {
@@ -161,30 +129,29 @@ func TestSync(t *testing.T) {
 // TestSyncCrash: under sync, what was answered survives the crash of its owner at any
 // moment.
 func TestSyncCrash(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		const limit = 1000
 		keys := requests(40, hourly(limit))
 		for i := range keys {
 			keys[i].Sync = true
 		}
 		var l load
-		l.ask(f.nodes["a"], keys)
-		l.ask(f.nodes["c"], keys)
+		l.ask(f.nodes["a"].Node, keys)
+		l.ask(f.nodes["c"].Node, keys)
 		time.Sleep(333 * time.Millisecond)
-		before := l.answers.Load()
+		l.mu.Lock()
+		before := l.answers
+		l.mu.Unlock()
 		f.kill("b")
 		time.Sleep(2 * time.Second)
-		f.eventually(5*time.Second, "all is claimed", func() bool {
-			return f.nodes["a"].Stats().Partitions.Owned+f.nodes["c"].Stats().Partitions.Owned == 31
-		})
+		f.allHeld(5 * time.Second)
 		time.Sleep(10 * time.Second)
-		l.end()
+		admitted, _ := l.end()
 		if before < 1000 {
 			t.Errorf("%d answers before the crash: the test shows little", before)
 		}
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n > limit {
+		for i, n := range admitted {
+			if n > limit {
 				t.Errorf("key %d: %d admitted, want at most %d", i, n, limit)
 			} else if n < limit*9/10 {
 				t.Errorf("key %d: only %d admitted", i, n)
@@ -193,40 +160,10 @@ func TestSyncCrash(t *testing.T) {
 	})
 }
 
-// TestSyncUnconfirmed: a charge that no copy confirms in time stands, and its check is
-// answered as one whose answer was lost.
-func TestSyncUnconfirmed(t *testing.T) {
-	for _, from := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			f := newFleet(t, "a", "b")
-			time.Sleep(2 * time.Second) // they have settled, and give shares
-			a := f.nodes["a"]
-			r := request(a.Node, "a", 1, hourly(10))
-			r.Sync = true
-			f.loses(func(_, _ string, e message.Envelope) bool {
-				_, receipt := e.Body.(*message.Receipt)
-				return receipt
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
-			defer cancel()
-			start := time.Now()
-			answer := decide(ctx, f.nodes[from].Node, r)[0]
-			wantAnswer(t, "asked at "+from, answer, true, check.Share, from)
-			if took := time.Since(start); took != 31*time.Millisecond { // less the margin
-				t.Errorf("asked at %s: it took %v", from, took)
-			}
-			if n := spent(a.Node, r); n != 1 {
-				t.Errorf("asked at %s: %d spent, want 1", from, n)
-			}
-		})
-	}
-}
-
 // TestSyncWhole: an all-or-nothing batch of sync rules and others is charged once, and given
 // back whole.
 func TestSyncWhole(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+	running(t, "a b c", func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		a := f.nodes["a"]
 		var all []check.Request
@@ -244,38 +181,7 @@ func TestSyncWhole(t *testing.T) {
 		decideAll(t.Context(), a.Node, all...)
 		time.Sleep(time.Second)
 		for i, r := range all {
-			if n := spent(f.nodes[string("abcb"[i])].Node, r); n != 1 {
-				t.Errorf("check %d: %d spent, want 1", i, n)
-			}
-		}
-	})
-}
-
-// TestHandOverUnderSync: checks that wait for their confirmation while their partition is
-// handed off are answered.
-func TestHandOverUnderSync(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
-		keys := requests(40, hourly(200))
-		for i := range keys {
-			keys[i].Sync = true
-		}
-		var l load
-		for _, n := range f.nodes {
-			l.ask(n, keys)
-		}
-		time.Sleep(50 * time.Millisecond)
-		f.state("b", member.Leaving)
-		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOff(ctx); return err })
-		time.Sleep(2 * time.Second)
-		l.end()
-		for i := range l.admitted {
-			if n := l.admitted[i].Load(); n != 200 {
-				t.Errorf("key %d: %d admitted, want 200", i, n)
-			}
-		}
-		if n := l.apart.Load(); n != 0 {
-			t.Errorf("%d admitted without an owner", n)
+			wantSpent(t, fmt.Sprint("check ", i), f.nodes[string("abcb"[i])].Node, r, 1)
 		}
 	})
 }

@@ -13,48 +13,60 @@ import (
 // TestWhole: both or neither, wherever the keys are held.
 func TestWhole(t *testing.T) {
 	for _, owners := range []string{"aa", "ab", "ba", "bc", "bb", "abc", "bcacba"} {
-		t.Run(owners, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newTestCluster(t, "a", "b", "c")
-				a := w.nodes["a"]
-				var requests []check.Request
-				for i, owner := range owners {
-					requests = append(requests, request(a, string(owner), i, hourly(3)))
-				}
-				each := func(what string, want func(last bool) int64) {
-					t.Helper()
-					for i, r := range requests {
-						if n, want := spent(w.nodes[string(owners[i])], r), want(i == len(requests)-1); n != want {
-							t.Errorf("%s: key %d at %c has spent %d, want %d", what, i, owners[i], n, want)
-						}
+		posedAs(t, owners, "a b c", func(t *testing.T, w *testCluster) {
+			a := w.nodes["a"]
+			var requests []check.Request
+			for i, owner := range owners {
+				requests = append(requests, request(a, string(owner), i, hourly(3)))
+			}
+			each := func(what string, want func(last bool) int64) {
+				t.Helper()
+				for i, r := range requests {
+					if n, want := spent(w.nodes[string(owners[i])], r), want(i == len(requests)-1); n != want {
+						t.Errorf("%s: key %d at %c has spent %d, want %d", what, i, owners[i], n, want)
 					}
 				}
-				for i, answer := range decideAll(t.Context(), a, requests...) {
-					if answer.Err != nil || !answer.Allowed {
-						t.Errorf("all fit: check %d: %+v", i, answer)
-					}
+			}
+			for i, answer := range decideAll(t.Context(), a, requests...) {
+				if answer.Err != nil || !answer.Allowed {
+					t.Errorf("all fit: check %d: %+v", i, answer)
 				}
-				each("all fit", func(bool) int64 { return 1 })
-				// The last key is synced up by somebody else.
-				last := requests[len(requests)-1]
-				last.Cost = 2
-				decide(t.Context(), w.nodes["b"], last)
-				start := time.Now()
-				for i, answer := range decideAll(t.Context(), a, requests...) {
-					if answer.Err != nil || answer.Allowed || answer.RetryAfter < 59*time.Minute {
-						t.Errorf("one does not fit: check %d: %+v, want denied for an hour", i, answer)
-					}
+			}
+			each("all fit", func(bool) int64 { return 1 })
+			// The last key is synced up by somebody else.
+			last := requests[len(requests)-1]
+			last.Cost = 2
+			decide(t.Context(), w.nodes["b"], last)
+			start := time.Now()
+			for i, answer := range decideAll(t.Context(), a, requests...) {
+				if answer.Err != nil || answer.Allowed || answer.RetryAfter < 59*time.Minute {
+					t.Errorf("one does not fit: check %d: %+v, want denied for an hour", i, answer)
 				}
-				if took := time.Since(start); took > 4*latency {
-					t.Errorf("the denial took %v", took)
+			}
+			if took := time.Since(start); took > 4*latency {
+				t.Errorf("the denial took %v", took)
+			}
+			each("one does not fit", func(last bool) int64 {
+				if last {
+					return 3
 				}
-				each("one does not fit", func(last bool) int64 {
-					if last {
-						return 3
-					}
-					return 1
-				})
+				return 1
 			})
+		})
+	}
+}
+
+// TestWholeSameKey: two checks of one key in a batch are both charged or neither.
+func TestWholeSameKey(t *testing.T) {
+	for _, owner := range []string{"a", "b"} {
+		posed(t, "a b", func(t *testing.T, w *testCluster) {
+			r := request(w.nodes["a"], owner, 1, hourly(3))
+			for _, want := range []string{"yy", "nn"} {
+				got := told(decideAll(t.Context(), w.nodes["a"], r, r))
+				if n := spent(w.nodes[owner], r); got != want || n != 2 {
+					t.Errorf("held by %s: answers %s, want %s; %d spent, want 2", owner, got, want, n)
+				}
+			}
 		})
 	}
 }
@@ -80,56 +92,29 @@ func TestWholeMixed(t *testing.T) {
 		{"cost 0 only reads", []func(*check.Request){cost(0)}, true, true, 1, 0},
 	} {
 		for _, owner := range []string{"a", "b"} {
-			t.Run(c.name+" at "+owner, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					w := newTestCluster(t, "a", "b")
-					a := w.nodes["a"]
-					one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
-					for _, change := range c.change {
-						change(&other)
-					}
-					answers := decideAll(t.Context(), a, one, other)
-					if answers[0].Allowed != c.allowed || answers[1].Allowed != c.beside {
-						t.Errorf("allowed %v and %v, want %v and %v", answers[0].Allowed, answers[1].Allowed, c.allowed, c.beside)
-					}
-					other.Verb, other.Cost = bucket.Check, 1
-					if n, m := spent(w.nodes["b"], one), spent(w.nodes[owner], other); n != c.spent || m != c.other {
-						t.Errorf("spent %d and %d, want %d and %d", n, m, c.spent, c.other)
-					}
-				})
+			posedAs(t, c.name+" at "+owner, "a b", func(t *testing.T, w *testCluster) {
+				a := w.nodes["a"]
+				one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
+				for _, change := range c.change {
+					change(&other)
+				}
+				answers := decideAll(t.Context(), a, one, other)
+				if answers[0].Allowed != c.allowed || answers[1].Allowed != c.beside {
+					t.Errorf("allowed %v and %v, want %v and %v", answers[0].Allowed, answers[1].Allowed, c.allowed, c.beside)
+				}
+				other.Verb, other.Cost = bucket.Check, 1
+				if n, m := spent(w.nodes["b"], one), spent(w.nodes[owner], other); n != c.spent || m != c.other {
+					t.Errorf("spent %d and %d, want %d and %d", n, m, c.spent, c.other)
+				}
 			})
 		}
-	}
-}
-
-// TestWholeSameKey: two checks of one key in a batch are both charged or neither.
-func TestWholeSameKey(t *testing.T) {
-	for _, owner := range []string{"a", "b"} {
-		bubble(t, func(t *testing.T) {
-			w := newTestCluster(t, "a", "b")
-			r := request(w.nodes["a"], owner, 1, hourly(3))
-			for i, want := range []struct {
-				allowed bool
-				spent   int64
-			}{{true, 2}, {false, 2}} {
-				for j, a := range decideAll(t.Context(), w.nodes["a"], r, r) {
-					if a.Allowed != want.allowed {
-						t.Errorf("held by %s, batch %d, check %d: %+v", owner, i, j, a)
-					}
-				}
-				if n := spent(w.nodes[owner], r); n != want.spent {
-					t.Errorf("held by %s, batch %d: %d spent, want %d", owner, i, n, want.spent)
-				}
-			}
-		})
 	}
 }
 
 // TestWholeShadow: a shadow rule is charged with the batch and given back with it,
 // and its answer is its own.
 func TestWholeShadow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
+	posed(t, "a b", func(t *testing.T, w *testCluster) {
 		a := w.nodes["a"]
 		shadow, r := request(a, "b", 1, hourly(10)), request(a, "a", 2, hourly(1))
 		shadow.Shadow = true
@@ -138,9 +123,7 @@ func TestWholeShadow(t *testing.T) {
 			if !answers[0].Allowed || answers[1].Allowed != allowed {
 				t.Errorf("batch %d: %+v", i, answers)
 			}
-			if n := spent(w.nodes["b"], shadow); n != 1 {
-				t.Errorf("batch %d: the shadow has spent %d, want 1", i, n)
-			}
+			wantSpent(t, fmt.Sprint("the shadow, batch ", i), w.nodes["b"], shadow, 1)
 		}
 	})
 }
@@ -151,42 +134,37 @@ func TestWholeLosses(t *testing.T) {
 	for _, f := range []fate{delivered, unsent, requestLost, replyLost, full} {
 		for _, lost := range []int{0, 1, 2, 3} { // which calls
 			for _, denied := range []bool{false, true} {
-				t.Run(fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), func(t *testing.T) {
-					bubble(t, func(t *testing.T) {
-						w := newTestCluster(t, "a", "b", "c")
-						a := w.nodes["a"]
-						requests := []check.Request{
-							request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
-							request(a, "c", 3, hourly(10)), request(a, "b", 4, hourly(10)),
+				posedAs(t, fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), "a b c", func(t *testing.T, w *testCluster) {
+					a := w.nodes["a"]
+					requests := []check.Request{
+						request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
+						request(a, "c", 3, hourly(10)), request(a, "b", 4, hourly(10)),
+					}
+					if denied {
+						requests[2].Cost = 99
+					}
+					n := -1
+					w.decides(func(string, string, []check.Record) fate {
+						if n++; n == lost {
+							return f
 						}
-						if denied {
-							requests[2].Cost = 99
-						}
-						n := -1
-						w.decides(func(string, string, []check.Record) fate {
-							if n++; n == lost {
-								return f
-							}
-							return delivered
-						})
-						answers := decideAll(t.Context(), a, requests...)
-						failed := denied || f == full && lost < 2
-						for i, answer := range answers {
-							if answer.Allowed == failed {
-								t.Errorf("check %d: %+v", i, answer)
-							}
-						}
-						synctest.Wait()
-						want := int64(1)
-						if failed {
-							want = 0
-						}
-						for i, r := range requests {
-							if n := spent(w.nodes[string("abcb"[i])], r); n != want {
-								t.Errorf("key %d has spent %d, want %d", i, n, want)
-							}
-						}
+						return delivered
 					})
+					answers := decideAll(t.Context(), a, requests...)
+					failed := denied || f == full && lost < 2
+					for i, answer := range answers {
+						if answer.Allowed == failed {
+							t.Errorf("check %d: %+v", i, answer)
+						}
+					}
+					synctest.Wait()
+					want := int64(1)
+					if failed {
+						want = 0
+					}
+					for i, r := range requests {
+						wantSpent(t, fmt.Sprint("key ", i), w.nodes[string("abcb"[i])], r, want)
+					}
 				})
 			}
 		}
@@ -196,11 +174,8 @@ func TestWholeLosses(t *testing.T) {
 // TestWholeShare: shares that were spent by a batch which failed are free again.
 func TestWholeShare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newTestCluster(t, "a", "b")
-		a := w.nodes["a"]
-		w.decides(func(string, string, []check.Record) fate { return unsent })
-		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(2))
-		denied.Cost = 99
+		w, a, _, denied, r := failing(t, hourly(2))
+		w.decides(always(unsent))
 		for range 3 {
 			decideAll(t.Context(), a, denied, r)
 		}

@@ -48,9 +48,7 @@ func TestReplicaNodes(t *testing.T) {
 				nodes[i].lives = true
 			}
 			none, err := ring.Build(ring.Config{}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			p := assign(ring.Config{}, &liveMembers{1, nodes, at}, &assignment{table: none, withoutSelf: none})
 			for part, owner := range p.view.Owner {
 				if owner != self {

@@ -12,11 +12,10 @@ const ms = int64(time.Millisecond)
 
 var testKey = bucket.Key{Hi: 1, Lo: 2}
 
-func windowOf(t *testing.T, count int64, period time.Duration) *bucket.Limits {
-	t.Helper()
+func windowOf(count int64, period time.Duration) *bucket.Limits {
 	l, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: period})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return l
 }
@@ -56,7 +55,7 @@ func (s *story) learn(at, sent int64, l message.Line, ends, known, remaining int
 }
 
 func newStory(t *testing.T, count int64) *story {
-	return &story{t, NewBook(2), windowOf(t, count, 10*time.Second)}
+	return &story{t, NewBook(2), windowOf(count, 10*time.Second)}
 }
 
 // TestFirst: before the first answer the owner decides, and afterwards a share of what is left.
@@ -143,6 +142,7 @@ func TestCut(t *testing.T) {
 	}
 	s.check(9995, 50, "yes")
 	s.check(9996, 1, "no")
+	s.check(9996, 0, "no") // reads whether one is left
 	s.check(10_001, 1, "owner")
 }
 
@@ -171,9 +171,9 @@ func TestOtherLimits(t *testing.T) {
 	s.check(0, 1, "owner")
 	line := s.report(10)[0]
 	s.learn(20, 10, line, 10_000, 0, 100, 1)
-	s.limits = windowOf(t, 100, 10*time.Second)
+	s.limits = windowOf(100, 10*time.Second)
 	s.check(30, 1, "yes") // equal
-	s.limits = windowOf(t, 50, 10*time.Second)
+	s.limits = windowOf(50, 10*time.Second)
 	s.check(40, 1, "owner")
 	if other := s.report(50)[0]; other.Ends != 0 || other.Sum != 0 {
 		t.Errorf("told %+v after %+v", other, line)
@@ -184,7 +184,7 @@ func TestOtherLimits(t *testing.T) {
 // needs no second one there, and takes no answer to what was told before.
 func TestComesBack(t *testing.T) {
 	s := newStory(t, 100)
-	s.limits = windowOf(t, 100, time.Hour)
+	s.limits = windowOf(100, time.Hour)
 	s.check(0, 1, "owner")
 	s.learn(20, 10, s.report(10)[0], 3_600_000, 0, 100, 1)
 	s.check(30, 5, "yes")
@@ -234,7 +234,7 @@ func TestVerbs(t *testing.T) {
 
 // TestFull: a book that is full leaves the rest to the owner, until somebody has left.
 func TestFull(t *testing.T) {
-	b, l := NewBook(1), windowOf(t, 10, 10*time.Second)
+	b, l := NewBook(1), windowOf(10, 10*time.Second)
 	ask := func(at int64, hi uint64) {
 		b.Decide(at, &bucket.Request{Key: bucket.Key{Hi: hi}, Limits: l, Cost: 1})
 	}
@@ -263,11 +263,7 @@ func TestStrangeAnswers(t *testing.T) {
 
 // TestSharers: until an owner may have heard of all, everybody is taken for a reporter; then those who are.
 func TestSharers(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, l := NewOwner(table, 1), windowOf(t, 100, 10*time.Second)
+	h, l := NewOwner(newSimTable(), 1), windowOf(100, 10*time.Second)
 	count := func(at int64, boot string, hi uint64) int {
 		s, _, ok := h.Count(at*ms, Tag(boot), &message.Line{Key: bucket.Key{Hi: hi}, Limits: l, Ends: 10_000 * ms}, 5)
 		if !ok {
@@ -293,16 +289,12 @@ func TestSharers(t *testing.T) {
 
 // TestBadLines: a line that makes no sense is not answered.
 func TestBadLines(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
 	flow, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	window := windowOf(t, 100, 10*time.Second)
-	h := NewOwner(table, 1)
+	window := windowOf(100, 10*time.Second)
+	h := NewOwner(newSimTable(), 1)
 	for name, l := range map[string]message.Line{
 		"no limits":    {},
 		"no window":    {Limits: flow},

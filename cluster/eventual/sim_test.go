@@ -1,10 +1,10 @@
 package eventual
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
@@ -48,21 +48,10 @@ type outcome struct {
 
 type controlMessage struct {
 	at       int64
-	n        int
 	from, to int
 	by, boot string // of the sender, and of the receiver
 	body     message.Body
 }
-
-type post []controlMessage
-
-func (p post) Len() int { return len(p) }
-func (p post) Less(i, j int) bool {
-	return p[i].at < p[j].at || p[i].at == p[j].at && p[i].n < p[j].n
-}
-func (p post) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
-func (p *post) Push(x any)   { *p = append(*p, x.(controlMessage)) }
-func (p *post) Pop() any     { l := (*p)[len(*p)-1]; *p = (*p)[:len(*p)-1]; return l }
 
 // process is one node.
 type process struct {
@@ -83,8 +72,7 @@ type sim struct {
 	key    bucket.Key
 	nodes  []*process
 	boots  int
-	post   post
-	posted int
+	post   []controlMessage // by time
 	owner  int
 	table  *bucket.Table
 	side   *Owner
@@ -107,11 +95,7 @@ type sim struct {
 }
 
 func newSim(f faults, seed uint64) *sim {
-	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: f.limit, Period: simWindow})
-	if err != nil {
-		panic(err)
-	}
-	s := &sim{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), limits: limits, key: bucket.Key{Hi: 3, Lo: 4}}
+	s := &sim{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), limits: windowOf(f.limit, simWindow), key: bucket.Key{Hi: 3, Lo: 4}}
 	s.table = newSimTable()
 	s.side = NewOwner(s.table, 10)
 	for range f.nodes {
@@ -174,7 +158,11 @@ func (s *sim) chance(aSecond float64) bool { return s.rng.Float64() < aSecond*si
 func (s *sim) step(lively bool) {
 	s.now += int64(simStep)
 	for len(s.post) > 0 && s.post[0].at <= s.now {
-		s.deliver(heap.Pop(&s.post).(controlMessage))
+		l := s.post[0]
+		s.post = s.post[1:]
+		if s.nodes[l.to].boot == l.boot {
+			s.take(l)
+		}
 	}
 	if s.now-s.copied >= int64(simCopies) {
 		s.copy()
@@ -297,18 +285,15 @@ func (s *sim) send(from, to int, body message.Body, lively bool) {
 		return
 	}
 	for range 2 {
-		s.posted++
-		at := s.now + s.rng.Int64N(int64(s.delay)+1)
-		heap.Push(&s.post, controlMessage{at, s.posted, from, to, s.nodes[from].boot, s.nodes[to].boot, body})
+		l := controlMessage{s.now + s.rng.Int64N(int64(s.delay)+1), from, to, s.nodes[from].boot, s.nodes[to].boot, body}
+		i := len(s.post)
+		for i > 0 && s.post[i-1].at > l.at {
+			i--
+		}
+		s.post = slices.Insert(s.post, i, l)
 		if !lively || s.rng.Float64() >= s.double {
 			return
 		}
-	}
-}
-
-func (s *sim) deliver(l controlMessage) {
-	if s.nodes[l.to].boot == l.boot {
-		s.take(l)
 	}
 }
 
@@ -379,10 +364,6 @@ func (s *sim) judge() {
 // counts returns what the key's counter has counted, beyond the limit too: a limit of another count sees what was
 // spent.
 func (s *sim) counts() int64 {
-	wide, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: simWindow})
-	if err != nil {
-		panic(err)
-	}
-	d := s.table.Do(s.now, &bucket.Request{Key: s.key, Limits: wide, Verb: bucket.Read})
+	d := s.table.Do(s.now, &bucket.Request{Key: s.key, Limits: windowOf(1<<40, simWindow), Verb: bucket.Read})
 	return d.Limit - d.Remaining
 }

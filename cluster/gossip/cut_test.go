@@ -19,38 +19,35 @@ import (
 // A cut of any length heals within seconds after the network is back: shorter
 // than detection, while the dead are still remembered, and long after.
 func TestCutHeals(t *testing.T) {
-	for _, length := range []time.Duration{
-		time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, 30 * time.Minute,
+	for _, c := range []struct {
+		nodes, isolated int
+		length          time.Duration
+	}{
+		{5, 2, time.Second}, {5, 2, 4 * time.Second}, {5, 2, 10 * time.Second}, {5, 2, 20 * time.Second}, {5, 2, time.Minute}, {5, 2, 30 * time.Minute},
+		{7, 1, time.Minute},
 	} {
-		t.Run(length.String(), func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.cluster(5)
-				w.net.Isolate(address(4), address(5))
-				time.Sleep(length)
-				if length >= 10*time.Second {
-					w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
-					w.agreeAmong(0, "pod-4", "pod-5")
+		simulateAs(t, fmt.Sprintf("%d of %d, %v", c.isolated, c.nodes, c.length), func(w *simulation) {
+			w.cluster(c.nodes)
+			var labels, isolated []string
+			for i := range c.nodes {
+				labels = append(labels, fmt.Sprintf("pod-%d", i+1))
+				if i >= c.nodes-c.isolated {
+					isolated = append(isolated, address(i+1))
 				}
-				w.net.Cut(nil)
-				w.Logf("views equal %v after healing", w.agree(quiet))
-			})
+			}
+			w.net.Isolate(isolated...)
+			time.Sleep(c.length)
+			if c.length >= 10*time.Second {
+				w.agreeAmong(0, labels[:c.nodes-c.isolated]...)
+				w.agreeAmong(0, labels[c.nodes-c.isolated:]...)
+			}
+			w.net.Cut(nil)
+			w.agree(quiet)
+			if lost := w.nodes[labels[c.nodes-1]].Stats().Lost; lost != 0 {
+				w.Errorf("after healing it still looks for %d members", lost)
+			}
 		})
 	}
-}
-
-func TestOneNodeCutOffForAMinute(t *testing.T) {
-	simulate(t, func(w *simulation) {
-		w.cluster(7)
-		w.net.Isolate(address(7))
-		w.Logf("the rest shows six after %v", w.agreeAmong(quiet, "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6"))
-		time.Sleep(time.Minute)
-		w.agreeAmong(0, "pod-7")
-		w.net.Cut(nil)
-		w.Logf("views equal %v after healing", w.agree(quiet))
-		if lost := w.nodes["pod-7"].Stats().Lost; lost != 0 {
-			w.Errorf("after healing pod-7 still looks for %d members", lost)
-		}
-	})
 }
 
 // Two halves without a join target on one side: only the addresses of lost
@@ -80,12 +77,12 @@ func TestCrookedCuts(t *testing.T) {
 		w.net.Cut(func(_, to netip.AddrPort) bool { return to == isolated })
 		time.Sleep(30 * time.Second)
 		w.net.Cut(nil)
-		w.Logf("isolated node: views equal %v after healing", w.agree(quiet))
+		w.agree(quiet)
 
 		w.net.Cut(func(from, _ netip.AddrPort) bool { return from == isolated })
 		time.Sleep(30 * time.Second)
 		w.net.Cut(nil)
-		w.Logf("mute node: views equal %v after healing", w.agree(quiet))
+		w.agree(quiet)
 
 		for range 10 {
 			w.net.Isolate(address(1), address(2))
@@ -93,7 +90,7 @@ func TestCrookedCuts(t *testing.T) {
 			w.net.Cut(nil)
 			time.Sleep(time.Second)
 		}
-		w.Logf("flapping: views equal %v after healing", w.agree(quiet))
+		w.agree(quiet)
 	})
 }
 
@@ -107,9 +104,7 @@ func TestTheDeadAreForgotten(t *testing.T) {
 			w.agree(quiet)
 			if i%2 == 0 {
 				// As a node does: it says so, hands off its work, and is gone.
-				if err := w.nodes[label].SetState(member.Leaving); err != nil {
-					w.Fatal(err)
-				}
+				must(w, w.nodes[label].SetState(member.Leaving))
 				time.Sleep(time.Second)
 				w.leave(label)
 			} else {
@@ -133,17 +128,13 @@ func TestTheDeadAreForgotten(t *testing.T) {
 func (w *simulation) stateOf(address string) []string {
 	w.Helper()
 	transport, err := w.net.Listen("10.1.1.1:7463")
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	c := memberlist.DefaultLANConfig()
 	c.Name, c.Transport, c.LogOutput = "outsider", transport, io.Discard
 	asked := &outsider{}
 	c.Merge = asked
 	m, err := memberlist.Create(c)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer func() { _ = m.Shutdown() }()
 	_, _ = m.Join([]string{address}) // rejected, but by then it has answered
 	return asked.names

@@ -13,31 +13,13 @@ import (
 	"github.com/sluicecluster/sluice/cluster/gossip/memnet"
 )
 
-// encrypted starts pod-1 to pod-n with a keyring, all at once.
-func (w *simulation) encrypted(n int, seeds ...byte) {
-	w.Helper()
-	var started []*node
-	for i := 1; i <= n; i++ {
-		label := fmt.Sprintf("pod-%d", i)
-		c := w.config(label, address(1), address(2), address(3))
-		c.Keyring = ringOf(w, seeds...)
-		started = append(started, w.open(label, address(i), c))
-	}
-	for _, n := range started {
-		w.toServing(n)
-	}
-	w.agree(quiet)
-}
-
 // Keys are exchanged in three steps, node by node, and nobody loses sight of anybody meanwhile.
 func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 	simulate(t, func(w *simulation) {
-		w.encrypted(5, 1)
+		w.cluster(5, 1)
 		for _, step := range [][]byte{{1, 2}, {2, 1}, {2}} {
 			for _, label := range slices.Sorted(maps.Keys(w.nodes)) {
-				if err := w.nodes[label].SetKeyring(ringOf(w, step...)); err != nil {
-					w.Fatal(err)
-				}
+				must(w, w.nodes[label].SetKeyring(ringOf(w, step...)))
 				time.Sleep(7 * time.Second) // longer than it takes to lose somebody
 			}
 		}
@@ -51,12 +33,8 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 			}
 		}
 		// Who comes with the old key is an outsider by now, and one with the new key is not.
-		old := w.config("old", address(1))
-		old.Keyring = ringOf(w, 1)
-		w.open("old", address(8), old)
-		fits := w.config("pod-6", address(1))
-		fits.Keyring = ringOf(w, 2)
-		w.serve("pod-6", address(6), fits)
+		w.open("old", address(8), w.encrypted([]byte{1}, "old", address(1)))
+		w.serve("pod-6", address(6), w.encrypted([]byte{2}, "pod-6", address(1)))
 		time.Sleep(quiet)
 		w.agreeAmong(0, "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6")
 	})
@@ -65,24 +43,18 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 // Without a key, with another, and with none on this side: nobody is shown to anybody.
 func TestOutsidersToAKeyring(t *testing.T) {
 	for name, keys := range map[string][]byte{"no key": nil, "another key": {9}, "another primary": {9, 8}} {
-		t.Run(name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				w.encrypted(3, 1)
-				c := w.config("outsider", address(1), address(2))
-				if keys != nil {
-					c.Keyring = ringOf(w, keys...)
-				}
-				w.serve("outsider", address(9), c)
-				time.Sleep(20 * time.Second)
-				w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
-				w.agreeAmong(0, "outsider")
-				if w.nodes["pod-1"].Stats().Malformed == 0 {
-					w.Error("pod-1 has counted nothing")
-				}
-				if n := w.log.count("secret or keyring differs", "node=pod-1", "WARN"); n != 1 {
-					w.Errorf("pod-1 says %d times that the secret or keyring differs\n%s", n, w.log)
-				}
-			})
+		simulateAs(t, name, func(w *simulation) {
+			w.cluster(3, 1)
+			w.serve("outsider", address(9), w.encrypted(keys, "outsider", address(1), address(2)))
+			time.Sleep(20 * time.Second)
+			w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
+			w.agreeAmong(0, "outsider")
+			if w.nodes["pod-1"].Stats().Malformed == 0 {
+				w.Error("pod-1 has counted nothing")
+			}
+			if n := w.log.count("secret or keyring differs", "node=pod-1", "WARN"); n != 1 {
+				w.Errorf("pod-1 says %d times that the secret or keyring differs\n%s", n, w.log)
+			}
 		})
 	}
 }
@@ -104,9 +76,7 @@ func (r *wire) see(s memnet.Sent) {
 func (r *wire) replay(w *simulation, from string, change func([]byte), to ...string) {
 	w.Helper()
 	out, err := w.net.Listen(from)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer out.Crash()
 	r.mu.Lock()
 	sent := slices.Clone(r.sent)
@@ -122,9 +92,7 @@ func (r *wire) replay(w *simulation, from string, change func([]byte), to ...str
 				continue
 			}
 			conn, err := out.DialTimeout(address, time.Second)
-			if err != nil {
-				w.Fatal(err)
-			}
+			must(w, err)
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
 			_, _ = conn.Write(b)
 			_ = conn.Close()
@@ -142,49 +110,45 @@ func TestReplayedGossip(t *testing.T) {
 	for name, c := range map[string]struct{ leaves, proof bool }{
 		"of one that left": {true, true}, "of one that died": {false, true}, "without the proof": {true, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				var tape wire
-				w.net.Tap(tape.see)
-				w.encrypted(4, 1)
-				time.Sleep(10 * time.Second)
-				w.net.Tap(nil) // its leaving is not told again
-				if c.leaves {
-					w.leave("pod-4")
-				} else {
-					w.crash("pod-4")
-				}
-				time.Sleep(time.Minute)
-				late := w.config("pod-5", address(1))
-				late.Keyring = ringOf(w, 1)
-				w.serve("pod-5", address(5), late)
-				w.agree(quiet)
-				for _, n := range w.nodes {
-					n.registry.mu.Lock()
-					n.registry.proof = c.proof
-					n.registry.mu.Unlock()
-				}
-				shown, unproven := false, 0
-				for range 3 {
-					tape.replay(w, "10.0.0.66:7463", nil, address(1), address(2), address(3), address(5))
-					for range 400 {
-						time.Sleep(50 * time.Millisecond)
-						for _, n := range w.nodes {
-							_, sees := n.sees("pod-4")
-							shown = shown || sees
-							unproven = max(unproven, n.Stats().Unproven)
-						}
+		simulateAs(t, name, func(w *simulation) {
+			var tape wire
+			w.net.Tap(tape.see)
+			w.cluster(4, 1)
+			time.Sleep(10 * time.Second)
+			w.net.Tap(nil) // its leaving is not told again
+			if c.leaves {
+				w.leave("pod-4")
+			} else {
+				w.crash("pod-4")
+			}
+			time.Sleep(time.Minute)
+			w.serve("pod-5", address(5), w.encrypted([]byte{1}, "pod-5", address(1)))
+			w.agree(quiet)
+			for _, n := range w.nodes {
+				n.registry.mu.Lock()
+				n.registry.proof = c.proof
+				n.registry.mu.Unlock()
+			}
+			shown, unproven := false, 0
+			for range 3 {
+				tape.replay(w, "10.0.0.66:7463", nil, address(1), address(2), address(3), address(5))
+				for range 400 {
+					time.Sleep(50 * time.Millisecond)
+					for _, n := range w.nodes {
+						_, sees := n.sees("pod-4")
+						shown = shown || sees
+						unproven = max(unproven, n.Stats().Unproven)
 					}
 				}
-				if shown == c.proof {
-					w.Errorf("pod-4 was shown: %v\n%s", shown, w.log)
-				}
-				if c.proof && unproven == 0 {
-					w.Error("nobody heard of pod-4: the replay has not worked")
-				}
-				time.Sleep(time.Minute)
-				w.agree(0)
-			})
+			}
+			if shown == c.proof {
+				w.Errorf("pod-4 was shown: %v\n%s", shown, w.log)
+			}
+			if c.proof && unproven == 0 {
+				w.Error("nobody heard of pod-4: the replay has not worked")
+			}
+			time.Sleep(time.Minute)
+			w.agree(0)
 		})
 	}
 }
@@ -194,7 +158,7 @@ func TestForgedGossip(t *testing.T) {
 	simulate(t, func(w *simulation) {
 		var tape wire
 		w.net.Tap(tape.see)
-		w.encrypted(3, 1)
+		w.cluster(3, 1)
 		time.Sleep(5 * time.Second)
 		w.net.Tap(nil)
 		seq := w.nodes["pod-1"].View().Seq
@@ -218,9 +182,7 @@ func TestProofAcrossAHalfCut(t *testing.T) {
 		w.net.Cut(func(from, to netip.AddrPort) bool { return from == one && to == two || from == two && to == one })
 		for i := 1; i <= 3; i++ {
 			label := fmt.Sprintf("pod-%d", i)
-			c := w.config(label, address(3))
-			c.Keyring = ringOf(w, 1)
-			w.serve(label, address(i), c)
+			w.serve(label, address(i), w.encrypted([]byte{1}, label, address(3)))
 		}
 		w.agree(trustAfter(4) + quiet)
 	})

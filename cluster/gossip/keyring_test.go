@@ -30,18 +30,14 @@ func ringOf(t testing.TB, seeds ...byte) Keyring {
 		fmt.Fprintln(&text, keyText(testKey(s, 32)))
 	}
 	k, err := ParseKeyring([]byte(text.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return k
 }
 
 func TestParseKeyring(t *testing.T) {
 	a, b, c := testKey(1, 16), testKey(2, 24), testKey(3, 32)
 	k, err := ParseKeyring([]byte("# the primary\n" + keyText(a) + "\n\n \t" + keyText(b) + " \r\n#" + keyText(c) + "\n" + keyText(c)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := [][]byte{a, b, c}; !slices.EqualFunc(k.keys, want, bytes.Equal) {
 		t.Errorf("got %x", k.keys)
 	}
@@ -124,18 +120,14 @@ func TestKeyringSteps(t *testing.T) {
 		some := rapid.SliceOfNDistinct(rapid.ByteRange(1, 9), 1, 6, rapid.ID)
 		before, after := some.Draw(t, "before"), some.Draw(t, "after")
 		list, err := memberlist.NewKeyring(keysOf(before), testKey(before[0], 16))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		next := keysOf(after)
 		for _, s := range keyringSteps(list.GetKeys(), next) {
 			old := list.GetKeys()
 			if s.call == 'r' && !bytes.Equal(old[len(old)-1], s.key) {
 				t.Fatal("removes a key that is not the last")
 			}
-			if err := s.do(list); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.do(list))
 			for _, key := range keysOf(before) {
 				if index(next, key) >= 0 && index(list.GetKeys(), key) < 0 {
 					t.Fatal("a key that stays is missing")
@@ -188,9 +180,7 @@ func TestKeyringStepsOfARotation(t *testing.T) {
 // Readers run while keys are exchanged; the race detector watches.
 func TestKeyringExchangedWhileRead(t *testing.T) {
 	r, err := newKeyring(ringOf(t, 1, 2, 3))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	missing := make(chan bool, 1)
 	go func() {
@@ -209,9 +199,7 @@ func TestKeyringExchangedWhileRead(t *testing.T) {
 	}()
 	for range 500 {
 		for _, next := range []Keyring{ringOf(t, 1, 3), ringOf(t, 4, 1), ringOf(t, 1, 2, 3)} {
-			if err := r.set(next); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.set(next))
 		}
 	}
 	close(done)

@@ -24,26 +24,20 @@ func someMeta() metadata {
 func TestMetaComesBack(t *testing.T) {
 	want := someMeta()
 	b, err := encodeMeta(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := decodeMeta(b); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	want.member.Zone = "eu-central-1a"
 	with, err := encodeMeta(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := decodeMeta(with); err != nil || got != want || !bytes.HasPrefix(with, b) {
 		t.Errorf("with a zone: got %+v, %v, want %+v", got, err, want)
 	}
 	for _, zone := range []string{"", "z"} {
 		want.member.Zone, want.region = zone, "eu"
 		b, err := encodeMeta(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := decodeMeta(b); err != nil || got != want {
 			t.Errorf("with a region: got %+v, %v, want %+v", got, err, want)
 		}
@@ -55,9 +49,7 @@ func TestMetaComesBack(t *testing.T) {
 
 func TestDecodeMetaIsStrict(t *testing.T) {
 	good, err := encodeMeta(someMeta())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := range good {
 		if _, err := decodeMeta(good[:n]); err == nil {
 			t.Errorf("the first %d of %d bytes are accepted", n, len(good))
@@ -100,9 +92,7 @@ func TestMetaTooLong(t *testing.T) {
 
 func FuzzDecodeMeta(f *testing.F) {
 	good, err := encodeMeta(someMeta())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(good)
 	f.Add([]byte{})
 	f.Add([]byte{metaFormat})
@@ -122,9 +112,7 @@ func TestAdmit(t *testing.T) {
 	good := someMeta()
 	c := Config{Placement: int(good.placement)}
 	b, err := encodeMeta(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	node := &memberlist.Node{Name: fullName(good.member.Name, good.member.Boot), Addr: []byte{10, 0, 0, 1}, Port: 7463, Meta: b}
 	want := good.member
 	want.Gossip = "10.0.0.1:7463"

@@ -21,9 +21,7 @@ func compressed(t testing.TB, size int) []byte {
 	if _, err := w.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	b.WriteByte(compressMessage)
 	if err := codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(struct {
 		Algo uint8
@@ -78,14 +76,9 @@ func TestPackets(t *testing.T) {
 
 // Compressed packets are dropped unread, and members stay.
 func TestCompressedPackets(t *testing.T) {
-	a := serveReal(t, loopback("a"))
-	b := serveReal(t, loopback("b", a.Addr()))
-	awaitServing(t, a, 2)
-	awaitServing(t, b, 2)
+	a, _ := realPair(t)
 	udp, err := net.Dial("udp", a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer udp.Close()
 	const rounds, size = 10, 10 << 20
 	bomb := compressed(t, size)

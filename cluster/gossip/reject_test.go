@@ -27,37 +27,35 @@ func TestPeersThatDoNotFitAreRejected(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			simulate(t, func(w *simulation) {
-				for i, label := range []string{"pod-1", "pod-2"} {
-					fits := w.config(label, address(1), address(2))
-					fits.Region = "eu"
-					w.serve(label, address(i+1), fits)
+		simulateAs(t, c.name, func(w *simulation) {
+			for i, label := range []string{"pod-1", "pod-2"} {
+				fits := w.config(label, address(1), address(2))
+				fits.Region = "eu"
+				w.serve(label, address(i+1), fits)
+			}
+			w.agree(quiet)
+			bad := w.config("outsider", address(1))
+			bad.Region = "eu"
+			c.change(&bad)
+			start := time.Now()
+			w.serve("outsider", address(9), bad)
+			if waited := time.Since(start); waited < 5*time.Second {
+				w.Errorf("the outsider was ready after %v, as if it had been answered", waited)
+			}
+			time.Sleep(20 * time.Second)
+			w.agreeAmong(0, "pod-1", "pod-2")
+			w.agreeAmong(0, "outsider")
+			for _, words := range c.log {
+				if n := w.log.count(append(words, "rejected a peer", "WARN")...); n != 1 {
+					w.Errorf("%v is logged %d times in 25 s, want once\n%s", words, n, w.log)
 				}
-				w.agree(quiet)
-				bad := w.config("outsider", address(1))
-				bad.Region = "eu"
-				c.change(&bad)
-				start := time.Now()
-				w.serve("outsider", address(9), bad)
-				if waited := time.Since(start); waited < 5*time.Second {
-					w.Errorf("the outsider was ready after %v, as if it had been answered", waited)
-				}
-				time.Sleep(20 * time.Second)
-				w.agreeAmong(0, "pod-1", "pod-2")
-				w.agreeAmong(0, "outsider")
-				for _, words := range c.log {
-					if n := w.log.count(append(words, "rejected a peer", "WARN")...); n != 1 {
-						w.Errorf("%v is logged %d times in 25 s, want once\n%s", words, n, w.log)
-					}
-				}
-				if n := w.log.count("no join target answered", "WARN", "node=outsider"); n != 1 {
-					w.Errorf("the outsider does not say that nobody answered\n%s", w.log)
-				}
-				if s := w.nodes["pod-1"].Stats(); s.Rejected == 0 || s.Members != 2 {
-					w.Errorf("pod-1: %+v", s)
-				}
-			})
+			}
+			if n := w.log.count("no join target answered", "WARN", "node=outsider"); n != 1 {
+				w.Errorf("the outsider does not say that nobody answered\n%s", w.log)
+			}
+			if s := w.nodes["pod-1"].Stats(); s.Rejected == 0 || s.Members != 2 {
+				w.Errorf("pod-1: %+v", s)
+			}
 		})
 	}
 }

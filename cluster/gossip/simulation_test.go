@@ -55,6 +55,24 @@ func simulate(t *testing.T, scenario func(w *simulation)) {
 	})
 }
 
+// simulateAs is simulate for a subtest.
+func simulateAs(t *testing.T, name string, scenario func(w *simulation)) {
+	t.Run(name, func(t *testing.T) { simulate(t, scenario) })
+}
+
+type fataler interface {
+	Helper()
+	Fatal(...any)
+}
+
+// must ends the test, which may be one of rapid's, at an error.
+func must(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func address(i int) string { return fmt.Sprintf("10.0.0.%d:%d", i, DefaultPort) }
 
 // config is a node at an address with nothing but defaults.
@@ -74,14 +92,10 @@ func (w *simulation) config(name string, join ...string) Config {
 func (w *simulation) open(label, at string, c Config) *node {
 	w.Helper()
 	transport, err := w.net.Listen(at)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	c.Transport = transport
 	g, err := Open(w.Context(), c)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	n := &node{g, at, transport}
 	w.nodes[label] = n
 	return n
@@ -105,20 +119,30 @@ func (w *simulation) toServing(n *node) {
 	}
 }
 
-// cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
-// three as join targets, all at once.
-func (w *simulation) cluster(n int) {
+// encrypted is config with a keyring, if there are seeds.
+func (w *simulation) encrypted(seeds []byte, name string, join ...string) Config {
 	w.Helper()
-	w.grow(1, n)
+	c := w.config(name, join...)
+	if len(seeds) > 0 {
+		c.Keyring = ringOf(w, seeds...)
+	}
+	return c
+}
+
+// cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
+// three as join targets, all at once, with keyrings if there are seeds.
+func (w *simulation) cluster(n int, seeds ...byte) {
+	w.Helper()
+	w.grow(1, n, seeds...)
 	w.agree(quiet)
 }
 
-func (w *simulation) grow(from, to int) {
+func (w *simulation) grow(from, to int, seeds ...byte) {
 	w.Helper()
 	var started []*node
 	for i := from; i <= to; i++ {
 		label := fmt.Sprintf("pod-%d", i)
-		started = append(started, w.open(label, address(i), w.config(label, address(1), address(2), address(3))))
+		started = append(started, w.open(label, address(i), w.encrypted(seeds, label, address(1), address(2), address(3))))
 	}
 	for _, n := range started {
 		w.toServing(n)
@@ -181,9 +205,7 @@ func (w *simulation) agreeAmong(within time.Duration, labels ...string) time.Dur
 	tables := map[uint64]bool{}
 	for _, label := range labels {
 		table, err := ring.Build(ring.Config{Points: 20}, serving(w.nodes[label].View()))
-		if err != nil {
-			w.Fatal(err)
-		}
+		must(w, err)
 		tables[table.Hash()] = true
 	}
 	if len(tables) != 1 {

@@ -2,7 +2,6 @@ package gossip
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -31,9 +30,7 @@ func loopback(name string, join ...string) Config {
 func openReal(t *testing.T, c Config) *Gossip {
 	t.Helper()
 	g, err := Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Errorf("%s: Close: %v", c.Name, err)
@@ -54,6 +51,16 @@ func serveReal(t *testing.T, c Config) *Gossip {
 		t.Fatalf("%s: %v", c.Name, err)
 	}
 	return g
+}
+
+// realPair returns two nodes that show each other.
+func realPair(t *testing.T) (a, b *Gossip) {
+	t.Helper()
+	a = serveReal(t, loopback("a"))
+	b = serveReal(t, loopback("b", a.Addr()))
+	awaitServing(t, a, 2)
+	awaitServing(t, b, 2)
+	return a, b
 }
 
 // awaitServing waits until a node shows exactly so many serving members.
@@ -83,9 +90,7 @@ func TestRealSockets(t *testing.T) {
 	for _, g := range []*Gossip{a, b, c} {
 		awaitServing(t, g, 3)
 	}
-	if err := c.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Leave(t.Context()))
 	awaitServing(t, a, 2)
 	awaitServing(t, b, 2)
 }
@@ -96,16 +101,11 @@ func portOf(g *Gossip) string {
 
 // Garbage on the gossip port, UDP and TCP, changes nothing.
 func TestGarbage(t *testing.T) {
-	a := serveReal(t, loopback("a"))
-	b := serveReal(t, loopback("b", a.Addr()))
-	awaitServing(t, a, 2)
-	awaitServing(t, b, 2)
+	a, b := realPair(t)
 	before := a.View().Seq
 
 	udp, err := net.Dial("udp", a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = udp.Close() }()
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range 3000 {
@@ -113,17 +113,13 @@ func TestGarbage(t *testing.T) {
 	}
 	for i := range 300 {
 		tcp, err := net.Dial("tcp", a.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = tcp.Write(garbage(random, byte(i)))
 		_ = tcp.Close()
 	}
 	// One connection that says nothing and stays.
 	idle, err := net.Dial("tcp", a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = idle.Close() }()
 
 	c := serveReal(t, loopback("c", a.Addr()))
@@ -152,14 +148,10 @@ func garbage(random *rand.Rand, kind byte) []byte {
 
 func TestPortInUse(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tcp.Close() }()
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = udp.Close() }()
 	for _, taken := range []string{tcp.Addr().String(), udp.LocalAddr().String()} {
 		c := loopback("n")
@@ -181,9 +173,7 @@ func TestPortInUse(t *testing.T) {
 // up neither the other targets nor Close.
 func TestSilentTarget(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = silent.Close() }()
 	accepted := make(chan struct{})
 	go func() {
@@ -206,9 +196,7 @@ func TestSilentTarget(t *testing.T) {
 		t.Fatalf("b is not ready although a answers: %v", err)
 	}
 	start := time.Now()
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Close())
 	if took := time.Since(start); took > patience {
 		t.Errorf("Close took %v", took)
 	}
@@ -242,15 +230,6 @@ func TestBindAndAdvertiseByName(t *testing.T) {
 	}
 }
 
-func TestReadyEndsWithItsContext(t *testing.T) {
-	g := openReal(t, loopback("n", "127.0.0.1:1"))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := g.Ready(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Ready: %v, want context.Canceled", err)
-	}
-}
-
 // The debug log passes memberlist's lines on.
 func TestLibraryLines(t *testing.T) {
 	book := &logBook{}
@@ -260,9 +239,7 @@ func TestLibraryLines(t *testing.T) {
 	g := openReal(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := g.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Ready(ctx))
 	if book.count("level=DEBUG", "source=memberlist", "severity=debug", "failed to join 127.0.0.1:1") == 0 {
 		t.Errorf("no line of memberlist's\n%s", book)
 	}

@@ -21,9 +21,7 @@ func announcing(t testing.TB, nodes, userState int) []byte {
 		Nodes, UserStateLen int
 		Join                bool
 	}{nodes, userState, true}
-	if err := codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(&head); err != nil {
-		t.Fatal(err)
-	}
+	must(t, codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(&head))
 	return b.Bytes()
 }
 

@@ -13,9 +13,7 @@ import (
 func reserves(t *testing.T, table *bucket.Table, now int64, period time.Duration, n int) *bucket.Request {
 	t.Helper()
 	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Period: period})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	table.Open(0, 1)
 	defer table.Seal(0)
 	for id := range uint64(n) {
@@ -50,9 +48,7 @@ func TestMergedAfterDeadlines(t *testing.T) {
 			})
 		}
 	}
-	if err := owners.Merge(s.now, 0, list); err != nil {
-		t.Fatal(err)
-	}
+	must(t, owners.Merge(s.now, 0, list))
 	if d := owners.Do(s.now, r); len(list) == 0 || d.Remaining != 400 {
 		t.Errorf("%d batches, and %d of 1000 left, want 400", len(list), d.Remaining)
 	}
@@ -76,9 +72,7 @@ func TestMergedInParts(t *testing.T) {
 		r := reserves(t, copied, s.now, time.Hour, 10)
 		b := &message.TransferBatch{}
 		copied.Export(s.now, 0, copied.Keys(0, nil), &b.Image)
-		if err := s.table.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.table.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false))
 		charge := *r
 		charge.Verb, charge.Cost = bucket.Charge, 30
 		copied.Do(s.now, &charge)
@@ -104,36 +98,6 @@ func TestMergedInParts(t *testing.T) {
 	}
 }
 
-// TestJoinedSettled: a claimer's own state has reservations whose deadline has passed, which the
-// fetched state has settled. They count as settled.
-func TestJoinedSettled(t *testing.T) {
-	const claimGen = 3 << message.Handoffs
-	best := message.Mark{Epoch: message.Epoch{Gen: 2 << message.Handoffs, Boot: carol.Boot}, Seq: 9}
-	s := newSolo(t)
-	s.parts[0].phase = divergent
-	s.parts[0].state = state{mark: message.Mark{Epoch: message.Epoch{Gen: 1 << message.Handoffs, Boot: alice.Boot}, Seq: 5}}
-	bobs := newTable(t)
-	r := reserves(t, s.table, 1, time.Hour, 10)
-	reserves(t, bobs, 1, time.Hour, 10)
-	bobs.Open(0, 1)
-	settles(bobs, 2, 10)
-	s.claims(claimGen, best)
-	s.now = int64(5 * time.Second)
-	var im bucket.Image
-	keys := bobs.Keys(0, nil)
-	bobs.Export(s.now, 0, keys, &im)
-	s.sends(bob, message.Part{
-		Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: claimGen},
-		Begin: true, End: true, Sum: addChecksum(0, im.Data),
-	}, bobs, keys)
-	if !s.Owns(0) {
-		t.Fatal("alice has not become the owner")
-	}
-	if d := s.table.Do(s.now, r); d.Remaining != 990 {
-		t.Errorf("%d of 1000 left, want 990", d.Remaining)
-	}
-}
-
 // sends sends alice a part with the keys of the table, as of now.
 func (s *solo) sends(peer message.Peer, part message.Part, table *bucket.Table, keys []bucket.KeyAt) {
 	s.t.Helper()
@@ -156,31 +120,46 @@ func lastReceipt(t *testing.T, s *script, to message.Peer) *message.Receipt {
 	return r
 }
 
-// TestJoinedAfterDeadline: a reservation that a claimer has, and whose deadline has passed in an
-// earlier window, does not count in the window in which the fetched state is joined.
+// TestJoinedAfterDeadline: a claimer's own state has reservations whose deadline has passed. What the fetched state has settled counts as
+// settled, and what has ended in an earlier window does not count in the one in which the states are joined.
 func TestJoinedAfterDeadline(t *testing.T) {
 	const claimGen = 3 << message.Handoffs
 	best := message.Mark{Epoch: message.Epoch{Gen: 2 << message.Handoffs, Boot: carol.Boot}, Seq: 9}
-	s := newSolo(t)
-	s.parts[0].phase = divergent
-	s.parts[0].state = state{mark: message.Mark{Epoch: message.Epoch{Gen: 1 << message.Handoffs, Boot: alice.Boot}, Seq: 5}}
-	r := reserves(t, s.table, 1, 2*time.Second, 1)
-	s.claims(claimGen, best)
-	s.now = int64(5 * time.Second)
-
-	bobs := newTable(t)
-	bobs.Do(s.now, &bucket.Request{Limits: r.Limits, Cost: 1})
-	b := &message.TransferBatch{N: 1}
-	bobs.Export(s.now, 0, bobs.Keys(0, nil), &b.Image)
-	b.Parts = []message.Part{{
-		Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: claimGen},
-		Begin: true, End: true, Counters: b.Image.Counters, Bytes: len(b.Image.Data), Sum: addChecksum(0, b.Image.Data),
-	}}
-	s.Step(s.now, message.Envelope{From: bob, To: alice, ClusterID: clusterID, Body: b})
-	if !s.Owns(0) {
-		t.Fatal("alice has not become the owner")
-	}
-	if d := s.table.Do(s.now, r); d.Remaining != 999 {
-		t.Errorf("%d of 1000 left, want 999", d.Remaining)
+	for _, c := range []struct {
+		name   string
+		period time.Duration
+		n      int
+		bobs   func(bobs *bucket.Table, r *bucket.Request)
+		want   int64
+	}{
+		{"settled", time.Hour, 10, func(bobs *bucket.Table, _ *bucket.Request) {
+			reserves(t, bobs, 1, time.Hour, 10)
+			bobs.Open(0, 1)
+			settles(bobs, 2, 10)
+		}, 990},
+		{"of an earlier window", 2 * time.Second, 1, func(bobs *bucket.Table, r *bucket.Request) {
+			bobs.Do(int64(5*time.Second), &bucket.Request{Limits: r.Limits, Cost: 1})
+		}, 999},
+	} {
+		s, bobs := newSolo(t), newTable(t)
+		s.parts[0].phase = divergent
+		s.parts[0].state = state{mark: message.Mark{Epoch: message.Epoch{Gen: 1 << message.Handoffs, Boot: alice.Boot}, Seq: 5}}
+		r := reserves(t, s.table, 1, c.period, c.n)
+		c.bobs(bobs, r)
+		s.claims(claimGen, best)
+		s.now = int64(5 * time.Second)
+		var im bucket.Image
+		keys := bobs.Keys(0, nil)
+		bobs.Export(s.now, 0, keys, &im)
+		s.sends(bob, message.Part{
+			Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: claimGen},
+			Begin: true, End: true, Sum: addChecksum(0, im.Data),
+		}, bobs, keys)
+		if !s.Owns(0) {
+			t.Fatalf("%s: alice has not become the owner", c.name)
+		}
+		if d := s.table.Do(s.now, r); d.Remaining != c.want {
+			t.Errorf("%s: %d of 1000 left, want %d", c.name, d.Remaining, c.want)
+		}
 	}
 }

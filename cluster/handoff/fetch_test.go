@@ -37,12 +37,18 @@ func newSolo(t *testing.T) *solo {
 	return s
 }
 
-func newTable(t *testing.T) *bucket.Table {
+// must ends the test at an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	table, err := bucket.NewTable(bucket.Config{Shards: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newTable(t *testing.T) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: 1})
+	must(t, err)
 	return table
 }
 
@@ -50,9 +56,7 @@ func newTable(t *testing.T) *bucket.Table {
 func tenth(t *testing.T, key uint64) *bucket.Request {
 	t.Helper()
 	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Hour, Align: bucket.AlignFirstHit})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1}
 }
 
@@ -85,6 +89,16 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 	b.Parts = []message.Part{part}
 	s.sent[peer]++
 	s.Step(s.now, message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: b})
+}
+
+// inTwo delivers a counter of table by two batches, of which the second has the checksum, and returns that.
+func (s *solo) inTwo(peer message.Peer, part message.Part, table *bucket.Table, key uint64) (sum uint64) {
+	s.t.Helper()
+	begin, end := part, part
+	begin.Begin, end.End, end.Sum = true, true, s.sum(table, key)
+	s.from(peer, begin, table, key)
+	s.from(peer, end, table)
+	return end.Sum
 }
 
 // claims brings alice to the point where she fetches bob's state.

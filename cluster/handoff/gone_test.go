@@ -85,10 +85,7 @@ func TestRestOfAMergeIsKept(t *testing.T) {
 		{"gone", View{Members: []message.Peer{alice, bob}, Owner: []int{0}, Replica: []int{1}}},
 		{"handoff", View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}}},
 	} {
-		s := newScript(t)
-		s.takers = []message.Peer{bob}
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-		s.owns(owned)
+		s := newOwner(t, 0, 1, bob)
 		counters := newTable(t)
 		spend(t, counters, 2, 3)
 		part := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned - 1, Boot: carol.Boot}, Begin: true}

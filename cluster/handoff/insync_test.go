@@ -77,33 +77,6 @@ func TestReplicaThatLacksConfirmedChanges(t *testing.T) {
 	}
 }
 
-// TestTakeoverFromALeftOutReplica: a takeover from a replica that was left out has lost counters,
-// if any granter knows that.
-func TestTakeoverFromALeftOutReplica(t *testing.T) {
-	carols := at(owned, carol)
-	knows := message.InSync{Number: 4, Syncs: [4]uint64{7 + 1}}
-	for _, c := range []struct {
-		name string
-		own  state
-		bobs message.ClaimResponsePart
-		want bool
-	}{
-		{"left out", state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, true},
-		{"in sync", state{mark: carols, sync: 7 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, false},
-		{"bob does not know", state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch}, false},
-		{"the owner's own state", state{mark: carols}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, false},
-		{"in-sync replicas of an earlier epoch", state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: at(owned-1, carol).Epoch, InSync: knows}, false},
-	} {
-		s := takesOver(t, replica, c.own, c.bobs)
-		if s.lacks() != c.want {
-			t.Errorf("%s: that counters are lost is %v", c.name, !c.want)
-		}
-		if l := s.parts[0].ownership.loss; c.want && (l.inSync != knows || !l.complete.Less(l.last)) {
-			t.Errorf("%s: the loss is %+v; want the in-sync replicas that end it", c.name, l)
-		}
-	}
-}
-
 // TestLeftOutReplicaEndsNoLoss: of two replicas of a lost owner, the one that was in sync is merged
 // and ends the loss; the one that was left out does not.
 func TestLeftOutReplicaEndsNoLoss(t *testing.T) {
@@ -182,11 +155,8 @@ func TestNewReplicaHasMore(t *testing.T) {
 // continue from that replica.
 func TestHandoffPastAnInSyncReplica(t *testing.T) {
 	for _, carols := range []string{"has all", "lacks changes", "was left out before"} {
-		s := newScript(t)
+		s := newOwner(t, 0, 2, bob, carol)
 		all, waits := []message.Peer{alice, bob, carol}, carols != "has all"
-		s.takers = []message.Peer{bob, carol}
-		s.SetView(s.now, View{Members: all, Owner: []int{0}, Replica: []int{2}})
-		s.owns(owned)
 		s.pass(200 * time.Millisecond)
 		s.sent = nil
 		if waits {
@@ -201,7 +171,7 @@ func TestHandoffPastAnInSyncReplica(t *testing.T) {
 		if !slices.Contains(s.partsTo(bob), message.Close) {
 			t.Fatalf("%s: bob was sent %v, want the close", carols, s.partsTo(bob))
 		}
-		s.tells(bob, &message.Receipt{N: lastTo[*message.TransferBatch](s, bob).N})
+		s.takesAll(bob)
 		if got := s.Confirmed(0); s.parts[0].phase != replica || (got == 3) == waits {
 			t.Errorf("%s: phase %v, %d confirmed", carols, s.parts[0].phase, got)
 		}

@@ -24,9 +24,7 @@ func TestLapse(t *testing.T) {
 		{"without for 2 s", 2600 * time.Millisecond, restarted, false},
 		{"without for 5 s, and all remember", 5600 * time.Millisecond, bob, true},
 	} {
-		s := newScript(t)
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-		s.owns(owned)
+		s := newOwner(t, 0, 1)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second) // the others have been heard for more than a grace
 		s.heard = nil
@@ -78,10 +76,7 @@ func TestLapseEndsClaims(t *testing.T) {
 // former owner's state as a replica, so that becomes one, and takes its changes.
 func TestCloseTakenAfterLapse(t *testing.T) {
 	for _, listed := range []bool{true, false} { // else the change comes first
-		s := newScript(t)
-		s.takers = []message.Peer{bob}
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{2}})
-		s.owns(owned)
+		s := newOwner(t, 1, 2, bob)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second)
 		if s.parts[0].phase != inHandoff {

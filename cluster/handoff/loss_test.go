@@ -41,10 +41,20 @@ func at(gen uint64, p message.Peer) message.Mark {
 	return message.Mark{Epoch: message.Epoch{Gen: gen, Boot: p.Boot}, Seq: 7}
 }
 
+// reports sends alice a divergent copy of an epoch without counters, that lacks what it says. Without an initial sync it is a report that
+// the sender never owned the partition at that epoch.
+func (s *solo) reports(from message.Peer, initialSync uint64, epoch message.Epoch, lacks message.Loss) {
+	s.t.Helper()
+	s.from(from, message.Part{
+		Kind: message.Merge, InitialSync: initialSync, Epoch: epoch, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: lacks,
+	}, newTable(s.t))
+}
+
 // TestLoss: a takeover has lost counters unless it continues from a complete state of the last epoch at which a process may
 // have owned the partition.
 func TestLoss(t *testing.T) {
 	carols := at(owned, carol)
+	knows := message.InSync{Number: 4, Syncs: [4]uint64{7 + 1}}
 	for _, c := range []struct {
 		name  string
 		phase phase
@@ -60,12 +70,21 @@ func TestLoss(t *testing.T) {
 		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
 		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
 		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{last: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.ClaimResponsePart{}, true},
+		{"a replica that was left out", replica, state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, true},
+		{"a replica in sync", replica, state{mark: carols, sync: 7 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, false},
+		{"bob does not know which are in sync", replica, state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: carols.Epoch}, false},
+		{"the owner's own state", replica, state{mark: carols}, message.ClaimResponsePart{LastOwned: carols.Epoch, InSync: knows}, false},
+		{"in-sync replicas of an earlier epoch", replica, state{mark: carols, sync: 3 + 1}, message.ClaimResponsePart{LastOwned: at(owned-1, carol).Epoch, InSync: knows}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if s := takesOver(t, c.phase, c.own, c.bobs); s.lacks() != c.want {
+			s := takesOver(t, c.phase, c.own, c.bobs)
+			if s.lacks() != c.want {
 				t.Errorf("that counters are lost is %v", !c.want)
 			} else if (s.Stats().Lost == 1) != c.want {
 				t.Errorf("%+v", s.Stats())
+			}
+			if l := s.parts[0].ownership.loss; c.want && c.bobs.InSync == knows && (l.inSync != knows || !l.complete.Less(l.last)) {
+				t.Errorf("the loss is %+v; want the in-sync replicas that end it", l)
 			}
 		})
 	}
@@ -354,10 +373,7 @@ func TestNeverOwned(t *testing.T) {
 
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
 		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
-		s.from(carol, message.Part{
-			Kind: message.Merge, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
-			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
-		}, newTable(t))
+		s.reports(carol, 0, message.Epoch{Gen: owned + 1, Boot: "d1"}, message.Loss{Last: carols, LastCertain: carols, Age: 5})
 		// alice's own state is later than sure.
 		if left := carols.Boot == "z"; s.lacks() != left {
 			t.Errorf("that something is lost still is %v", !left)
@@ -380,9 +396,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 		if !s.Owns(0) || !s.lacks() {
 			t.Fatalf("handed off: %+v", s.parts[0])
 		}
-		s.from(carol, message.Part{
-			Kind: message.Merge, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
-		}, newTable(t))
+		s.reports(carol, 0, daves, message.Loss{Last: carols, LastCertain: carols, Age: 5})
 		if s.lacks() == (has == carols) {
 			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
 		}
@@ -407,18 +421,15 @@ func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		s := takesOver(t, absent, state{}, message.ClaimResponsePart{MaybeOwned: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
-		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil)}
+		lacks := message.Loss{}
 		if !whole {
-			divergent.Loss = message.Loss{Last: carols, Age: 5}
+			lacks = message.Loss{Last: carols, Age: 5}
 		}
-		s.from(carol, divergent, newTable(t))
+		s.reports(carol, 1, carols, lacks)
 		if !s.lacks() {
 			t.Fatal("nothing is lost, and dave may have owned the partition")
 		}
-		s.from(bob, message.Part{
-			Kind: message.Merge, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: addChecksum(0, nil),
-			Loss: message.Loss{Last: carols, LastCertain: carols, Age: 5},
-		}, newTable(t))
+		s.reports(bob, 0, message.Epoch{Gen: owned + 1, Boot: "d1"}, message.Loss{Last: carols, LastCertain: carols, Age: 5})
 		if s.lacks() == whole {
 			t.Errorf("the divergent copy is whole %v, and that something is lost is %v", whole, !whole)
 		}
@@ -441,10 +452,7 @@ func TestNeverOwnedBefore(t *testing.T) {
 		s.learn(&s.parts[0], carols, carol)
 		s.owns(4 << message.Handoffs)
 		s.setLoss(&s.parts[0], loss{last: carols, since: 1})
-		s.from(carol, message.Part{
-			Kind: message.Merge, Epoch: carols, Begin: true, End: true, Sum: addChecksum(0, nil),
-			Loss: message.Loss{Last: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
-		}, newTable(t))
+		s.reports(carol, 0, carols, message.Loss{Last: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5})
 		if s.lacks() != c.want {
 			t.Errorf("%s: that something is lost is %v", c.name, !c.want)
 		}
@@ -480,9 +488,7 @@ func TestSameLossIsNotTold(t *testing.T) {
 	}{{daves, false}, {message.Epoch{Gen: owned + 1, Boot: "d0"}, true}} {
 		s.Tick(s.now)
 		s.Take()
-		s.from(dave, message.Part{
-			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: addChecksum(0, nil), Loss: message.Loss{Last: c.of, LastCertain: c.of, Age: 5},
-		}, newTable(t))
+		s.reports(dave, 1, daves, message.Loss{Last: c.of, LastCertain: c.of, Age: 5})
 		s.Tick(s.now)
 		s.sent = s.Take()
 		if b := lastTo[*message.OwnedPartitions](s, bob); (b != nil) != c.told || !s.lacks() {

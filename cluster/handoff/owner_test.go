@@ -19,10 +19,7 @@ func TestReplicaStaysUntilTheNext(t *testing.T) {
 		"charged before, and meanwhile": {3, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScript(t)
-			s.takers = []message.Peer{bob}
-			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-			s.owns(owned)
+			s := newOwner(t, 0, 1, bob)
 			spend(t, s.table, 1, c.before)
 			s.pass(200 * time.Millisecond)
 			if n := s.Stats().Unprotected; n != 0 {
@@ -93,10 +90,7 @@ func TestStrandedIsGranted(t *testing.T) {
 // TestCloseIsNotGranted: an owner grants no claim of its partition. After it has sent its close to a next owner in the view, it
 // grants the partition to no other node, however silent the next owner is: it may have opened it.
 func TestCloseIsNotGranted(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{2}})
-	s.owns(owned)
+	s := newOwner(t, 1, 2, bob)
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what she owns")
 	}
@@ -122,10 +116,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 // knows that: it may be isolated, and would lose its decisions. Quorum from earlier heartbeats is
 // not enough.
 func TestGateOfAnOrphan(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1, bob)
 	s.pass(200 * time.Millisecond)
 	decides := func() bool {
 		_, _, v := s.table.Try(s.now, tenth(t, 1), nil)
@@ -187,27 +178,17 @@ func TestReplicaAtAHiddenVoter(t *testing.T) {
 // TestReplicaStaysUntilTheHandoff: a replica on another node than the next owner stays until the handoff is complete, because
 // the next owner may be lost before.
 func TestReplicaStaysUntilTheHandoff(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob, carol}
-	all := []message.Peer{alice, bob, carol}
-	s.SetView(s.now, View{Members: all, Owner: []int{0}, Replica: []int{2}})
-	s.owns(owned)
+	s := newOwner(t, 0, 2, bob, carol)
 	s.pass(200 * time.Millisecond)
 	s.sent = nil
-	s.SetView(s.now, View{Members: all, Owner: []int{1}, Replica: []int{2}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{2}})
 	s.pass(300 * time.Millisecond)
 	if !slices.Contains(s.partsTo(bob), message.Close) || slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("bob was sent %v, carol %v; want the close, and nothing dropped", s.partsTo(bob), s.partsTo(carol))
 	}
-	var last uint64
-	for _, e := range s.sent {
-		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == bob {
-			last = max(last, b.N)
-		}
-	}
-	s.tells(bob, &message.Receipt{N: last}) // of the close
+	s.takesAll(bob)
 	s.pass(100 * time.Millisecond)
-	if s.Owns(0) || !slices.Contains(s.partsTo(carol), message.Drop) {
+	if s.Owns(0) || s.Stats().HandedOff != 1 || !slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("carol was sent %v, want that her replica is dropped after the handoff", s.partsTo(carol))
 	}
 }
@@ -236,9 +217,7 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 // serving, so he gets no partition until the view has caught up.
 func TestNotServingGetsNothing(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
-		s := newScript(t)
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
-		s.owns(owned)
+		s := newOwner(t, 1, 1)
 		s.pass(100 * time.Millisecond)
 		s.tells(bob, &message.Receipt{N: 1, NotServing: leaves})
 		s.pass(100 * time.Millisecond)

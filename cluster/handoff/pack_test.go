@@ -15,9 +15,7 @@ func (s *script) otherLimits(from, n, times int) {
 	for i := range n {
 		for j := range times {
 			limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.SlidingLog, Count: 10, Period: time.Duration(j+1) * time.Hour})
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, err)
 			key := uint64(from + i)
 			s.table.Do(s.now, &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1})
 		}
@@ -39,19 +37,14 @@ func (s *script) copied() *bucket.Table {
 		if n := len(b.Image.Data); n > closeBytes+bucket.MaxCounterBytes {
 			s.t.Fatalf("a message of %d bytes", n)
 		}
-		if err := at.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, at.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false))
 	}
 	return at
 }
 
 // TestManySetsAreReplicated: counters that all have limits of their own, and former ones, are replicated at once.
 func TestManySetsAreReplicated(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1, bob)
 	s.otherLimits(0, 4000, 9)
 	s.pass(400 * time.Millisecond)
 	s.otherLimits(4000, 2000, 2) // as changes
@@ -67,10 +60,7 @@ func TestManySetsAreReplicated(t *testing.T) {
 // TestManyChangesDoNotHoldUpAHandoff: if more has changed at the freeze than fits into one message, it is sent as changes,
 // checks are decided meanwhile, and the handoff follows.
 func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 1, 1, bob)
 	n := 0
 	for range 5 {
 		s.pass(20 * time.Millisecond)
@@ -101,9 +91,7 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 // TestResentCountersAge: a resent batch reports the age of its counters, so that their windows end at the receiver as if it had
 // arrived at once.
 func TestResentCountersAge(t *testing.T) {
-	s := newScript(t)
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1)
 	counter := tenth(t, 1)
 	for range 10 {
 		s.table.Do(s.now, counter)

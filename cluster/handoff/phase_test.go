@@ -19,9 +19,7 @@ func TestTransitionsInDocs(t *testing.T) {
 	}
 	b.WriteString("```\n")
 	doc, err := os.ReadFile("../../docs/internals/design.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(string(doc), b.String()) {
 		t.Errorf("docs/internals/design.md lacks the drawing of the transitions:\n%s", b.String())
 	}

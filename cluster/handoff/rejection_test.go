@@ -26,20 +26,12 @@ func takesAfterRejection(t *testing.T, higher uint64) bool {
 	bobs := newTable(t)
 	spend(t, bobs, 1, 3)
 	s := newSolo(t)
-	initialSync := func(n uint64) uint64 {
-		part := message.Part{Kind: message.InitialSync, Epoch: holds, InitialSync: n}
-		begin, end := part, part
-		begin.Begin, end.End, end.Sum = true, true, s.sum(bobs, 1)
-		s.from(bob, begin, bobs, 1)
-		s.from(bob, end, bobs)
-		return end.Sum
-	}
-	sum := initialSync(1)
+	sum := s.inTwo(bob, message.Part{Kind: message.InitialSync, Epoch: holds, InitialSync: 1}, bobs, 1)
 	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 1, Next: next, Sum: addChecksum(sum, nil) + 1}, bobs)
 	if s.Owns(0) {
 		t.Fatal("a close with a wrong checksum was accepted")
 	}
-	sum = initialSync(2)
+	sum = s.inTwo(bob, message.Part{Kind: message.InitialSync, Epoch: holds, InitialSync: 2}, bobs, 1)
 	next.Gen += higher
 	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 2, Next: next, Sum: addChecksum(sum, nil)}, bobs)
 	if s.Owns(0) && spent(t, s.table, 1) != 3 {

@@ -141,13 +141,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 	if !slices.Contains(s.partsTo(bob), message.Close) {
 		t.Fatalf("bob was sent %v, want the close", s.partsTo(bob))
 	}
-	var last uint64
-	for _, e := range s.sent {
-		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == bob {
-			last = max(last, b.N)
-		}
-	}
-	s.tells(bob, &message.Receipt{N: last})
+	s.takesAll(bob)
 	s.pass(100 * time.Millisecond)
 	if s.Owns(0) || slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("carol was sent %v, want that her replica stays", s.partsTo(carol))
@@ -208,10 +202,7 @@ func TestSecondReplicaServes(t *testing.T) {
 // TestLossAfterLateReceipts: receipts of repeatedly resent batches are late. If a transfer batch is lost after these, it is
 // resent before the replica counts as stalled and is abandoned.
 func TestLossAfterLateReceipts(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
-	s.owns(owned)
+	s := newOwner(t, 0, 1, bob)
 	s.pass(200 * time.Millisecond)
 	ch := s.channel(bob)
 	for range 40 {

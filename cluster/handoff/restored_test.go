@@ -66,10 +66,7 @@ func TestUnknownLossEnds(t *testing.T) {
 	s.claims(message.ClaimResponsePart{})
 	counters := newTable(t)
 	spend(t, counters, 2, 3)
-	part := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}, Begin: true}
-	s.from(carol, part, counters, 2)
-	part.Begin, part.End, part.Sum = false, true, s.sum(counters, 2)
-	s.from(carol, part, counters)
+	s.inTwo(carol, message.Part{Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}}, counters, 2)
 	if s.lacks() || spent(t, s.table, 2) != 3 {
 		t.Errorf("after a merge: %+v", s.parts[0].ownership.loss)
 	}

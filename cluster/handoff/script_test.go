@@ -82,6 +82,27 @@ func (s *script) owns(gen uint64) {
 	s.becomeOwner(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{})
 }
 
+// newOwner returns alice, who owns the partition, with the ring's owner and replica node by number, and takers.
+func newOwner(t *testing.T, owner, replica int, takers ...message.Peer) *script {
+	t.Helper()
+	s := newScript(t)
+	s.takers = takers
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{owner}, Replica: []int{replica}})
+	s.owns(owned)
+	return s
+}
+
+// takesAll has a peer confirm all batches that were sent to it since the last look, the close too.
+func (s *script) takesAll(p message.Peer) {
+	last := uint64(0)
+	for _, e := range s.sent {
+		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == p {
+			last = max(last, b.N)
+		}
+	}
+	s.tells(p, &message.Receipt{N: last})
+}
+
 // partsTo returns the kinds of the parts that were sent to a peer since the last look.
 func (s *script) partsTo(p message.Peer) (kinds []message.Kind) {
 	for _, e := range s.sent {

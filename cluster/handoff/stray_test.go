@@ -77,28 +77,38 @@ func TestStrayAnswer(t *testing.T) {
 		s.claims(claimed, best)
 		theirs := newTable(t)
 		spend(t, theirs, 2, 3)
-		part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: c.gen}, Begin: true}
-		s.from(c.from, part, theirs, 2)
-		part.Begin, part.End, part.Sum = false, true, s.sum(theirs, 2)
-		s.from(c.from, part, theirs)
+		s.inTwo(c.from, message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: c.gen}}, theirs, 2)
 		if s.Owns(0) != c.wins {
 			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Owns(0), c.wins)
 		}
 	}
 }
 
-// TestDropWhileClaiming: an order to drop the replica that arrives while its node claims the partition does not take the state
-// from the claim: the replica meant to replace it may be lost with the owner.
-func TestDropWhileClaiming(t *testing.T) {
-	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
-	s := newSolo(t)
-	spend(t, s.table, 1, 4)
-	s.parts[0].known = knowledge{epoch: epoch, owner: bob, status: ownerAnnounced}
-	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
-	s.parts[0].claim = &claim{gen: claimed, request: &claimRequest{id: 1, parts: []int{0}}, stage: waitingOut}
-	s.from(bob, message.Part{Kind: message.Drop, Epoch: epoch}, newTable(t))
-	if s.parts[0].completeness() != message.Complete || spent(t, s.table, 1) != 4 {
-		t.Error("the state is gone that the claim goes on from")
+// TestStrayDrop: word that a copy is of no use, which was on its way when the partition came here and went back to the sender once more, does
+// not take the copy that is left of that. Nor does one take it from a claim: the replica meant to replace it may be lost with the owner.
+func TestStrayDrop(t *testing.T) {
+	before := message.Epoch{Gen: 1<<message.Handoffs + 1, Boot: bob.Boot}
+	now := message.Epoch{Gen: 1<<message.Handoffs + 4, Boot: bob.Boot}
+	for _, c := range []struct {
+		name  string
+		epoch message.Epoch
+		claim *claim
+		gone  bool
+	}{
+		{"of before", before, nil, false},
+		{"of now", now, nil, true},
+		{"of an older peer, which does not say", message.Epoch{}, nil, true},
+		{"while it is claimed", now, &claim{gen: claimed, request: &claimRequest{id: 1, parts: []int{0}}, stage: waitingOut}, false},
+	} {
+		s := newSolo(t)
+		spend(t, s.table, 1, 4)
+		s.parts[0].known = knowledge{epoch: now, owner: bob, status: ownerAnnounced}
+		s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: now, Seq: 4}, from: bob}
+		s.parts[0].claim = c.claim
+		s.from(bob, message.Part{Kind: message.Drop, Epoch: c.epoch}, newTable(t))
+		if gone := s.parts[0].completeness() != message.Complete; gone != c.gone || !gone && spent(t, s.table, 1) != 4 {
+			t.Errorf("word %s: that the copy is gone is %v, want %v", c.name, gone, c.gone)
+		}
 	}
 }
 

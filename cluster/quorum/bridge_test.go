@@ -68,15 +68,9 @@ func TestQuorumWhenVotersJoin(t *testing.T) {
 	}
 	says := func(at int64, to message.Peer, lacks bool) {
 		t.Helper()
-		for _, b := range l.to(to) {
-			if h, ok := b.(*message.Heartbeat); ok {
-				if h.NoQuorum != lacks {
-					t.Errorf("at %d ms x says to %s that it lacks quorum: %v, want %v", at/ms, to.Name, h.NoQuorum, lacks)
-				}
-				return
-			}
+		if h := beat(t, l, to); h.NoQuorum != lacks {
+			t.Errorf("at %d ms x says to %s that it lacks quorum: %v, want %v", at/ms, to.Name, h.NoQuorum, lacks)
 		}
-		t.Errorf("at %d ms x says nothing to %s", at/ms, to.Name)
 	}
 	l.Take()
 	l.Step(3010*ms, message.Envelope{From: y, To: x, ClusterID: three.ID, Body: &message.Heartbeat{Sent: 1, Set: four}})

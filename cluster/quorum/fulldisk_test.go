@@ -58,9 +58,7 @@ func fullDisk(t *testing.T, expect int, full string) *testCluster {
 	w := newTestCluster(t, 1)
 	w.config.Expect = expect
 	w.full[full] = true
-	for _, name := range []string{"a", "b", "c"} {
-		w.disks[name] = new(message.Record)
-	}
+	w.disk("a", "b", "c")
 	w.start("a", "b", "c")
 	return w
 }
@@ -69,9 +67,7 @@ func fullDisk(t *testing.T, expect int, full string) *testCluster {
 // again when its disk takes anything.
 func TestDiskFailsOnce(t *testing.T) {
 	w := newTestCluster(t, 1)
-	for _, name := range []string{"a", "b", "c"} {
-		w.disks[name] = new(message.Record)
-	}
+	w.disk("a", "b", "c")
 	w.start("a", "b", "c")
 	w.until(3*time.Second, "quorum", w.withQuorum())
 	w.full["a"], w.full["b"], w.full["c"] = true, true, true

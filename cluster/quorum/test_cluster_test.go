@@ -1,11 +1,11 @@
 package quorum_test
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -23,8 +23,7 @@ type testCluster struct {
 	rng  *rand.Rand
 	now  int64
 	all  map[string]*process // the last run of each name
-	flow flow
-	seq  int
+	flow []event             // by time
 
 	// The network: what is lost or doubled (out of 1), how long messages take, how
 	// many take up to late instead, and which ways are cut, since when.
@@ -47,25 +46,9 @@ type way struct{ from, to string }
 // event is something that happens to a process: a message comes in, or time passes.
 type event struct {
 	at  int64
-	seq int
 	p   *process
 	e   *message.Envelope
 	put *message.Record // is on p's disk now
-}
-
-type flow []event
-
-func (f flow) Len() int { return len(f) }
-func (f flow) Less(i, j int) bool {
-	return f[i].at < f[j].at || f[i].at == f[j].at && f[i].seq < f[j].seq
-}
-func (f flow) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
-func (f *flow) Push(x any)   { *f = append(*f, x.(event)) }
-func (f *flow) Pop() any {
-	last := len(*f) - 1
-	x := (*f)[last]
-	*f = (*f)[:last]
-	return x
 }
 
 func newTestCluster(t testing.TB, seed uint64) *testCluster {
@@ -145,16 +128,17 @@ func (w *testCluster) split(a, b string) {
 
 func (w *testCluster) heal() { clear(w.cuts) }
 
+// post has e happen after all that happens by then.
 func (w *testCluster) post(e event) {
-	w.seq++
-	e.seq = w.seq
-	heap.Push(&w.flow, e)
+	i := sort.Search(len(w.flow), func(i int) bool { return w.flow[i].at > e.at })
+	w.flow = slices.Insert(w.flow, i, e)
 }
 
 func (w *testCluster) run(d time.Duration) {
 	end := w.now + int64(d)
 	for len(w.flow) > 0 && w.flow[0].at <= end {
-		e := heap.Pop(&w.flow).(event)
+		e := w.flow[0]
+		w.flow = w.flow[1:]
 		w.now = e.at
 		switch p := e.p; {
 		case p.down:

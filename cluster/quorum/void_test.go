@@ -48,13 +48,7 @@ func TestPromiseToTakeNoPart(t *testing.T) {
 		founders(l, now, z)
 		l.SetView(now, nil)
 		l.SetView(now, []message.Peer{z})
-		for _, b := range l.to(z) {
-			if h, ok := b.(*message.Heartbeat); ok {
-				return h.Void
-			}
-		}
-		t.Fatal("no heartbeat")
-		return nil
+		return beat(t, l, z).Void
 	}
 	l.Tick(3300 * ms)
 	if v := void(3310 * ms); v != nil {

@@ -126,12 +126,8 @@ func TestWindowOfAnOwnerAhead(t *testing.T) {
 	const hour, ms = int64(time.Hour), int64(time.Millisecond)
 	for _, replica := range []bool{false, true} {
 		counters := table(t)
-		s, err := New(Config{Counters: counters, Shards: 1, MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.When.Start(0, 0, 0)
-		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Hour}), Cost: 1}
+		s := started(t, Config{Counters: counters, Shards: 1, MaxKeys: 10})
+		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: hourly(100), Cost: 1}
 		now := 2*hour - 10*ms
 		if replica {
 			// As it comes with a transfer: with the time that is left.

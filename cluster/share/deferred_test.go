@@ -44,11 +44,7 @@ func TestDeferred(t *testing.T) {
 
 // TestChargedInLaterWindow: the acknowledgement of a charge does not make room for, nor forget, what was admitted since in the next window.
 func TestChargedInLaterWindow(t *testing.T) {
-	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.When.Start(0, 0, 0)
+	s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Minute})
 	at, r := Place{Parts: Parts{Voters: 3}}, bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
 	admit := func(now time.Duration, times int) (admitted int) {
@@ -77,11 +73,7 @@ func TestChargedInLaterWindow(t *testing.T) {
 // disk.
 func TestChargedAmongMoreVoters(t *testing.T) {
 	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingWindow} {
-		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.When.Start(0, 0, 0)
+		s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 		limits := limitsOf(bucket.Limit{Algorithm: algorithm, Count: 6, Period: time.Hour})
 		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
 		if _, charged := s.Answer(1, Place{Parts: Parts{Voters: 3}}, &r, rules.UnknownLimit, nil); !charged {
@@ -91,10 +83,7 @@ func TestChargedAmongMoreVoters(t *testing.T) {
 		if err != nil || keys != 1 {
 			t.Fatalf("%s: charges of %d keys are saved, %v; want 1", algorithm, keys, err)
 		}
-		again, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 		again.Restore(FromTable(2, saved, 0), Parts{Voters: 7})
 		for name, s := range map[string]*Shares{"": s, ", from disk": again} {
 			list := s.Take(3, Parts{Voters: 7}, 10)
@@ -112,13 +101,9 @@ func TestChargedAmongMoreVoters(t *testing.T) {
 // TestLostAnswerWithOnce: a charge whose answer was lost is sent again if it is named, by that name, also when it cannot be sent for a while.
 // It counts as admitted meanwhile, and as charged when its name may be forgotten.
 func TestLostAnswerWithOnce(t *testing.T) {
-	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.When.Start(0, 0, 0)
+	s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 	parts := Parts{Voters: 3}
-	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour}), Cost: 1}
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: hourly(30), Cost: 1}
 	take := func(now time.Duration) Charge {
 		t.Helper()
 		list := s.Take(int64(now), parts, 10)
@@ -154,22 +139,24 @@ func TestLostAnswerWithOnce(t *testing.T) {
 	}
 }
 
-// TestLostAnswerIsSaved: a charge that is to be sent again is on disk, from when its answer is
+// TestLostAnswerIsSaved: a charge is on disk while it is sent, and one that is to be sent again from when its answer is
 // lost, together with a later one of its key.
 func TestLostAnswerIsSaved(t *testing.T) {
 	changes := 0
-	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10, Changed: func() { changes++ }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.When.Start(0, 0, 0)
+	s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10, Changed: func() { changes++ }})
 	parts, at := Parts{Voters: 3}, Place{Parts: Parts{Voters: 3}}
-	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour}), Cost: 2}
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: hourly(30), Cost: 2}
 	s.Answer(1, at, &r, rules.UnknownLimit, nil)
 	c := s.Take(1, parts, 10)[0]
 	c.Once = 7
-	s.Charges.Answered()
+	if _, keys, err := s.Table(1, parts, 1); err != nil || keys != 1 {
+		t.Errorf("%d keys are saved while their charges are sent: %v", keys, err)
+	}
 	before := changes
+	if s.Charges.Answered(); changes == before {
+		t.Error("nobody is told that the charge is sent no more")
+	}
+	before = changes
 	s.Ended(1, c, parts, AnswerLost)
 	for _, want := range []int64{2, 4} {
 		saved, keys, err := s.Table(2, parts, 1)
@@ -184,11 +171,7 @@ func TestLostAnswerIsSaved(t *testing.T) {
 // share is then.
 func TestAdmittedIsNotCut(t *testing.T) {
 	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.LeakyBucket, bucket.SlidingCounter} {
-		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.When.Start(0, 0, 0)
+		s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 		limits := limitsOf(bucket.Limit{Algorithm: algorithm, Count: 60, Period: 1000 * time.Hour})
 		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 20}
 		if _, charged := s.Answer(1, Place{Parts: Parts{Voters: 3}}, &r, rules.UnknownLimit, nil); !charged {

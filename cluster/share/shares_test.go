@@ -58,11 +58,7 @@ func TestShareOfLaterWindow(t *testing.T) {
 		{name: "its owner answers", after: 1, asked: 61 * minute, left: 18, admits: 6},
 		{name: "an answer of the window before comes late", after: 1, asked: 60*minute - 1, left: 29, admits: 10},
 	} {
-		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.When.Start(0, 0, 0)
+		s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 		s.When.Turn(59*minute, 60*minute) // quorum ends in the 60th minute
 		s.When.Turn(60*minute, 60*minute)
 		answer := func(if1 int64) {
@@ -87,6 +83,17 @@ func TestShareOfLaterWindow(t *testing.T) {
 	}
 }
 
+// started returns the shares of a process that starts at 0, and need not wait before it gives any.
+func started(t *testing.T, c Config) *Shares {
+	t.Helper()
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.When.Start(0, 0, 0)
+	return s
+}
+
 func table(t *testing.T) *bucket.Table {
 	t.Helper()
 	table, err := bucket.NewTable(bucket.Config{Shards: 1})
@@ -98,11 +105,7 @@ func table(t *testing.T) *bucket.Table {
 
 // TestShareOfFewerVoters: a share of one of four is no larger part of what was left when there are three.
 func TestShareOfFewerVoters(t *testing.T) {
-	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.When.Start(0, 0, 0)
+	s := started(t, Config{Counters: table(t), Shards: 1, MaxKeys: 10})
 	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: hourly(60), Cost: 1}
 	s.Answers.Note(1, &r, &bucket.Decision{Allowed: true, Limit: 60, Remaining: 12, ResetAfter: time.Hour})
 	admitted := 0
@@ -124,11 +127,7 @@ func TestShareOfFewerVoters(t *testing.T) {
 func TestForgetWhileAnswering(t *testing.T) {
 	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 3000, Period: time.Hour})
 	now := int64(time.Hour)
-	s, err := New(Config{Counters: table(t), Shards: 512, MaxKeys: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.When.Start(0, 0, 0)
+	s := started(t, Config{Counters: table(t), Shards: 512, MaxKeys: 1000})
 	spent := &bucket.Decision{Limit: 3000, ResetAfter: time.Hour}
 	for round := range 200 {
 		var admitted atomic.Int64
