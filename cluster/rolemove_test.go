@@ -114,7 +114,11 @@ func newPlaying(t *testing.T, lose float64, change func(name string, c *Config))
 		w.late.Wait()
 		time.Sleep(time.Second) // what is on its way arrives
 	})
-	time.Sleep(10 * time.Second)
+	for range 60 { // messages between regions may be lost
+		if time.Sleep(time.Second); p.decides("eu1", "eu") && p.decides("eu2", "eu") {
+			break
+		}
+	}
 	p.plays("eu", "eu")
 	p.idle.Store(0)
 	return p
@@ -145,6 +149,13 @@ func (p *playing) plays(region, home string) {
 			p.t.Errorf("%s decides keys of %s: %v, since %d", name, home, ok, got.since)
 		}
 	}
+}
+
+// decides reports whether a node decides keys of a home.
+func (p *playing) decides(name, home string) bool {
+	n := p.nodes[name]
+	_, ok := n.mayPlay(n.cfg.Clock(), home)
+	return ok
 }
 
 // pass lets a region pass on the role of eu.
