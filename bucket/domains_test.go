@@ -8,15 +8,6 @@ import (
 	"time"
 )
 
-func limitsIn(t testing.TB, domain string, list ...Limit) *Limits {
-	t.Helper()
-	l, err := NewLimitsIn(domain, list...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func hourly(count int64) Limit {
 	return Limit{Algorithm: FixedWindow, Count: count, Period: time.Hour}
 }
@@ -31,10 +22,7 @@ func TestFloodOfOneDomainLeavesOthers(t *testing.T) {
 		"deny":               {Shards: 61, MaxEntries: 5000, WhenFull: DenyNew},
 	} {
 		t.Run(name, func(t *testing.T) {
-			table, err := NewTable(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			table := mustTable(t, c)
 			const victims = 300
 			now := int64(time.Hour)
 			shop, zzz := limitsIn(t, "shop", hourly(5)), limitsIn(t, "zzz", hourly(1))
@@ -72,10 +60,7 @@ func TestFloodOfOneDomainLeavesOthers(t *testing.T) {
 
 // Of one domain's keys those that are denied go last, and those that were used once go before those that were used again.
 func TestKeysThatMatterGoLast(t *testing.T) {
-	table, err := NewTable(Config{Shards: 1, MaxEntries: 400})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 1, MaxEntries: 400})
 	now := int64(time.Hour)
 	limits := limitsIn(t, "shop", hourly(5))
 	use := func(key uint64, times int) {
@@ -115,10 +100,7 @@ func TestKeysThatMatterGoLast(t *testing.T) {
 // others, and no other domain has fewer by it.
 func TestMaxKeysOfDomain(t *testing.T) {
 	for _, whenFull := range []WhenFull{EvictOld, DenyNew} {
-		table, err := NewTable(Config{Shards: 61, WhenFull: whenFull})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := mustTable(t, Config{Shards: 61, WhenFull: whenFull})
 		table.SetDomains(map[string]int64{"small": 200})
 		now := int64(time.Hour)
 		small, large := limitsIn(t, "small", hourly(5)), limitsIn(t, "large", hourly(5))
@@ -142,10 +124,7 @@ func TestMaxKeysOfDomain(t *testing.T) {
 // Domains beyond MaxDomains share an account, named ones and those of the first that came have their own. What has no counters
 // gives its place away, and its count of evictions goes to the others'.
 func TestAccountsOfDomainsAreBounded(t *testing.T) {
-	table, err := NewTable(Config{Shards: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 3})
 	table.SetDomains(map[string]int64{"named": 0, "capped": 10})
 	now := int64(time.Hour)
 	for i := range uint64(2 * MaxDomains) {
@@ -173,10 +152,7 @@ func TestAccountsOfDomainsAreBounded(t *testing.T) {
 // A domain that came after MaxDomains others keeps what it asks for again and again, as long as it has no more than they have.
 func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
 	const domains, most = MaxDomains + 144, 20_000
-	table, err := NewTable(Config{Shards: 61, MaxEntries: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 61, MaxEntries: most})
 	var limits []*Limits
 	for i := range domains {
 		limits = append(limits, limitsIn(t, fmt.Sprint("d", i), hourly(100)))
@@ -198,10 +174,7 @@ func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
 // and even if the table is far above its caps.
 func TestSpentKeysGoLast(t *testing.T) {
 	for _, domains := range []int{1, 3} {
-		table, err := NewTable(Config{Shards: 1, MaxEntries: 2000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := mustTable(t, Config{Shards: 1, MaxEntries: 2000})
 		now, limits := int64(time.Hour), limitsIn(t, "d0", hourly(4))
 		const spent = 100
 		for i := range uint64(spent) {
@@ -225,10 +198,7 @@ func TestSpentKeysGoLast(t *testing.T) {
 // The bytes of limits count as long as counters refer to them, and only once. Beyond MaxSets they go, with their counters.
 func TestSetsOfLimitsCount(t *testing.T) {
 	const most = 64
-	table, err := NewTable(Config{Shards: 7, MaxSets: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 7, MaxSets: most})
 	now := int64(time.Hour)
 	set := func(domain string, i uint64) *Limits {
 		list := make([]Limit, MaxLimits)
@@ -279,13 +249,8 @@ func TestSetsOfLimitsCount(t *testing.T) {
 // Whatever is done to a table, its accounts are those of its counters.
 func TestAccountsAreThoseOfCounters(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	tables := make([]*Table, 2)
-	for i := range tables {
-		var err error
-		if tables[i], err = NewTable(Config{Shards: 3, MaxEntries: 60, MaxBytes: 100_000}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c := Config{Shards: 3, MaxEntries: 60, MaxBytes: 100_000}
+	tables := []*Table{mustTable(t, c), mustTable(t, c)}
 	var sets []*Limits
 	for _, domain := range []string{"", "a", "b"} {
 		sets = append(sets,
@@ -303,12 +268,7 @@ func TestAccountsAreThoseOfCounters(t *testing.T) {
 			table.Grant(now, &LeaseRequest{Key: key, Limits: l, Want: 1, Part: 1, Whole: 1, For: 20 * time.Millisecond})
 		case 1, 2:
 			shard := random.IntN(3)
-			var im Image
-			keys := table.Keys(shard, nil)
-			table.Export(now, shard, keys, &im)
-			if err := tables[random.IntN(2)].Import(now, shard, &im, im.Data, im.Counters, random.IntN(2) == 0); err != nil {
-				t.Fatal(err)
-			}
+			hand(t, table, tables[random.IntN(2)], now, shard, table.Keys(shard, nil), random.IntN(2) == 0)
 		case 3:
 			table.Sweep(now, random.IntN(3))
 		case 4:
@@ -374,10 +334,7 @@ func (t *Table) judgeAccounts(test *testing.T, step int) {
 
 // A counter stays in the account that it was made in while its limits are equal.
 func TestCountersStayInTheirAccount(t *testing.T) {
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 1})
 	for i, c := range []struct {
 		in   string
 		list Limit
@@ -406,10 +363,7 @@ func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 		others = append(others, limitsIn(t, fmt.Sprint("other-", i), hourly(1000)))
 	}
 	for seed := range uint64(10) {
-		table, err := NewTable(Config{Shards: 1, MaxEntries: 4000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := mustTable(t, Config{Shards: 1, MaxEntries: 4000})
 		random := rand.New(rand.NewPCG(1, seed))
 		keys := slices.Repeat([]*Limits{quiet}, spent)
 		keys = append(keys, slices.Repeat(others[:1], 1500)...) // so many more than others have that these alone may go
@@ -438,10 +392,7 @@ func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 // TestManyDomainsShareSets: domains that share an account share its sets of limits too, so that
 // many domains with equal limits do not use up the sets.
 func TestManyDomainsShareSets(t *testing.T) {
-	table, err := NewTable(Config{Shards: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 7})
 	sets, now := map[string]*Limits{}, int64(time.Hour)
 	for i := range uint64(20_000) {
 		name := table.Account(fmt.Sprint("d", i))
@@ -470,10 +421,7 @@ func TestManyDomainsShareSets(t *testing.T) {
 // bring a fair share of them, and keeps what it has spent under these.
 func TestSetsOfOthersShutNobodyOut(t *testing.T) {
 	const most = 16 * (MaxDomains + otherDomains)
-	table, err := NewTable(Config{Shards: 7, MaxSets: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 7, MaxSets: most})
 	table.SetDomains(map[string]int64{"shop": 0})
 	now, sent := int64(time.Hour), uint64(0)
 	flood := func() {

@@ -9,14 +9,8 @@ import (
 // is left alone is.
 func TestFloodLeavesTheUsedAlone(t *testing.T) {
 	for _, size := range []int{7, 100, 1000} {
-		table, err := NewTable(Config{Shards: 1, MaxEntries: size + 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits, err := NewLimits(Limit{Algorithm: FixedWindow, Count: 1 << 40, Period: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := mustTable(t, Config{Shards: 1, MaxEntries: size + 1})
+		limits := mustLimits(t, Limit{Algorithm: FixedWindow, Count: 1 << 40, Period: time.Hour})
 		spend := func(key uint64) int64 {
 			d := table.Do(1, &Request{Key: Key{Hi: key}, Limits: limits, Cost: 1})
 			return d.Limit - d.Remaining

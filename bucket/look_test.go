@@ -7,17 +7,11 @@ import (
 
 // TestLook: every limit of a key is told, and looking changes nothing.
 func TestLook(t *testing.T) {
-	table, err := NewTable(Config{Shards: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limits, err := NewLimits(
+	table := mustTable(t, Config{Shards: 3})
+	limits := mustLimits(t,
 		Limit{Algorithm: FixedWindow, Count: 10, Period: time.Minute, Align: AlignFirstHit},
 		Limit{Algorithm: TokenBucket, Count: 1000, Period: 1000 * time.Second},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const now = int64(1_700_000_000) * int64(time.Second)
 	key := Key{Hi: 1, Lo: 2}
 	look := func(at int64) []Standing {
@@ -50,10 +44,7 @@ func TestLook(t *testing.T) {
 	}
 
 	granted := Key{Hi: 1, Lo: 3}
-	one, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1000, Period: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := mustLimits(t, Limit{Algorithm: TokenBucket, Count: 1000, Period: time.Second})
 	g, _, _ := table.Grant(now, &LeaseRequest{Key: granted, Limits: one, Want: 100, Part: 1, Whole: 1, For: 100 * time.Millisecond})
 	if g.Units != 100 {
 		t.Fatalf("granted %+v", g)

@@ -161,48 +161,6 @@ func TestRefundNeverAboveFull(t *testing.T) {
 	}
 }
 
-// TestRefundTable has a refund's figures for each algorithm.
-func TestRefundTable(t *testing.T) {
-	for _, c := range algorithms {
-		tell(t, `
-			0:00 refund 5 refunded
-			0:00 read allowed left=10
-			0:00 7 allowed left=3
-			0:00 refund 2 refunded
-			0:00 read allowed left=5
-			0:00 refund 100 refunded
-			0:00 read allowed left=10
-			0:00 11 denied retry=never
-			0:00 10 allowed left=0
-			0:00 refund 9223372036854775807 refunded
-			0:00 10 allowed left=0
-			0:00 reset forgotten
-			0:00 10 allowed left=0
-			0:00 charge 5 charged left=0
-			0:00 refund 4 refunded
-			0:00 read denied left=0
-			0:00 refund 2 refunded
-			0:00 read allowed left=1
-		`, per(c.algorithm, 10, time.Hour))
-	}
-	late := per(bucket.FixedWindow, 10, time.Minute)
-	tell(t, `
-		0:10 8 allowed left=2
-		1:10 3 allowed left=7
-		1:20 refund 8 refunded
-		1:20 read allowed left=10
-		2:00 read allowed left=10
-	`, late)
-	late.Align = bucket.AlignFirstHit
-	tell(t, `
-		0:10 8 allowed left=2
-		0:20 refund 3 refunded
-		0:20 read allowed left=5 reset=50s
-		1:10 refund 3 refunded
-		1:10 read allowed left=10
-	`, late)
-}
-
 // TestCappedLogSpreadsItsError: a client that keeps exactly to a limit above log_entries waits at most for the documented error,
 // also after its log was merged with a copy or became shorter.
 func TestCappedLogSpreadsItsError(t *testing.T) {

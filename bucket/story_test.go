@@ -137,3 +137,16 @@ func clock(t *testing.T, s string) int64 {
 func per(algorithm bucket.Algorithm, count int64, period time.Duration) bucket.Limit {
 	return bucket.Limit{Algorithm: algorithm, Count: count, Period: period}
 }
+
+// with returns l, changed.
+func with(l bucket.Limit, change func(*bucket.Limit)) bucket.Limit {
+	change(&l)
+	return l
+}
+
+// left reads what remains on r's key.
+func left(table *bucket.Table, now int64, r *bucket.Request) int64 {
+	read := *r
+	read.Verb = bucket.Read
+	return table.Do(now, &read).Remaining
+}
