@@ -163,11 +163,7 @@ func reservationStories(t *testing.T, trap string) {
 					t.Errorf("step %d, %v at %s: %d left, want %d", i, s.verb, s.at, got, s.left)
 				}
 				keys, seq, _ := table.Drain(0, nil)
-				var im bucket.Image
-				table.Export(now, 0, keys, &im)
-				if err := replica.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-					t.Fatal(err)
-				}
+				handKeys(t, table, replica, keys, now, now, false)
 				replica.Open(0, seq)
 				if got := left(replica, now, &bucket.Request{Limits: limits}); got != s.left {
 					t.Errorf("step %d, %v at %s: the replica has %d left, want %d", i, s.verb, s.at, got, s.left)
@@ -175,43 +171,6 @@ func reservationStories(t *testing.T, trap string) {
 				replica.Seal(0)
 			}
 		})
-	}
-}
-
-// TestMergedReservations: one copy has settled what the other one has open. Merged either way it counts once, and cannot be settled
-// again.
-func TestMergedReservations(t *testing.T) {
-	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
-		for _, back := range []bool{false, true} {
-			limits := mustLimits(t, per(algorithm, 20, time.Hour))
-			one, other := smallTable(t), smallTable(t)
-			about := func(table *bucket.Table, verb bucket.Verb, units int64) bucket.Reserved {
-				r := &bucket.Request{
-					Limits: limits, Cost: units, Verb: verb, Reservation: &bucket.Reservation{ID: 9, Least: 1, MaxOpen: 9, For: time.Minute},
-				}
-				if d := table.Do(day, r); !d.Allowed {
-					t.Fatalf("%s: %+v", algorithm, d)
-				}
-				return r.Reservation.Reserved
-			}
-			about(one, bucket.Reserve, 6)
-			hand(t, one, other, day, day, false)
-			about(other, bucket.Settle, 2)
-			one.Do(day, &bucket.Request{Limits: limits, Cost: 3})
-			from, to := other, one
-			if back {
-				from, to = one, other
-			}
-			for range 2 { // the second time changes nothing
-				hand(t, from, to, day, day, true)
-				if got := left(to, day, &bucket.Request{Limits: limits}); got != 15 {
-					t.Errorf("%s, back %v: %d left of 20 with 2 and 3 spent", algorithm, back, got)
-				}
-			}
-			if got := about(to, bucket.Settle, 6); !got.Repeated || got.Units != 2 {
-				t.Errorf("%s, back %v: settled again: %+v", algorithm, back, got)
-			}
-		}
 	}
 }
 
@@ -349,12 +308,7 @@ func TestHeldCaller(t *testing.T) {
 			once++
 		}
 	}
-	im := new(bucket.Image)
-	table.Export(day, 0, table.Keys(0, nil), im)
-	if err := to.Import(day, 0, im, im.Data, im.Counters, false); err != nil {
-		t.Fatal(err)
-	}
-	to.Open(0, 0)
+	hand(t, table, to, day, day, false)
 	for _, x := range []*bucket.Table{table, to} {
 		list, _, _ := x.Held(day, bucket.Key{}, 10)
 		if len(list) != len(want) {
@@ -371,10 +325,9 @@ func TestHeldCaller(t *testing.T) {
 // TestSettlementDeniesForAWhile: what a settlement charges beyond the limits makes a bucket deny
 // for the time of the request, or for that of a full bucket, and no longer.
 func TestSettlementDeniesForAWhile(t *testing.T) {
-	steps := per(bucket.TokenBucket, 10, time.Minute)
-	steps.Refill = bucket.RefillInterval
-	twice := per(bucket.TokenBucket, 10, time.Minute)
-	twice.Cost = 2
+	tokens := per(bucket.TokenBucket, 10, time.Minute)
+	steps := with(tokens, func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })
+	twice := with(tokens, func(l *bucket.Limit) { l.Cost = 2 })
 	for _, c := range []struct {
 		name            string
 		limits          []bucket.Limit
@@ -382,26 +335,21 @@ func TestSettlementDeniesForAWhile(t *testing.T) {
 		actual, charged int64
 		denied          time.Duration
 	}{
-		{"tokens for 10 minutes", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
+		{"tokens for 10 minutes", []bucket.Limit{tokens}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
 		{"a full bucket", []bucket.Limit{per(bucket.TokenBucket, 10, time.Hour)}, time.Minute, 1 << 62, 20, time.Hour + 6*time.Minute},
-		{"within the bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 70, 70, 6*time.Minute + 6*time.Second},
+		{"within the bound", []bucket.Limit{tokens}, 10 * time.Minute, 70, 70, 6*time.Minute + 6*time.Second},
 		{"cost of 2", []bucket.Limit{twice}, 10 * time.Minute, 1 << 62, 55, 10*time.Minute + 12*time.Second},
 		{"refill in steps", []bucket.Limit{steps}, 10 * time.Minute, 1 << 62, 110, 11 * time.Minute},
 		{"a leaky bucket", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
 		{"a window", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, time.Minute},
 		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, 2 * time.Minute},
-		{"beside a window", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute), per(bucket.FixedWindow, 50, time.Hour)}, time.Minute, 40, 40, time.Minute + 6*time.Second},
-		{"no bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 0, 1000, 1000, 99*time.Minute + 6*time.Second},
+		{"beside a window", []bucket.Limit{tokens, per(bucket.FixedWindow, 50, time.Hour)}, time.Minute, 40, 40, time.Minute + 6*time.Second},
+		{"no bound", []bucket.Limit{tokens}, 0, 1000, 1000, 99*time.Minute + 6*time.Second},
 	} {
-		limits, err := bucket.NewLimits(c.limits...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		table := smallTable(t)
-		now, key := int64(1000*time.Hour), bucket.Key{Hi: 1}
+		table, limits, now := smallTable(t), mustLimits(t, c.limits...), int64(1000*time.Hour)
 		do := func(verb bucket.Verb, cost int64, x bucket.Reservation) (bucket.Decision, bucket.Reserved) {
 			x.ID = 7
-			q := bucket.Request{Key: key, Limits: limits, Verb: verb, Cost: cost}
+			q := bucket.Request{Limits: limits, Verb: verb, Cost: cost}
 			if verb >= bucket.Reserve {
 				q.Reservation = &x
 			}
@@ -425,18 +373,14 @@ func TestSettlementDeniesForAWhile(t *testing.T) {
 
 // TestLeaseIsChargedItsUnits: a leaseholder can have spent what was leased, and no more.
 func TestLeaseIsChargedItsUnits(t *testing.T) {
-	limits, err := bucket.NewLimits(per(bucket.TokenBucket, 100, time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, now, key := smallTable(t), int64(1000*time.Hour), bucket.Key{Hi: 1}
+	table, limits, now := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 100, time.Minute)), int64(1000*time.Hour)
 	x := &bucket.Reservation{ID: 7, Least: 1, MaxOpen: 9, For: time.Second, Lease: true}
-	table.Do(now, &bucket.Request{Key: key, Limits: limits, Verb: bucket.Reserve, Cost: 20, Reservation: x})
+	table.Do(now, &bucket.Request{Limits: limits, Verb: bucket.Reserve, Cost: 20, Reservation: x})
 	if x.Reserved.Units != 12 {
 		t.Fatalf("%+v", x.Reserved)
 	}
 	end := &bucket.Reservation{ID: 7, For: time.Second, Lease: true}
-	d := table.Do(now, &bucket.Request{Key: key, Verb: bucket.Settle, Cost: 1 << 62, Reservation: end})
+	d := table.Do(now, &bucket.Request{Verb: bucket.Settle, Cost: 1 << 62, Reservation: end})
 	if end.Reserved.Units != 12 || d.Remaining != 88 {
 		t.Errorf("%+v, %+v", end.Reserved, d)
 	}
