@@ -11,26 +11,10 @@ import (
 func TestLongestLease(t *testing.T) {
 	const ms = time.Millisecond
 	bucketOf := func(count, burst int64, period time.Duration) bucket.Limit {
-		l := per(bucket.TokenBucket, count, period)
-		l.Burst = burst
-		return l
+		return bucket.Limit{Algorithm: bucket.TokenBucket, Count: count, Period: period, Burst: burst}
 	}
-	with := func(l bucket.Limit, change func(*bucket.Limit)) bucket.Limit {
-		change(&l)
-		return l
-	}
-	for _, c := range []struct {
-		limits []bucket.Limit
-		want   time.Duration
-	}{
-		{[]bucket.Limit{bucketOf(10, 0, time.Second)}, 4 * (500*ms - 1)},
-		{[]bucket.Limit{bucketOf(1, 10, bucket.MaxPeriod)}, time.Hour},
-		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, time.Minute},
-		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Second), bucketOf(10, 0, time.Second)}, time.Second},
-	} {
-		if got := mustLimits(t, c.limits...).LongestFarLease(); got != c.want {
-			t.Errorf("%+v: grants for %d ns to another region, want %d", c.limits, got, c.want)
-		}
+	far := map[string]time.Duration{
+		"a bucket": 4 * (500*ms - 1), "that refills in years": time.Hour, "a window": time.Minute, "a short one and a bucket": time.Second,
 	}
 	for _, c := range []struct {
 		name   string
@@ -53,6 +37,7 @@ func TestLongestLease(t *testing.T) {
 		{"a short log", []bucket.Limit{per(bucket.SlidingLog, 10, 39*ms)}, 0},
 		{"sub-windows", []bucket.Limit{per(bucket.SlidingWindow, 10, 4*time.Second)}, 100 * ms},
 		{"several", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), bucketOf(10, 0, time.Second), {Unlimited: true}}, 500*ms - 1},
+		{"a short one and a bucket", []bucket.Limit{per(bucket.FixedWindow, 10, time.Second), bucketOf(10, 0, time.Second)}, 500*ms - 1},
 		{"one that does not", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), per(bucket.LeakyQueue, 10, time.Minute)}, 0},
 		{"blocking", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.BlockFor = 1 })}, 0},
 		{"an interval", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.MinInterval = 1 })}, 0},
@@ -66,6 +51,9 @@ func TestLongestLease(t *testing.T) {
 			t.Errorf("%s: grants for %d ns, want %d", c.name, got, c.want)
 		}
 		most := limits.LongestFarLease()
+		if far, ok := far[c.name]; ok && most != far {
+			t.Errorf("%s: grants for %d ns to another region, want %d", c.name, most, far)
+		}
 		for _, d := range []time.Duration{0, bucket.LeastLease - 1, bucket.LeastLease, most, most + 1, -1} {
 			if got, want := limits.Grantable(d), d >= bucket.LeastLease && d <= most; got != want {
 				t.Errorf("%s for %v: grantable is %v", c.name, d, got)
@@ -77,10 +65,7 @@ func TestLongestLease(t *testing.T) {
 // TestGrantRejects: what cannot be granted is not, and the grant says what a check would be told and when to ask again.
 func TestGrantRejects(t *testing.T) {
 	ten := per(bucket.FixedWindow, 10, time.Minute)
-	soft := ten
-	soft.Soft = 50
-	dear := ten
-	dear.Cost = 4
+	soft, dear := with(ten, func(l *bucket.Limit) { l.Soft = 50 }), with(ten, func(l *bucket.Limit) { l.Cost = 4 })
 	for _, c := range []struct {
 		name    string
 		limit   bucket.Limit
@@ -140,22 +125,22 @@ func TestGrantRejects(t *testing.T) {
 
 // TestGrantParts: of what could be granted the part that is asked for, rounded down or to the nearest unit, at least one.
 func TestGrantParts(t *testing.T) {
-	dear := per(bucket.TokenBucket, 100, time.Hour)
-	dear.Cost = 3
+	tokens := per(bucket.TokenBucket, 100, time.Hour)
+	dear := with(tokens, func(l *bucket.Limit) { l.Cost = 3 })
 	for _, c := range []struct {
 		limit             bucket.Limit
 		spent             int64
 		want, part, whole int64
 		reserve, granted  int64
 	}{
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, 0, 100},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 10, 1, 1, 0, 10},
-		{per(bucket.TokenBucket, 100, time.Hour), 1, 1000, 1, 3, 0, 33},
-		{per(bucket.TokenBucket, 100, time.Hour), 99, 1000, 1, 3, 0, 1},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1 << 62, 0, 1},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1 << 62, 1 << 62, 0, 100},
-		{per(bucket.TokenBucket, 100, time.Hour), 20, 1000, 1, 2, 30, 25},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, -5, 100},
+		{tokens, 0, 1000, 1, 1, 0, 100},
+		{tokens, 0, 10, 1, 1, 0, 10},
+		{tokens, 1, 1000, 1, 3, 0, 33},
+		{tokens, 99, 1000, 1, 3, 0, 1},
+		{tokens, 0, 1000, 1, 1 << 62, 0, 1},
+		{tokens, 0, 1000, 1 << 62, 1 << 62, 0, 100},
+		{tokens, 20, 1000, 1, 2, 30, 25},
+		{tokens, 0, 1000, 1, 1, -5, 100},
 		{dear, 0, 1000, 1, 1, 0, 33},
 		{dear, 0, 1000, 1, 2, 0, 16},
 		{per(bucket.SlidingCounter, 100, time.Hour), 40, 1000, 1, 2, 0, 30},
@@ -173,7 +158,7 @@ func TestGrantParts(t *testing.T) {
 	}
 	for want, part := range map[int64]int64{12: 124, 13: 125} { // of 100, in 1000
 		g, _, _ := smallTable(t).Grant(day, &bucket.LeaseRequest{
-			Limits: mustLimits(t, per(bucket.TokenBucket, 100, time.Hour)), Want: 1000, Part: part, Whole: 1000, Nearest: true, For: time.Second,
+			Limits: mustLimits(t, tokens), Want: 1000, Part: part, Whole: 1000, Nearest: true, For: time.Second,
 		})
 		if g.Units != want {
 			t.Errorf("the nearest of %d ‰: granted %d, want %d", part, g.Units, want)
