@@ -19,33 +19,24 @@ func exported(from *bucket.Table, now int64, shard int) *bucket.Image {
 // it counts for as long as it would have there.
 func TestWindowsKeepTheirTimeLeft(t *testing.T) {
 	fixed := per(bucket.FixedWindow, 10, time.Minute)
-	first, month := fixed, fixed
-	first.Align = bucket.AlignFirstHit
-	month.Align, month.Unit, month.Period = bucket.AlignCalendar, bucket.Minute, 0
-	stepped := per(bucket.TokenBucket, 10, time.Minute)
-	stepped.Refill = bucket.RefillInterval
+	first := with(fixed, func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })
+	calendar := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Minute}
+	stepped := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute, Refill: bucket.RefillInterval}
 	type row struct {
 		at   string // when it is imported
 		ask  string // when it is asked
 		left int64
+	}
+	epoch := []row{
+		{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
+		{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
 	}
 	for _, c := range []struct {
 		name   string
 		limit  bucket.Limit
 		answer []row
 	}{
-		{"fixed", fixed, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
-		{"calendar", month, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
-		{"steps", stepped, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
+		{"fixed", fixed, epoch}, {"calendar", calendar, epoch}, {"steps", stepped, epoch},
 		{"first hit", first, []row{
 			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10}, {"5:00:00", "5:00:59.9", 5},
 		}},
@@ -89,11 +80,16 @@ func TestImportReplaces(t *testing.T) {
 		spend := func(table *bucket.Table, key bucket.Key, cost int64) {
 			table.Do(day, &bucket.Request{Key: key, Limits: limits, Cost: cost})
 		}
-		spend(from, ks[0], 1)
-		spend(from, ks[1], 2)
-		for i, k := range ks {
+		same := smallTable(t) // that has always had these counters
+		for i, cost := range []int64{1, 2, 0, 5} {
+			if cost > 0 {
+				spend(same, ks[i], cost)
+			}
+			if i < 2 {
+				spend(from, ks[i], cost)
+			}
 			if i != 1 {
-				spend(to, k, 5)
+				spend(to, ks[i], 5)
 			}
 		}
 		var im bucket.Image
@@ -104,13 +100,6 @@ func TestImportReplaces(t *testing.T) {
 		for i, want := range []int64{9, 8, 10, 5} {
 			if got := left(to, day, &bucket.Request{Key: ks[i], Limits: limits, Cost: 1}); got != want {
 				t.Errorf("%s, key %d: %d left, want %d", c.name, i, got, want)
-			}
-		}
-		// Bytes and entries are those of a table that has always had these counters.
-		same := smallTable(t)
-		for i, cost := range []int64{1, 2, 0, 5} {
-			if cost > 0 {
-				spend(same, ks[i], cost)
 			}
 		}
 		if got, want := to.Stats(), same.Stats(); got.Entries != want.Entries || got.Bytes != want.Bytes {

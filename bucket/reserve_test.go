@@ -59,27 +59,11 @@ func reservationStories(t *testing.T, trap string) {
 		{"trap 11: less than was reserved", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", settle, 1, 2, settled(2, 4), 5}, {"1:00", read, 0, 0, none, 10},
 		}},
-		{"more than was reserved is a debt", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 12, settled(12, 0), 0}, {"0:59", read, 0, 0, none, 0}, {"1:00", read, 0, 0, none, 10},
-		}},
 		{"trap 17: nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 0, settled(0, 6), 10},
 		}},
-		{"settled twice", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
-			{"0:13", settle, 1, 5, bucket.Reserved{Units: 2, Repeated: true}, 8}, {"0:14", spend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
-			{"0:15", extend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
-		}},
 		{"reserved twice", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", reserve, 1, 6, bucket.Reserved{Units: 6, Repeated: true}, 4}, {"0:12", reserve, 2, 5, none, 4},
-		}},
-		{"spent in parts", per(bucket.SlidingLog, 10, time.Minute), false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", spend, 1, 2, has(4), 4}, {"0:12", spend, 1, 5, has(4), 4}, {"0:13", spend, 1, 4, has(0), 4},
-			{"0:14", settle, 1, 1, settled(1, 0), 3}, {"1:11", read, 0, 0, none, 5}, {"1:13", read, 0, 0, none, 9}, {"1:14", read, 0, 0, none, 10},
-		}},
-		{"extended", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:15", extend, 1, 3, has(9), 1}, {"0:16", extend, 1, 2, has(9), 1},
-			{"0:24.999999999", read, 0, 0, none, 1}, {"0:24.999999999", extend, 1, -4, has(5), 5}, {"0:34", settle, 1, 5, settled(5, 0), 5},
 		}},
 		{"trap 9: not settled, and charged", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", read, 0, 0, none, 4}, {"0:21", settle, 1, 2, bucket.Reserved{Units: 6, Late: true}, 4},
