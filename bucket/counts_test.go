@@ -66,7 +66,7 @@ func TestWindowed(t *testing.T) {
 	window := per(bucket.FixedWindow, 10, time.Minute)
 	for name, list := range map[string][]bucket.Limit{
 		"two":          {window, with(window, func(l *bucket.Limit) { l.Period = time.Hour })},
-		"first hit":    {with(window, func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })},
+		"first hit":    {with(window, firstHit)},
 		"bucket":       {with(window, func(l *bucket.Limit) { l.Algorithm = bucket.TokenBucket })},
 		"soft":         {with(window, func(l *bucket.Limit) { l.Soft = 1 })},
 		"min interval": {with(window, func(l *bucket.Limit) { l.MinInterval = 1 })},

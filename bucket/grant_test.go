@@ -29,7 +29,7 @@ func grant(t failer, table *bucket.Table, now int64, limits *bucket.Limits, want
 // latest grant, with n unspent.
 func TestGrantStories(t *testing.T) {
 	window, log := per(bucket.FixedWindow, 10, time.Minute), per(bucket.SlidingLog, 10, 4*time.Minute)
-	first := with(window, func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })
+	first := with(window, firstHit)
 	steps := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 4, Period: time.Minute, Refill: bucket.RefillInterval, Burst: 10}
 	day := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Day}
 	bins := bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 10, Period: 4 * time.Minute, SubWindows: 4}

@@ -19,7 +19,7 @@ func exported(from *bucket.Table, now int64, shard int) *bucket.Image {
 // it counts for as long as it would have there.
 func TestWindowsKeepTheirTimeLeft(t *testing.T) {
 	fixed := per(bucket.FixedWindow, 10, time.Minute)
-	first := with(fixed, func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })
+	first := with(fixed, firstHit)
 	calendar := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Minute}
 	stepped := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute, Refill: bucket.RefillInterval}
 	type row struct {

@@ -149,7 +149,7 @@ func TestGiveBackGives(t *testing.T) {
 // TestGiveBackFromFirstHit: a window that begins with a held charge gets back what
 // was held, and the next window nothing.
 func TestGiveBackFromFirstHit(t *testing.T) {
-	limits := mustLimits(t, with(per(bucket.FixedWindow, 10, time.Minute), func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit }))
+	limits := mustLimits(t, with(per(bucket.FixedWindow, 10, time.Minute), firstHit))
 	for _, c := range []struct {
 		between, giveBack, ask string
 		left                   int64
