@@ -47,11 +47,7 @@ func TestLimitsAsRead(t *testing.T) {
 		{"count: 3, algorithm: concurrency, weight: 2, align: epoch, count_denied: false", bucket.Limit{Algorithm: bucket.Concurrency, Count: 3, Cost: 2}},
 		{"period: 1s, count: 3, algorithm: sliding_window, sub_windows: 3600", bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 3, Period: time.Second, SubWindows: 3600}},
 	} {
-		set, err := parse(t, one(c.limit))
-		if err != nil {
-			t.Errorf("%s: %v", c.limit, err)
-			continue
-		}
+		set := load(t, one(c.limit))
 		r := set.Rules()[0]
 		if r.Limits == nil || r.Limits.Len() != 1 || r.Limits.At(0) != c.want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.limit, r.Limits, c.want)
@@ -172,7 +168,7 @@ func TestShortLimits(t *testing.T) {
 		{"7 / WEEK", "{requests_per_unit: 7, period: 7d}"},
 		{"3/month", "{count: 3, period: 30d}"},
 	} {
-		set := mustParse(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+c.short+", 1/1s]}\n  - {key: b, limits: ["+c.long+", 1/1s]}\n")
+		set := load(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+c.short+", 1/1s]}\n  - {key: b, limits: ["+c.long+", 1/1s]}\n")
 		if a, b := set.Rules()[0].Limits.At(0), set.Rules()[1].Limits.At(0); a != b || a.Algorithm != bucket.FixedWindow {
 			t.Errorf("%s is %+v, %s is %+v", c.short, a, c.long, b)
 		}

@@ -50,10 +50,7 @@ func TestDefaultLostState(t *testing.T) {
 		{"on_lost_state: deny", "deny"},
 		{"consistency: eventual\n    on_partition: closed", "fresh"},
 	} {
-		set, err := parse(t, beside(c.beside))
-		if err != nil {
-			t.Errorf("%s: %v", c.beside, err)
-		} else if got := set.Rules()[0].OnLostState.String(); got != c.want {
+		if got := mustParse(t, beside(c.beside)).Rules()[0].OnLostState.String(); got != c.want {
 			t.Errorf("%s: on_lost_state is %s, want %s", c.beside, got, c.want)
 		}
 	}
