@@ -175,40 +175,6 @@ var authorizeFaults = faults{
 	},
 }
 
-func TestAuthorizeOnce(t *testing.T) {
-	text := "domain: d\nauthorize: {descriptors: [[{key: a, value: x}]]}\n"
-	_, err := rules.Parse([]rules.File{{Name: "a", Data: []byte(text)}, {Name: "b", Data: []byte(text)}}, rules.Options{MergeDomains: true})
-	if err == nil || err.Error() != "b:2: authorize: the domain has one already, at a:2" {
-		t.Error(err)
-	}
-	set, err := rules.Parse([]rules.File{{Name: "a", Data: []byte(text)}, {Name: "b", Data: []byte(one("unit: day, count: 1"))}}, rules.Options{MergeDomains: true})
-	if err != nil || set.Authorize("d") == nil || len(set.Warnings()) != 0 {
-		t.Errorf("rules in another file: %v, %v", err, set.Warnings())
-	}
-}
-
-func TestAuthorizeWarns(t *testing.T) {
-	tree := "descriptors:\n  - key: a\n    value: x*\n    descriptors:\n      - key: b\n        rate_limit: {unit: day, count: 1}\n  - key: c\n"
-	for _, c := range []struct{ lines, want string }{
-		{"descriptors: [[{key: a, value: x}, {key: b, from: method}]]", ""},
-		{"descriptors: [[{key: a, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"descriptors: [[{key: b, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"descriptors: [[{key: c, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"trusted_proxies: [0.0.0.0/0], descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies[0]: every caller is trusted: any client that reaches this node can name any address as its own"},
-		{"descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies: without trusted_proxies the client's address is that of the proxy, so all clients are one"},
-	} {
-		var got []string
-		for _, w := range mustParse(t, "domain: d\nauthorize: {"+c.lines+"}\n"+tree).Warnings() {
-			got = append(got, w.String())
-		}
-		if strings.Join(got, "\n") != c.want {
-			t.Errorf("%s: %q, want %q", c.lines, got, c.want)
-		}
-	}
-}
-
 // FuzzAuthorizePattern: a pattern matches what the regular expression does that says the same.
 func FuzzAuthorizePattern(f *testing.F) {
 	for _, s := range [][2]string{{"/api/*", "/api/x"}, {"*.png", "/a.png"}, {"a*a", "a"}, {"*a*b*", "xaxbx"}, {"**", ""}, {"/x", "/x"}} {

@@ -142,35 +142,6 @@ func TestPoolShrinksToNothing(t *testing.T) {
 	}
 }
 
-// TestPoolsOfSeveralFiles: a rule may take from a pool in another file of its domain, and from none of
-// another domain.
-func TestPoolsOfSeveralFiles(t *testing.T) {
-	rule := rules.File{Name: "a.yaml", Data: []byte(one("unit: day, count: 1") + "    elastic: {pool: p}\n")}
-	pool := rules.File{Name: "b.yaml", Data: []byte("domain: d\npools: {p: {" + somePool + "}}\n")}
-	again := pool
-	again.Name = "c.yaml"
-	o := rules.Options{MergeDomains: true}
-	set, err := rules.Parse([]rules.File{rule, pool}, o)
-	if err != nil || set.Rules()[0].Elastic.Pool != set.Pool("d", "p") {
-		t.Errorf("%v", err)
-	}
-	if _, err := rules.Parse([]rules.File{rule, pool, again}, o); err == nil ||
-		err.Error() != "c.yaml:2: pools.p: the domain has a pool of this name already, at b.yaml:2" {
-		t.Errorf("a pool twice: %v", err)
-	}
-	other := rules.File{Name: "b.yaml", Data: []byte("domain: e\npools: {p: {" + somePool + "}}\n")}
-	if _, err := rules.Parse([]rules.File{rule, other}, o); err == nil || err.Error() != `a.yaml:5: d/a.elastic.pool: the domain has no pool "p"` {
-		t.Errorf("a pool of another domain: %v", err)
-	}
-	set, err = rules.Parse([]rules.File{other}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w := set.Warnings(); len(w) != 1 || w[0].String() != "b.yaml:2: pools.p: no rule of the domain takes from this pool" {
-		t.Errorf("warnings %v", w)
-	}
-}
-
 // TestPoolKeys: pools have counters of their own names.
 func TestPoolKeys(t *testing.T) {
 	seen := make(map[string]string)

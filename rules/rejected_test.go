@@ -2,6 +2,7 @@ package rules_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -255,20 +256,54 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestAllFaultsAreTold: a file is read to its end, and every file is read.
-func TestAllFaultsAreTold(t *testing.T) {
-	_, err := rules.Parse([]rules.File{
-		{Name: "a.yaml", Data: []byte("domain: a\ndescriptors:\n  - key: x\n    rate_limit: {unit: eon}\n  - value: y\n")},
-		{Name: "b.yaml", Data: []byte("domain: [\n")},
-		{Name: "c.yaml", Data: []byte("domain: c\n")},
-		{Name: "d.yaml", Data: []byte("domain: c\nshadow: 1\n")},
-	}, rules.Options{})
-	var got []string
-	for _, e := range rules.Errors(err) {
-		got = append(got, fmt.Sprintf("%s:%d", e.File, e.Line))
+// files names texts a.yaml, b.yaml and so on.
+func files(texts ...string) (list []rules.File) {
+	for i, text := range texts {
+		list = append(list, rules.File{Name: string(rune('a'+i)) + ".yaml", Data: []byte(text)})
 	}
-	if want := "a.yaml:4 a.yaml:5 b.yaml:1 d.yaml:1 d.yaml:2"; strings.Join(got, " ") != want {
-		t.Errorf("got %v, want %s\n%v", got, want, err)
+	return list
+}
+
+// TestSeveralFiles: every file is read to its end, and told what does not go with the files before it, or what it lacks.
+func TestSeveralFiles(t *testing.T) {
+	const pool, auth = "domain: d\npools: {p: {" + somePool + "}}\n", "domain: d\nauthorize: {descriptors: [[{key: a, value: x}]]}\n"
+	rule := one("unit: day, count: 1")
+	for _, c := range []struct {
+		want  string // faults, or else warnings
+		files []string
+	}{
+		{"b.yaml:3: d/a: the same key and value are already at a.yaml:3", []string{rule, rule}},
+		{`b.yaml:2: max_keys: another file has it for domain "d" already; leave one out`, []string{"domain: d\nmax_keys: 9\n", "domain: d\nmax_keys: 9\n"}},
+		{`b.yaml:2: unmatched: another file has it for domain "d" already; leave one out`, []string{"domain: d\nunmatched: allow\n", "domain: d\nunmatched: deny\n"}},
+		{"b.yaml:2: d.otherwise: the level has one already, at a.yaml:2", slices.Repeat([]string{"domain: d\notherwise: {limits: [2/1s]}\n"}, 2)},
+		{"b.yaml:2: authorize: the domain has one already, at a.yaml:2", []string{auth, auth}},
+		{"", []string{auth, rule}},
+		{"c.yaml:2: pools.p: the domain has a pool of this name already, at b.yaml:2", []string{rule + "    elastic: {pool: p}\n", pool, pool}},
+		{`a.yaml:5: d/a.elastic.pool: the domain has no pool "p"`, []string{rule + "    elastic: {pool: p}\n", strings.Replace(pool, ": d", ": e", 1)}},
+		{"a.yaml:2: pools.p: no rule of the domain takes from this pool", []string{pool}},
+		{`a.yaml:4: a/x.rate_limit.unit: must be one of second, minute, hour, day, week, month, year, not "eon"
+a.yaml:5: a.descriptors[1].key: a descriptor must have a key, which may not be empty
+b.yaml:1: not YAML: did not find expected node content
+c.yaml:2: unknown key "shadow"`, []string{
+			"domain: a\ndescriptors:\n  - key: x\n    rate_limit: {unit: eon}\n  - value: y\n", "domain: [\n", "domain: c\nshadow: 1\n", "domain: c\n"}},
+	} {
+		set, err := rules.Parse(files(c.files...), rules.Options{MergeDomains: true})
+		var got []string
+		for _, e := range rules.Errors(err) {
+			got = append(got, e.Error())
+		}
+		if err == nil {
+			for _, w := range set.Warnings() {
+				got = append(got, w.String())
+			}
+		}
+		if strings.Join(got, "\n") != c.want {
+			t.Errorf("%q:\ngot  %s\nwant %s", c.files, strings.Join(got, "\n"), c.want)
+		}
+	}
+	_, err := rules.Parse(files(rule, strings.Replace(rule, "key: a", "key: b", 1)), rules.Options{})
+	if want := `b.yaml:1: domain: domain "d" is already described in a.yaml:1; put both in one file, or allow domains to be merged (--merge-domains)`; err == nil || err.Error() != want {
+		t.Errorf("without merging: %v", err)
 	}
 }
 
