@@ -109,40 +109,6 @@ descriptors:
 	}
 }
 
-func TestDefaults(t *testing.T) {
-	set := mustParse(t, `
-domain: d
-descriptors:
-  - key: short
-    rate_limit: {unit: second, requests_per_unit: 1}
-  - key: ten
-    rate_limit: {period: 10s, count: 1}
-  - key: mixed
-    limits: [{unit: second, count: 1}, {unit: hour, count: 1}]
-  - key: calendar
-    rate_limit: {unit: minute, count: 1, align: calendar}
-  - key: free
-    rate_limit: {unlimited: true, requests_per_unit: 7}
-  - key: named
-    limits: [{unit: day, count: 1, name: only}]
-`)
-	for i, want := range []string{
-		"d/short none strict share share", "d/ten async strict share share", "d/mixed async strict share share",
-		"d/calendar async strict share share", "d/free none strict share share", "only async strict share share",
-	} {
-		r := set.Rules()[i]
-		if got := fmt.Sprint(r.Name, " ", r.Replication, " ", r.Consistency, " ", r.OnFailure, " ", r.OnPartition); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-		if r.Shadow || r.Quota || r.NoDenialCache || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
-			t.Errorf("%s: something is set: %+v", r.Name, r)
-		}
-		if r.Unlimited != (r.Limits == nil) {
-			t.Errorf("%s: unlimited %v with limits %v", r.Name, r.Unlimited, r.Limits)
-		}
-	}
-}
-
 // TestShortLimits: each short form is the limit that it stands for.
 func TestShortLimits(t *testing.T) {
 	for _, c := range []struct{ short, long string }{
@@ -173,8 +139,9 @@ descriptors:
   - {key: one, name: rule, limits: [{count: 1, period: 1s, name: limit}]}
   - {key: envoy, name: rule, rate_limit: {requests_per_unit: 1, unit: day, name: limit}, limits: [1/1s]}
   - {key: none, limits: [5/1m, 100/1h]}
+  - {key: only, limits: [{unit: day, count: 1, name: limit}]}
 `)
-	for i, want := range []string{"both: both both#2", "rule: limit", "rule: limit rule#2", "d/none: d/none d/none#2"} {
+	for i, want := range []string{"both: both both#2", "rule: limit", "rule: limit rule#2", "d/none: d/none d/none#2", "limit: limit"} {
 		r := set.Rules()[i]
 		got := r.Name + ":"
 		for j := range r.Limits.Len() {

@@ -60,39 +60,27 @@ func TestReservationAsRead(t *testing.T) {
 
 // TestMostUnits: max_units and the smallest capacity bound a reservation.
 func TestMostUnits(t *testing.T) {
-	burst := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Second, Burst: 50}
-	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second}
-	weighted := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second, Cost: 3}
-	soft := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 40, Period: time.Second, Soft: 100}
+	const (
+		window, weighted = "100/1s", "{count: 100, period: 1s, weight: 3}"
+		burst, soft      = "{algorithm: token_bucket, count: 10, period: 1s, burst: 50}", "{count: 40, period: 1s, soft: 100%}"
+	)
 	for _, c := range []struct {
-		name   string
-		max    int64
-		limits []bucket.Limit
-		want   int64
+		limits    string
+		max, want int64
 	}{
-		{"a window", 0, []bucket.Limit{window}, 100},
-		{"the smallest", 0, []bucket.Limit{window, burst}, 50},
-		{"without the soft margin", 0, []bucket.Limit{window, soft}, 40},
-		{"by weight", 0, []bucket.Limit{window, weighted}, 33},
-		{"beside unlimited", 0, []bucket.Limit{{Unlimited: true}, window}, 100},
-		{"unlimited", 0, []bucket.Limit{{Unlimited: true}}, math.MaxInt64},
-		{"no rule's limits", 0, nil, math.MaxInt64},
-		{"max_units", 7, []bucket.Limit{window, burst}, 7},
-		{"max_units alone", 7, nil, 7},
-		{"max_units above the capacity", 70, []bucket.Limit{window, burst}, 50},
+		{window, 0, 100}, {window + ", " + burst, 0, 50}, {window + ", " + soft, 0, 40}, {window + ", " + weighted, 0, 33},
+		{"{unlimited: true}", 0, math.MaxInt64}, {window + ", " + burst, 7, 7}, {"{unlimited: true}", 7, 7}, {window + ", " + burst, 70, 50},
 	} {
-		var limits *bucket.Limits
-		if c.limits != nil {
-			var err error
-			if limits, err = bucket.NewLimits(c.limits...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := rules.DefaultReservation(limits)
+		rule := mustParse(t, head+"  - {key: a, limits: ["+c.limits+"]}\n").Rules()[0]
+		r := rules.DefaultReservation(rule.Limits)
 		r.MaxUnits = c.max
-		if got := r.Most(limits); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		if got := r.Most(rule.Limits); got != c.want {
+			t.Errorf("%s: %d, want %d", c.limits, got, c.want)
 		}
+	}
+	l, err := bucket.NewLimits(bucket.Limit{Unlimited: true}, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second})
+	if r := rules.DefaultReservation(l); err != nil || r.Most(l) != 100 {
+		t.Errorf("beside unlimited: %d, %v", r.Most(l), err)
 	}
 }
 
