@@ -49,17 +49,18 @@ func reservationStories(t *testing.T, trap string) {
 	}
 	none := bucket.Reserved{}
 	unknown := bucket.Reserved{Unknown: true}
-	window := per(bucket.FixedWindow, 10, time.Minute)
+	window := []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}
+	three := bucket.Limit{Algorithm: bucket.Concurrency, Count: 3}
 	for _, c := range []struct {
 		name    string
-		limit   bucket.Limit
+		limits  []bucket.Limit
 		release bool
 		steps   []reservationStep
 	}{
 		{"trap 11: less than was reserved", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", settle, 1, 2, settled(2, 4), 5}, {"1:00", read, 0, 0, none, 10},
 		}},
-		{"trap 17: nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
+		{"trap 17: nothing of it was needed", []bucket.Limit{per(bucket.TokenBucket, 10, 100*time.Second)}, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 0, settled(0, 6), 10},
 		}},
 		{"reserved twice", window, false, []reservationStep{
@@ -83,7 +84,7 @@ func reservationStories(t *testing.T, trap string) {
 			{"0:10", reserve, 1, 4, has(4), 6}, {"0:11", reserve, 2, 3, has(3), 3}, {"0:19", extend, 2, 0, has(3), 3}, {"0:19", check, 0, 1, none, 2},
 			{"0:20", read, 0, 0, none, 6}, {"0:28", extend, 2, 0, has(3), 6}, {"0:37", settle, 2, 3, settled(3, 0), 6},
 		}},
-		{"trap 8: of a sliding window", per(bucket.SlidingCounter, 10, time.Minute), false, []reservationStep{
+		{"trap 8: of a sliding window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Minute)}, false, []reservationStep{
 			{"0:55", reserve, 1, 6, has(6), 4}, {"1:04", read, 0, 0, none, 4}, {"1:04", settle, 1, 3, settled(3, 3), 7},
 		}},
 		{"trap 11: both ask for the last units", window, false, []reservationStep{
@@ -100,6 +101,16 @@ func reservationStories(t *testing.T, trap string) {
 		{"trap 17: unknown", window, false, []reservationStep{
 			{"0:10", settle, 1, 6, unknown, 10}, {"0:10", check, 0, 1, none, 9}, {"0:11", spend, 1, 6, unknown, 9}, {"0:11", extend, 7, 1, unknown, 9},
 		}},
+		{"slots", []bucket.Limit{three}, false, []reservationStep{
+			{"0:00", reserve, 1, 1, has(1), 2}, {"0:00", reserve, 2, 2, has(2), 0}, {"0:01", reserve, 3, 1, none, 0}, {"0:01", settle, 2, 0, settled(0, 2), 2},
+			{"0:02", settle, 2, 0, bucket.Reserved{Repeated: true}, 2}, {"0:02", reserve, 3, 1, has(1), 1}, {"0:05", extend, 3, 0, has(1), 1},
+			{"0:09.999999999", read, 0, 0, none, 1}, {"0:10", read, 0, 0, none, 2}, {"0:14.999999999", read, 0, 0, none, 2},
+			{"0:15", read, 0, 0, none, 3}, {"0:16", settle, 3, 0, bucket.Reserved{Late: true}, 3},
+		}},
+		{"slots beside a window, which is charged when they are taken", []bucket.Limit{three, per(bucket.FixedWindow, 5, time.Minute)}, false, []reservationStep{
+			{"0:00", reserve, 1, 2, has(2), 1}, {"0:01", settle, 1, 2, has(2), 3}, {"0:02", reserve, 2, 3, has(3), 0}, {"0:03", settle, 2, 0, settled(0, 3), 0},
+			{"0:04", reserve, 3, 1, none, 0},
+		}},
 		{"forgotten", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
 			{"10:11.999999999", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", settle, 1, 2, unknown, 10},
@@ -115,7 +126,7 @@ func reservationStories(t *testing.T, trap string) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			// A second table gets all changes, as a replica does, and has to decide alike at every step.
-			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
+			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limits...)
 			table.Record(0, bucket.RecordAll, 0)
 			replica.Seal(0)
 			for i, s := range c.steps {
@@ -138,6 +149,9 @@ func reservationStories(t *testing.T, trap string) {
 					}
 					if got.Expires = 0; got != s.want {
 						t.Errorf("step %d, %v at %s: %+v, want %+v", i, s.verb, s.at, got, s.want)
+					}
+					if s.verb == reserve && d.Allowed != (s.want.Units > 0) {
+						t.Errorf("step %d, %v at %s: %+v", i, s.verb, s.at, d)
 					}
 					if !s.want.Unknown && d.Remaining != s.left {
 						t.Errorf("step %d, %v at %s: %+v, want %d left", i, s.verb, s.at, d, s.left)
