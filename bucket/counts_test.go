@@ -47,20 +47,6 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestCountsSealed: what is not held is not tallied.
-func TestCountsSealed(t *testing.T) {
-	table := mustTable(t, bucket.Config{Shards: 1})
-	limits := mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
-	table.Seal(0)
-	if x, v := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Counted{}) {
-		t.Errorf("%v %+v", v, x)
-	}
-	table.Open(0, 0)
-	if x, _ := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); x.Added != 4 {
-		t.Errorf("%+v", x)
-	}
-}
-
 // TestWindowed: what needs more than counting in a window is not tallied.
 func TestWindowed(t *testing.T) {
 	window := per(bucket.FixedWindow, 10, time.Minute)

@@ -106,45 +106,33 @@ func TestTableCountsGrowingLogs(t *testing.T) {
 	}
 }
 
-// TestTableEvictsOldestAndCountsLife: the least recently used leave first; those
-// that were free again are counted apart.
+// TestTableEvictsOldestAndCountsLife: the least recently used leave first; those that were free again are counted apart.
 func TestTableEvictsOldestAndCountsLife(t *testing.T) {
-	short, long := mustLimits(t, per(bucket.FixedWindow, 1, time.Second)), mustLimits(t, per(bucket.FixedWindow, 1, time.Hour))
-	table := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 10})
-	ks := keys(20)
-	check := func(now int64, k bucket.Key, l *bucket.Limits) bool {
-		return table.Do(now, &bucket.Request{Key: k, Limits: l, Cost: 1}).Allowed
-	}
-	for i, k := range ks[:10] {
-		l := short
-		if i >= 5 {
-			l = long
+	table, ks := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 10}), keys(20)
+	check := func(now int64, period time.Duration, ks ...bucket.Key) (allowed int) {
+		for _, k := range ks {
+			if table.Do(now, &bucket.Request{Key: k, Limits: mustLimits(t, per(bucket.FixedWindow, 1, period)), Cost: 1}).Allowed {
+				allowed++
+			}
 		}
-		check(day, k, l)
+		return allowed
 	}
+	check(day, time.Second, ks[:5]...)
+	check(day, time.Hour, ks[5:10]...)
 	now := day + int64(time.Minute)
-	for _, k := range ks[10:15] { // five free ones make room
-		check(now, k, long)
-	}
+	check(now, time.Hour, ks[10:15]...) // five free ones make room
 	if s := table.Stats(); s.EvictedLive != 0 || s.EvictedExpired+s.Expired != 5 || s.Entries != 10 {
 		t.Errorf("five that were free have left: %+v", s)
 	}
-	for _, k := range ks[5:15] {
-		if check(now, k, long) {
-			t.Errorf("a counter that was live has been forgotten")
-		}
+	if n := check(now, time.Hour, ks[5:15]...); n > 0 {
+		t.Errorf("%d counters that were live have been forgotten", n)
 	}
-	check(now, ks[15], long) // now something live has to go: the oldest, ks[5]
+	check(now, time.Hour, ks[15]) // now something live has to go: the oldest, ks[5]
 	if s := table.Stats(); s.EvictedLive != 1 {
 		t.Errorf("one live counter was evicted: %+v", s)
 	}
-	for _, k := range ks[6:16] {
-		if check(now, k, long) {
-			t.Errorf("another than the least recently used was evicted")
-		}
-	}
-	if !check(now, ks[5], long) {
-		t.Errorf("the least recently used is still there")
+	if others, oldest := check(now, time.Hour, ks[6:16]...), check(now, time.Hour, ks[5]); others != 0 || oldest != 1 {
+		t.Errorf("forgotten are %d of the others and %d of the least recently used", others, oldest)
 	}
 }
 
