@@ -69,6 +69,12 @@ func TestNoAllocation(t *testing.T) {
 			if n != 0 || charges == 0 {
 				t.Errorf("give back: %v allocations, %d charges", n, charges)
 			}
+			if life := limits.LongestLease(); life > 0 {
+				grant(t, table, now, limits, 1, life)
+				if n := testing.AllocsPerRun(30, func() { table.Do(now, held) }); n != 0 {
+					t.Errorf("check beside a lease: %v allocations", n)
+				}
+			}
 			other := &bucket.Request{Key: bucket.Key{Hi: 7}, Limits: limits, Cost: 1, Verb: bucket.Read}
 			if n := testing.AllocsPerRun(100, func() { table.Do(now, other) }); n != 0 {
 				t.Errorf("read of a key without a counter: %v allocations", n)

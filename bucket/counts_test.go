@@ -47,26 +47,6 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestWindowed: what needs more than counting in a window is not tallied.
-func TestWindowed(t *testing.T) {
-	window := per(bucket.FixedWindow, 10, time.Minute)
-	for name, list := range map[string][]bucket.Limit{
-		"two":          {window, with(window, func(l *bucket.Limit) { l.Period = time.Hour })},
-		"first hit":    {with(window, firstHit)},
-		"bucket":       {with(window, func(l *bucket.Limit) { l.Algorithm = bucket.TokenBucket })},
-		"soft":         {with(window, func(l *bucket.Limit) { l.Soft = 1 })},
-		"min interval": {with(window, func(l *bucket.Limit) { l.MinInterval = 1 })},
-		"block for":    {with(window, func(l *bucket.Limit) { l.BlockFor = 1 })},
-		"cost":         {with(window, func(l *bucket.Limit) { l.Cost = 2 })},
-		"nothing":      {with(window, func(l *bucket.Limit) { l.Count = 0 })},
-		"unlimited":    {{Unlimited: true}},
-	} {
-		if mustLimits(t, list...).Windowed() {
-			t.Errorf("%s: windowed", name)
-		}
-	}
-}
-
 // TestCountsSums: whatever is told twice, late or to the next owner, a counter has the sum of the highest.
 func TestCountsSums(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 1000, time.Hour))

@@ -212,32 +212,6 @@ func TestWaitsWithLeases(t *testing.T) {
 	})
 }
 
-// TestNoAllocationGranted: nor does a check allocate whose counter has granted, until a lease ends.
-func TestNoAllocationGranted(t *testing.T) {
-	for _, c := range algorithms {
-		if c.algorithm == bucket.LeakyQueue {
-			continue
-		}
-		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 100, time.Hour))
-		now, r := day, &bucket.Request{Limits: limits, Cost: 1}
-		for range 70 {
-			table.Do(now, r)
-			now += int64(time.Second)
-		}
-		grant(t, table, now, limits, 10, time.Minute)
-		grant(t, table, now, limits, 10, time.Minute)
-		allowed := 0
-		n := testing.AllocsPerRun(30, func() {
-			if now++; table.Do(now, r).Allowed {
-				allowed++
-			}
-		})
-		if n != 0 || allowed == 0 || allowed > 20 {
-			t.Errorf("%s: %v allocations, %d allowed", c.name, n, allowed)
-		}
-	}
-}
-
 // TestReturnIsACut: what comes back was below later charges, so what has drained since counts against these when they are given back.
 func TestReturnIsACut(t *testing.T) {
 	limit := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 4, Period: time.Minute, Refill: bucket.RefillInterval, Burst: 20}

@@ -54,17 +54,3 @@ func TestTryTimesUnlimited(t *testing.T) {
 		t.Errorf("%+v, charged=%v; want %d", s, charged, bucket.MaxTimes)
 	}
 }
-
-// TestNotRepeatable: limits that tell their checks apart.
-func TestNotRepeatable(t *testing.T) {
-	for name, change := range map[string]func(*bucket.Limit){
-		"count_denied": func(l *bucket.Limit) { l.CountDenied = true },
-		"soft":         func(l *bucket.Limit) { l.Soft = 10 },
-		"queue":        func(l *bucket.Limit) { l.Algorithm = bucket.LeakyQueue },
-	} {
-		l := per(bucket.SlidingLog, 100, time.Hour)
-		if change(&l); mustLimits(t, per(bucket.FixedWindow, 10, time.Hour), l).Repeatable() {
-			t.Errorf("%s is repeatable", name)
-		}
-	}
-}
