@@ -204,7 +204,7 @@ func TestEachAlgorithm(t *testing.T) {
 				0:00 0 denied retry=never
 				0:00 read denied retry=never
 				23:00:00 denied left=0 retry=never
-			`, per(c.algorithm, 0, time.Minute))
+			`, with(per(c.algorithm, 0, time.Minute), func(l *bucket.Limit) { l.Soft = 1000 }))
 			tell(t, `
 				0:00 ×100 allowed
 				0:00 ×10 soft left=0
