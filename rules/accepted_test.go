@@ -103,8 +103,9 @@ descriptors:
 	if want := "first d/a=b* f.yaml:4 [x y] [{a b*}]"; place != want {
 		t.Errorf("got  %s\nwant %s", place, want)
 	}
-	answer := fmt.Sprintf("%+v %v", *r.Response, r.Metadata)
-	if want := "{Status:503 Headers:[{Name:Retry-After Value:5} {Name:X-Why Value:too much} {Name:X-Ok Value:yes}] Body:no} map[a:1 b:map[c:[x true <nil> 2.5]]]"; answer != want {
+	answer := fmt.Sprintf("%+v %#v", *r.Response, r.Metadata)
+	if want := "{Status:503 Headers:[{Name:Retry-After Value:5} {Name:X-Why Value:too much} {Name:X-Ok Value:yes}] Body:no} " +
+		`map[string]interface {}{"a":1, "b":map[string]interface {}{"c":[]interface {}{"x", true, interface {}(nil), 2.5}}}`; answer != want {
 		t.Errorf("got  %s\nwant %s", answer, want)
 	}
 }

@@ -231,7 +231,7 @@ var ruleFaults = faults{
 // TestRejected: everything that Parse rejects is told with its place and remedy, and the schema rejects what it can.
 func TestRejected(t *testing.T) {
 	for _, list := range []faults{ruleFaults, poolFaults, authorizeFaults, reservationFaults} {
-		for i, c := range append(list.bySchema, list.byReader...) {
+		for i, c := range slices.Concat(list.bySchema, list.byReader) {
 			t.Run(c.name, func(t *testing.T) {
 				set, err := parse(t, c.text)
 				if err == nil || set != nil {
