@@ -44,6 +44,7 @@ var poolFaults = faults{
 		{"load that changes nothing", withPool(somePool+", load: {shrink_to: 100%}", "pool: p"), "3: pools.p.load.shrink_to: 100% is no shrinking; give less, or leave load out"},
 		{"load without percent", withPool(somePool+", load: {shrink_to: 20}", "pool: p"), `3: pools.p.load.shrink_to: needs a percent sign: write 20%`},
 		{"load assumed", withPool(somePool+", load: {shrink_to: 0%, unreported: 2}", "pool: p"), `3: pools.p.load.unreported: needs a percent sign: write 2%`},
+		{"load assumed of more", withPool(somePool+", load: {shrink_to: 0%, unreported: 101%}", "pool: p"), `3: pools.p.load.unreported: must be a whole percentage from 0% to 100%, not "101%"`},
 		{"elastic without a pool", withPool(somePool, "priority: low"), "7: d/a.elastic.pool: is missing: name a pool of this domain"},
 		{"unknown key of elastic", withPool(somePool, "pool: p, share: 5"), `7: d/a.elastic: unknown key "share"`},
 		{"elastic without limits", "domain: d\npools: {p: {" + somePool + "}}\ndescriptors: [{key: a, elastic: {pool: p}}]\n", "3: d/a.elastic: has no effect without limits beside it"},
