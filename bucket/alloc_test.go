@@ -8,8 +8,8 @@ import (
 	"github.com/sluicecluster/sluice/bucket"
 )
 
-// TestNoAllocation: a check of a key that has a counter allocates nothing, admitted or
-// denied, and neither does a read, or a denial of a key without one.
+// TestNoAllocation: a check of a key that has a counter allocates nothing, admitted, denied or given back (with a receipt that has been
+// used before), and neither does a read, or a denial of a key without one.
 func TestNoAllocation(t *testing.T) {
 	type row struct {
 		name   string
@@ -57,6 +57,24 @@ func TestNoAllocation(t *testing.T) {
 					t.Errorf("%s: %v allocations", x.what, n)
 				}
 			}
+			held, charges := &bucket.Request{Limits: limits, Cost: 1}, 0
+			var rc bucket.Receipt
+			n := testing.AllocsPerRun(100, func() {
+				now += int64(24 * time.Hour)
+				if _, charged := table.DoHeld(now, held, &rc); charged {
+					charges++
+					table.GiveBack(now, &rc)
+				}
+			})
+			if n != 0 || charges == 0 {
+				t.Errorf("give back: %v allocations, %d charges", n, charges)
+			}
+			if life := limits.LongestLease(); life > 0 {
+				grant(t, table, now, limits, 1, life)
+				if n := testing.AllocsPerRun(30, func() { table.Do(now, held) }); n != 0 {
+					t.Errorf("check beside a lease: %v allocations", n)
+				}
+			}
 			other := &bucket.Request{Key: bucket.Key{Hi: 7}, Limits: limits, Cost: 1, Verb: bucket.Read}
 			if n := testing.AllocsPerRun(100, func() { table.Do(now, other) }); n != 0 {
 				t.Errorf("read of a key without a counter: %v allocations", n)
@@ -69,28 +87,6 @@ func TestNoAllocation(t *testing.T) {
 				t.Errorf("denial of a key without a counter: %v allocations", n)
 			}
 		})
-	}
-}
-
-// TestNoAllocationHeld: neither does a check that is given back, if its key has one limit, or
-// if the receipt has been used before.
-func TestNoAllocationHeld(t *testing.T) {
-	for _, limits := range []*bucket.Limits{
-		mustLimits(t, per(bucket.TokenBucket, 100, time.Minute)),
-		mustLimits(t, per(bucket.TokenBucket, 100, time.Minute), per(bucket.FixedWindow, 1000, time.Hour)),
-	} {
-		table, r := smallTable(t), &bucket.Request{Limits: limits, Cost: 1}
-		table.Do(day, r)
-		var rc bucket.Receipt
-		n := testing.AllocsPerRun(1000, func() {
-			if _, charged := table.DoHeld(day, r, &rc); !charged {
-				t.Fatal("denied")
-			}
-			table.GiveBack(day, &rc)
-		})
-		if n != 0 {
-			t.Errorf("%d limits: %v allocations", limits.Len(), n)
-		}
 	}
 }
 

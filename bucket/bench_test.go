@@ -2,6 +2,7 @@ package bucket_test
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -20,23 +21,11 @@ const (
 )
 
 // benchTable returns a table of the size that a daemon has.
-func benchTable(tb testing.TB) *bucket.Table {
-	tb.Helper()
-	table, err := bucket.NewTable(bucket.Config{Shards: partitions})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return table
-}
+func benchTable(tb testing.TB) *bucket.Table { return mustTable(tb, bucket.Config{Shards: partitions}) }
 
 // benchLimits returns a limit of the algorithm that about half of the checks of a benchmark pass.
 func benchLimits(tb testing.TB, a bucket.Algorithm) *bucket.Limits {
-	tb.Helper()
-	l, err := bucket.NewLimits(bucket.Limit{Algorithm: a, Count: 100, Period: time.Minute})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return l
+	return mustLimits(tb, per(a, 100, time.Minute))
 }
 
 // benchKeys returns n keys as a hash would give them.
@@ -49,7 +38,8 @@ func benchKeys(n int) []bucket.Key {
 	return keys
 }
 
-// BenchmarkTake measures one warm check, on a handful of keys and on a million in random order.
+// BenchmarkTake measures one warm check, on a handful of keys and on a million in random order, and one that is recorded in a journal
+// that is drained every 1,000 checks.
 func BenchmarkTake(b *testing.B) {
 	for _, keys := range []struct {
 		name string
@@ -57,33 +47,48 @@ func BenchmarkTake(b *testing.B) {
 	}{{"cached", 16}, {"random", million}} {
 		for _, c := range algorithms {
 			b.Run(keys.name+"/"+c.name, func(b *testing.B) {
-				benchTake(b, benchLimits(b, c.algorithm), benchKeys(keys.n))
+				benchTake(b, benchLimits(b, c.algorithm), benchKeys(keys.n), bucket.RecordNothing)
 			})
 		}
+		b.Run(keys.name+"/recorded", func(b *testing.B) {
+			benchTake(b, benchLimits(b, bucket.TokenBucket), benchKeys(keys.n), bucket.RecordLasting)
+		})
 		b.Run(keys.name+"/four limits", func(b *testing.B) {
 			limits := mustLimits(b, per(bucket.TokenBucket, 100, time.Minute), per(bucket.FixedWindow, 1000, time.Hour),
 				per(bucket.SlidingCounter, 5000, 24*time.Hour), per(bucket.LeakyQueue, 1000, time.Minute))
-			benchTake(b, limits, benchKeys(keys.n))
+			benchTake(b, limits, benchKeys(keys.n), bucket.RecordNothing)
 		})
 	}
 }
 
-func benchTake(b *testing.B, limits *bucket.Limits, keys []bucket.Key) {
+func benchTake(b *testing.B, limits *bucket.Limits, keys []bucket.Key, what bucket.Recording) {
 	table := benchTable(b)
+	for s := range partitions {
+		table.Record(s, what, time.Hour)
+	}
+	var drained []bucket.KeyAt
+	drain := func(s int) {
+		drained, _, _ = table.Drain(s, drained[:0])
+		table.Confirm(s, math.MaxInt64)
+	}
 	now := int64(1_700_000_000_000_000_000)
 	r := bucket.Request{Limits: limits, Cost: 1}
 	for _, r.Key = range keys {
 		table.Do(now, &r)
 	}
+	table.Changed(drain)
 	b.ReportAllocs()
 	// One check of each key takes a second of the counters' time.
-	step, i := int64(time.Second)/int64(len(keys)), 0
+	step, i, n := int64(time.Second)/int64(len(keys)), 0, 0
 	for b.Loop() {
 		now += step
 		r.Key = keys[i]
-		table.Do(now, &r)
+		table.Try(now, &r, nil)
 		if i++; i == len(keys) {
 			i = 0
+		}
+		if n++; n%1000 == 0 {
+			table.Changed(drain)
 		}
 	}
 }
@@ -142,4 +147,55 @@ func resident(tb testing.TB) int64 {
 		tb.Fatal(err)
 	}
 	return pages * int64(os.Getpagesize())
+}
+
+// BenchmarkImage measures export, import over the same counters, and merge with them, each per counter, in
+// transfer batches of 512.
+func BenchmarkImage(b *testing.B) {
+	for _, c := range algorithms {
+		from, to := mustTable(b, bucket.Config{Shards: 1}), mustTable(b, bucket.Config{Shards: 1})
+		limits := mustLimits(b, per(c.algorithm, 100, time.Hour)) // none is free soon
+		ks := benchKeys(20 * 512)
+		now := int64(1_700_000_000_123_456_789)
+		for i := range 5 * len(ks) {
+			from.Do(now, &bucket.Request{Key: ks[i%len(ks)], Limits: limits, Cost: 1})
+			now += 97_001
+		}
+		list := from.Keys(0, nil)
+		var images []*bucket.Image
+		size := 0
+		for at := 0; at < len(list); at += 512 {
+			im := new(bucket.Image)
+			from.Export(now, 0, list[at:at+512], im)
+			images, size = append(images, im), size+len(im.Data)
+		}
+		b.Run("export/"+c.name, func(b *testing.B) {
+			im := new(bucket.Image)
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if n%512 == 0 {
+					*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
+					at := n % len(list)
+					from.Export(now, 0, list[at:at+512], im)
+				}
+			}
+			b.ReportMetric(float64(size)/float64(len(list)), "B/counter")
+		})
+		for _, how := range []struct {
+			name  string
+			merge bool
+		}{{"import", false}, {"merge", true}} {
+			b.Run(how.name+"/"+c.name, func(b *testing.B) {
+				b.ReportAllocs()
+				for n := 0; b.Loop(); n++ {
+					if n%512 == 0 {
+						im := images[n%len(list)/512]
+						if err := to.Import(now, 0, im, im.Data, im.Counters, how.merge); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+			})
+		}
+	}
 }

@@ -7,44 +7,13 @@ import (
 	"github.com/sluicecluster/sluice/bucket"
 )
 
-// TestBlockFor: a denial for lack of units blocks, others meanwhile do not extend it, and only a reset ends it early.
-func TestBlockFor(t *testing.T) {
-	limit := per(bucket.FixedWindow, 3, time.Minute)
-	limit.BlockFor = 10 * time.Minute
-	tell(t, `
-		0:00 ×3 allowed
-		0:00 read denied left=0 retry=1m0s
-		0:01 denied left=0 retry=10m0s
-		0:02 denied left=0 retry=9m59s
-		5:00 denied left=3 retry=5m1s
-		5:00 read denied left=3 retry=5m1s
-		5:00 charge 1 charged
-		5:00 refund 1 charged
-		10:00 denied retry=1s reset=1s
-		10:01 ×3 allowed
-		10:01 denied left=0 retry=10m0s
-		10:02 reset charged
-		10:02 ×3 allowed
-	`, limit)
-	// A cost above the limit begins nothing, and only the limit that denies is blocked.
-	tell(t, `
-		0:00 4 denied retry=never
-		0:00 ×2 allowed
-		0:00 2 denied by=0 retry=10m0s
-		9:59 denied by=0 retry=1s
-		10:00 allowed
-	`, limit, per(bucket.TokenBucket, 100, time.Minute))
-}
-
 // TestBlockAfterChange: the time of an admitted check is no denial when block_for comes into force, nor the reverse.
 func TestBlockAfterChange(t *testing.T) {
-	with := func(period, apart, block time.Duration) *bucket.Limits {
-		l := per(bucket.FixedWindow, 3, period)
-		l.MinInterval, l.BlockFor = apart, block
-		return mustLimits(t, l)
+	limits := func(period, apart, block time.Duration) *bucket.Limits {
+		return mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: period, MinInterval: apart, BlockFor: block})
 	}
 	for _, period := range []time.Duration{time.Hour, 2 * time.Hour} { // the second is a limit of another shape
-		apart, blocks := with(time.Hour, time.Minute, 0), with(period, 0, 10*time.Minute)
+		apart, blocks := limits(time.Hour, time.Minute, 0), limits(period, 0, 10*time.Minute)
 		table, key, now := smallTable(t), bucket.Key{Hi: 1, Lo: 1}, day
 		do := func(l *bucket.Limits, cost int64) bucket.Decision {
 			return table.Do(now, &bucket.Request{Key: key, Limits: l, Cost: cost})
@@ -73,9 +42,7 @@ func TestBlockAfterChange(t *testing.T) {
 // again if it comes back into force before.
 func TestFormerInterval(t *testing.T) {
 	plain := per(bucket.FixedWindow, 3, time.Minute)
-	with := plain
-	with.MinInterval = time.Hour
-	apart, other := mustLimits(t, with), mustLimits(t, plain)
+	apart, other := mustLimits(t, with(plain, func(l *bucket.Limit) { l.MinInterval = time.Hour })), mustLimits(t, plain)
 	for _, swept := range []bool{false, true} {
 		table, key, now := smallTable(t), bucket.Key{Hi: 1, Lo: 1}, day
 		do := func(l *bucket.Limits) bucket.Decision {

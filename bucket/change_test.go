@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -8,47 +9,23 @@ import (
 
 // TestCounterSize: millions of counters depend on it.
 func TestCounterSize(t *testing.T) {
-	if n := unsafe.Sizeof(record{}); n != recordBytes {
-		t.Errorf("a record takes %d bytes, want %d", n, recordBytes)
+	got := []int{
+		int(unsafe.Sizeof(record{})), int(unsafe.Sizeof(page{})), int(unsafe.Sizeof(line{})), int(unsafe.Sizeof(sideHead{})),
+		int(unsafe.Sizeof(sideState{})), int(unsafe.Sizeof(sideShadow{})), ledgerBytes(leastDeadlines),
 	}
-	if n := unsafe.Sizeof(page{}); n != pageBytes {
-		t.Errorf("a page takes %d bytes, want %d", n, pageBytes)
-	}
-	if n := unsafe.Sizeof(line{}); n != 64 {
-		t.Errorf("a line of the index takes %d bytes, want 64", n)
-	}
-	if n := unsafe.Sizeof(sideHead{}); n != 8 {
-		t.Errorf("the head of a side takes %d bytes, want 8", n)
-	}
-	if n := unsafe.Sizeof(sideState{}); n != 32 {
-		t.Errorf("a state takes %d bytes, want 32", n)
-	}
-	if n := unsafe.Sizeof(sideShadow{}); n != 40 {
-		t.Errorf("a shadow takes %d bytes, want 40", n)
-	}
-	if n := ledgerBytes(leastDeadlines); n != 112 {
-		t.Errorf("the smallest ledger takes %d bytes, want 112", n)
+	if want := []int{recordBytes, pageBytes, 64, 8, 32, 40, 112}; !slices.Equal(got, want) {
+		t.Errorf("bytes of a record, a page, a line of the index, the head of a side, a state, a shadow, the smallest ledger: %v, want %v", got, want)
 	}
 }
 
 // TestShadowsAreBounded: a caller that sends other limits with every check does not grow counters without bound. The limits
 // that are remembered longest are those that become free last.
 func TestShadowsAreBounded(t *testing.T) {
-	limits := func(hours int) *Limits {
-		l, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 10, Period: time.Duration(hours) * time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 1})
 	r := &Request{Cost: 1, Verb: Charge}
 	const n = 3 * maxFormer
 	for hours := 1; hours <= n; hours++ {
-		r.Limits = limits(hours)
+		r.Limits = mustLimits(t, Limit{Algorithm: SlidingLog, Count: 10, Period: time.Duration(hours) * time.Hour})
 		table.Do(1, r)
 	}
 	c := table.counterOf(r.Key)
@@ -85,14 +62,8 @@ func TestChangeCarries(t *testing.T) {
 		{"after a block", []Limit{hour(FixedWindow, 0)}, []Limit{hour(FixedWindow, 10)}, 4, []int64{10}},
 		{"a debt, faster", []Limit{hour(LeakyBucket, 10)}, []Limit{hour(LeakyBucket, 20)}, 25, []int64{0}},
 	} {
-		from, err := NewLimits(c.from...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := NewLimits(c.to...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := mustLimits(t, c.from...)
+		to := mustLimits(t, c.to...)
 		const now = int64(1_700_000_000_000_000_000)
 		old := newCounter(from, now, new(more))
 		old.charge(now, c.cost)
@@ -135,11 +106,7 @@ func TestChangedPeriodKeepsTheBeginning(t *testing.T) {
 		{time.Minute, time.Hour, [2]int64{10, 10}, time.Minute, 10, 0, time.Minute + time.Hour}, // had ended by itself
 	} {
 		limits := func(i int, period time.Duration) *Limits {
-			l, err := NewLimits(Limit{Algorithm: FixedWindow, Align: AlignFirstHit, Count: c.counts[i], Period: period})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
+			return mustLimits(t, Limit{Algorithm: FixedWindow, Align: AlignFirstHit, Count: c.counts[i], Period: period})
 		}
 		from, to := limits(0, c.from), limits(1, c.to)
 		old := newCounter(from, begin, nil)
@@ -163,16 +130,10 @@ func TestChangedPeriodKeepsTheBeginning(t *testing.T) {
 // TestChangeToTwins: when one limit becomes two of its shape, each goes on with a log of its own.
 func TestChangeToTwins(t *testing.T) {
 	log := Limit{Algorithm: SlidingLog, Count: 100, Period: time.Hour}
-	one, err := NewLimits(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := mustLimits(t, log)
 	dear := log
 	dear.Cost = 3
-	two, err := NewLimits(log, dear)
-	if err != nil {
-		t.Fatal(err)
-	}
+	two := mustLimits(t, log, dear)
 	c := newCounter(one, 1, nil)
 	c.charge(1, 5)
 	twins := c.withLimits(two, 1)
@@ -195,15 +156,9 @@ func TestChangeKeepsTheFraction(t *testing.T) {
 		{Algorithm: TokenBucket, Count: 1, Period: 10 * time.Second},
 		{Algorithm: LeakyBucket, Count: 1, Period: time.Second},
 	} {
-		from, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1, Period: time.Second, Burst: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := mustLimits(t, Limit{Algorithm: TokenBucket, Count: 1, Period: time.Second, Burst: 10})
 		to.Burst = 10
-		limits, err := NewLimits(to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		limits := mustLimits(t, to)
 		old := newCounter(from, 0, nil)
 		old.charge(0, 3)
 		old.settle(int64(1500 * time.Millisecond)) // 1.5 are left of the 3

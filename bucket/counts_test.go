@@ -13,7 +13,7 @@ import (
 func TestCounts(t *testing.T) {
 	const window = int64(time.Minute)
 	for _, unit := range []bucket.Limit{
-		{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute},
+		per(bucket.FixedWindow, 10, time.Minute),
 		{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Minute},
 	} {
 		table := mustTable(t, bucket.Config{Shards: 3})
@@ -48,52 +48,11 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestCountsSealed: what is not held is not tallied.
-func TestCountsSealed(t *testing.T) {
-	table := mustTable(t, bucket.Config{Shards: 1})
-	limits := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute})
-	table.Seal(0)
-	if x, v := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Counted{}) {
-		t.Errorf("%v %+v", v, x)
-	}
-	table.Open(0, 0)
-	if x, _ := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); x.Added != 4 {
-		t.Errorf("%+v", x)
-	}
-}
-
-// TestWindowed: what needs more than counting in a window is not tallied.
-func TestWindowed(t *testing.T) {
-	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute}
-	with := func(f func(*bucket.Limit)) bucket.Limit { l := window; f(&l); return l }
-	for name, list := range map[string][]bucket.Limit{
-		"two":          {window, with(func(l *bucket.Limit) { l.Period = time.Hour })},
-		"first hit":    {with(func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })},
-		"bucket":       {with(func(l *bucket.Limit) { l.Algorithm = bucket.TokenBucket })},
-		"soft":         {with(func(l *bucket.Limit) { l.Soft = 1 })},
-		"min interval": {with(func(l *bucket.Limit) { l.MinInterval = 1 })},
-		"block for":    {with(func(l *bucket.Limit) { l.BlockFor = 1 })},
-		"cost":         {with(func(l *bucket.Limit) { l.Cost = 2 })},
-		"nothing":      {with(func(l *bucket.Limit) { l.Count = 0 })},
-		"unlimited":    {{Unlimited: true}},
-	} {
-		if mustLimits(t, list...).Windowed() {
-			t.Errorf("%s: windowed", name)
-		}
-	}
-}
-
 // TestCountsSums: whatever is told twice, late or to the next owner, a counter has the sum of the highest.
 func TestCountsSums(t *testing.T) {
-	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Period: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limits := mustLimits(t, per(bucket.FixedWindow, 1000, time.Hour))
 	rapid.Check(t, func(t *rapid.T) {
-		table, err := bucket.NewTable(bucket.Config{Shards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := largeTable(t)
 		key, now := bucket.Key{Hi: 1}, int64(0)
 		highest, want := make(map[uint64]int64), int64(0)
 		t.Repeat(map[string]func(*rapid.T){
@@ -105,14 +64,9 @@ func TestCountsSums(t *testing.T) {
 				highest[tag] = max(highest[tag], sum)
 			},
 			"hand over": func(t *rapid.T) {
-				var im bucket.Image
-				table.Export(now, 0, table.Keys(0, nil), &im)
-				if table, err = bucket.NewTable(bucket.Config{Shards: 1}); err != nil {
-					t.Fatal(err)
-				}
-				if err := table.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-					t.Fatal(err)
-				}
+				from := table
+				table = largeTable(t)
+				hand(t, from, table, now, now, false)
 			},
 			"": func(t *rapid.T) {
 				now += int64(time.Second)

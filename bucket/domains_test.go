@@ -8,17 +8,15 @@ import (
 	"time"
 )
 
-func limitsIn(t testing.TB, domain string, list ...Limit) *Limits {
-	t.Helper()
-	l, err := NewLimitsIn(domain, list...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func hourly(count int64) Limit {
 	return Limit{Algorithm: FixedWindow, Count: count, Period: time.Hour}
+}
+
+const anHour = int64(time.Hour)
+
+// use checks units of a key at anHour.
+func use(table *Table, key Key, limits *Limits, units int64) Decision {
+	return table.Do(anHour, &Request{Key: key, Limits: limits, Cost: units})
 }
 
 // A domain that floods the table with keys evicts its own counters: the keys that another domain has spent stay denied,
@@ -31,63 +29,45 @@ func TestFloodOfOneDomainLeavesOthers(t *testing.T) {
 		"deny":               {Shards: 61, MaxEntries: 5000, WhenFull: DenyNew},
 	} {
 		t.Run(name, func(t *testing.T) {
-			table, err := NewTable(c)
-			if err != nil {
-				t.Fatal(err)
-			}
 			const victims = 300
-			now := int64(time.Hour)
-			shop, zzz := limitsIn(t, "shop", hourly(5)), limitsIn(t, "zzz", hourly(1))
-			key := func(i uint64) Key { return Key{Hi: i, Lo: i * 0x9e3779b97f4a7c15} }
-			for i := range uint64(victims) {
-				for range 5 {
-					table.Do(now, &Request{Key: key(i), Limits: shop, Cost: 1})
-				}
+			table, shop, zzz := mustTable(t, c), limitsIn(t, "shop", hourly(5)), limitsIn(t, "zzz", hourly(1))
+			for i := range victims {
+				use(table, spreadKey(i), shop, 5)
 			}
-			for i := range uint64(50_000) {
-				table.Do(now, &Request{Key: key(1_000_000 + i), Limits: zzz, Cost: 1})
-				if table.farOver() {
+			for i := range 50_000 {
+				if use(table, spreadKey(1_000_000+i), zzz, 1); table.farOver() {
 					t.Fatalf("after %d keys the table is above its caps: %+v", i, table.Stats())
 				}
 			}
-			for i := range uint64(victims) {
-				if table.Do(now, &Request{Key: key(i), Limits: shop, Cost: 1, Verb: Read}).Allowed {
+			for i := range victims {
+				if table.Do(anHour, &Request{Key: spreadKey(i), Limits: shop, Verb: Read}).Allowed {
 					t.Fatalf("key %d of the other domain was allowed again", i)
 				}
 			}
+			denies := c.WhenFull == DenyNew
 			for _, d := range table.Domains() {
-				if d.Name == "shop" && (d.Entries != victims || d.EvictedLive != 0) {
-					t.Errorf("%+v", d)
-				}
-				if d.Name == "zzz" && (d.EvictedLive == 0) != (c.WhenFull == DenyNew) {
+				if d.Name == "shop" && (d.Entries != victims || d.EvictedLive != 0) || d.Name == "zzz" && (d.EvictedLive == 0) != denies {
 					t.Errorf("%+v", d)
 				}
 			}
-			if denied := table.Stats().DeniedFull; (denied > 0) != (c.WhenFull == DenyNew) {
+			if denied := table.Stats().DeniedFull; (denied > 0) != denies {
 				t.Errorf("%d checks were denied because the table was full", denied)
 			}
 		})
 	}
 }
 
-// Of one domain's keys those that are denied go last, and those that were used once go before those that were used again.
+// Of one domain's keys those that are spent go last, those that were used once go before those that were used again, and one that is used
+// again and again stays.
 func TestKeysThatMatterGoLast(t *testing.T) {
-	table, err := NewTable(Config{Shards: 1, MaxEntries: 400})
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := int64(time.Hour)
-	limits := limitsIn(t, "shop", hourly(5))
-	use := func(key uint64, times int) {
-		for range times {
-			table.Do(now, &Request{Key: Key{Hi: key}, Limits: limits, Cost: 1})
-		}
-	}
+	table, limits, constant := mustTable(t, Config{Shards: 1, MaxEntries: 400}), limitsIn(t, "shop", hourly(5)), limitsIn(t, "shop", hourly(1000))
 	for i := range uint64(100) {
-		use(i, 6)      // denied
-		use(100+i, 2)  // used again
-		use(200+i, 1)  // used once
-		use(1000+i, 1) // the first of the flood
+		use(table, Key{Hi: i}, limits, 5) // spent
+		for range 2 {
+			use(table, Key{Hi: 100 + i}, limits, 1) // used again
+		}
+		use(table, Key{Hi: 200 + i}, limits, 1)  // used once
+		use(table, Key{Hi: 1000 + i}, limits, 1) // the first of the flood
 	}
 	count := func(from uint64) (n int) {
 		for i := range uint64(100) {
@@ -98,38 +78,33 @@ func TestKeysThatMatterGoLast(t *testing.T) {
 		return n
 	}
 	for i := range uint64(200) {
-		use(2000+i, 1)
+		use(table, Key{Hi: 2000 + i}, limits, 1)
 	}
-	if d, a, o := count(0), count(100), count(200); d != 100 || a != 100 || o != 0 {
-		t.Errorf("after 200 new keys there are %d that were denied, %d that were used again, %d that were used once; want 100, 100, 0", d, a, o)
+	if s, a, o := count(0), count(100), count(200); s != 100 || a != 100 || o != 0 {
+		t.Errorf("after 200 new keys there are %d that were spent, %d that were used again, %d that were used once; want 100, 100, 0", s, a, o)
 	}
 	for i := range uint64(4000) {
-		use(10_000+i, 1)
+		if use(table, Key{Hi: 10_000 + i}, limits, 1); i%25 == 0 {
+			if d, uses := use(table, Key{Hi: 1 << 32}, constant, 1), int64(i/25+1); d.Limit-d.Remaining != uses {
+				t.Fatalf("after %d keys the one in constant use has spent %d, want %d", i, d.Limit-d.Remaining, uses)
+			}
+		}
 	}
-	if d, a := count(0), count(100); d != 100 || a != 0 {
-		t.Errorf("after 4,000 more there are %d that were denied, %d that were used again; want 100, 0", d, a)
+	if s, a := count(0), count(100); s != 100 || a != 0 {
+		t.Errorf("after 4,000 more there are %d that were spent, %d that were used again; want 100, 0", s, a)
 	}
 }
 
 // A domain with a cap has no more counters than that, a quarter more at most where they have to be looked for among those of
 // others, and no other domain has fewer by it.
 func TestMaxKeysOfDomain(t *testing.T) {
-	for _, whenFull := range []WhenFull{EvictOld, DenyNew} {
-		table, err := NewTable(Config{Shards: 61, WhenFull: whenFull})
-		if err != nil {
-			t.Fatal(err)
-		}
+	for whenFull, most := range map[WhenFull]int64{EvictOld: 250, DenyNew: 200} {
+		table := mustTable(t, Config{Shards: 61, WhenFull: whenFull})
 		table.SetDomains(map[string]int64{"small": 200})
-		now := int64(time.Hour)
 		small, large := limitsIn(t, "small", hourly(5)), limitsIn(t, "large", hourly(5))
 		for i := range uint64(20_000) {
-			for j, l := range []*Limits{small, large} {
-				table.Do(now, &Request{Key: Key{Hi: uint64(j), Lo: i}, Limits: l, Cost: 1})
-			}
-		}
-		most := int64(250)
-		if whenFull == DenyNew {
-			most = 200
+			use(table, Key{Hi: 1, Lo: i}, small, 1)
+			use(table, Key{Hi: 2, Lo: i}, large, 1)
 		}
 		for _, d := range table.Domains() {
 			if d.Name == "small" && (d.Entries < 200 || d.Entries > most) || d.Name == "large" && d.Entries != 20_000 {
@@ -142,16 +117,12 @@ func TestMaxKeysOfDomain(t *testing.T) {
 // Domains beyond MaxDomains share an account, named ones and those of the first that came have their own. What has no counters
 // gives its place away, and its count of evictions goes to the others'.
 func TestAccountsOfDomainsAreBounded(t *testing.T) {
-	table, err := NewTable(Config{Shards: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 3})
 	table.SetDomains(map[string]int64{"named": 0, "capped": 10})
-	now := int64(time.Hour)
 	for i := range uint64(2 * MaxDomains) {
-		table.Do(now, &Request{Key: Key{Lo: i}, Limits: limitsIn(t, fmt.Sprint("d", i), hourly(5)), Cost: 1})
+		use(table, Key{Lo: i}, limitsIn(t, fmt.Sprint("d", i), hourly(5)), 1)
 	}
-	table.Do(now, &Request{Key: Key{Hi: 1}, Limits: limitsIn(t, "named", hourly(5)), Cost: 1})
+	use(table, Key{Hi: 1}, limitsIn(t, "named", hourly(5)), 1)
 	list := table.Domains()
 	if len(list) != MaxDomains+3 {
 		t.Errorf("%d accounts, want %d", len(list), MaxDomains+3)
@@ -162,7 +133,7 @@ func TestAccountsOfDomainsAreBounded(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		table.Sweep(now+2*int64(time.Hour), i)
+		table.Sweep(3*anHour, i)
 	}
 	table.SetDomains(nil)
 	if list := table.Domains(); len(list) != 1 || list[0].Name != OtherDomains || list[0].Bytes != 0 {
@@ -173,15 +144,12 @@ func TestAccountsOfDomainsAreBounded(t *testing.T) {
 // A domain that came after MaxDomains others keeps what it asks for again and again, as long as it has no more than they have.
 func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
 	const domains, most = MaxDomains + 144, 20_000
-	table, err := NewTable(Config{Shards: 61, MaxEntries: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 61, MaxEntries: most})
 	var limits []*Limits
 	for i := range domains {
 		limits = append(limits, limitsIn(t, fmt.Sprint("d", i), hourly(100)))
 	}
-	now, victim := int64(time.Hour), limitsIn(t, "victim", hourly(30))
+	now, victim := anHour, limitsIn(t, "victim", hourly(30))
 	admitted := 0
 	for i := range uint64(5 * most) {
 		table.Do(now+int64(i), &Request{Key: Key{Lo: i * 7919, Hi: i}, Limits: limits[i%domains], Cost: 1})
@@ -194,42 +162,10 @@ func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
 	}
 }
 
-// A fully spent key stays while half-spent ones of its domain are inserted, even if it gets no checks, as on a replica node,
-// and even if the table is far above its caps.
-func TestSpentKeysGoLast(t *testing.T) {
-	for _, domains := range []int{1, 3} {
-		table, err := NewTable(Config{Shards: 1, MaxEntries: 2000})
-		if err != nil {
-			t.Fatal(err)
-		}
-		now, limits := int64(time.Hour), limitsIn(t, "d0", hourly(4))
-		const spent = 100
-		for i := range uint64(spent) {
-			table.Do(now, &Request{Key: Key{Hi: 1, Lo: i}, Limits: limits, Cost: 4})
-		}
-		for i := range uint64(50_000) {
-			table.Do(now+int64(i), &Request{Key: Key{Hi: 2, Lo: i}, Limits: limitsIn(t, fmt.Sprint("d", int(i)%domains), hourly(4)), Cost: 2})
-		}
-		kept := 0
-		for i := range uint64(spent) {
-			if !table.Do(now+50_000, &Request{Key: Key{Hi: 1, Lo: i}, Limits: limits, Cost: 1}).Allowed {
-				kept++
-			}
-		}
-		if kept < spent {
-			t.Errorf("%d domains: %d of %d spent keys are denied still", domains, kept, spent)
-		}
-	}
-}
-
 // The bytes of limits count as long as counters refer to them, and only once. Beyond MaxSets they go, with their counters.
 func TestSetsOfLimitsCount(t *testing.T) {
 	const most = 64
-	table, err := NewTable(Config{Shards: 7, MaxSets: most})
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := int64(time.Hour)
+	table := mustTable(t, Config{Shards: 7, MaxSets: most})
 	set := func(domain string, i uint64) *Limits {
 		list := make([]Limit, MaxLimits)
 		for j := range list {
@@ -237,21 +173,21 @@ func TestSetsOfLimitsCount(t *testing.T) {
 		}
 		return limitsIn(t, domain, list...)
 	}
-	use := func(i uint64, l *Limits) {
+	twoKeys := func(i uint64, l *Limits) {
 		for j := range uint64(2) {
-			table.Do(now, &Request{Key: Key{Hi: j, Lo: i}, Limits: l, Cost: 1})
+			use(table, Key{Hi: j, Lo: i}, l, 1)
 		}
 	}
 	shop, want := set("shop", 1), int64(0)
 	want += shop.bytes()
-	use(1, shop)
+	twoKeys(1, shop)
 	for i := range uint64(most - 1) {
 		l := set("zzz", i)
 		want += l.bytes()
 		if full := table.SetsFull("zzz"); full != (i >= most/2) {
 			t.Errorf("with %d sets of the domain it is told to bring no more: %v", i, full)
 		}
-		use(2+i, l)
+		twoKeys(2+i, l)
 	}
 	if s := table.Stats(); s.Sets != most || s.SetBytes != want || s.SetBytes < most*MaxLimits*150 || s.EvictedLive != 0 {
 		t.Errorf("%+v, want %d sets of %d bytes", s, most, want)
@@ -260,7 +196,7 @@ func TestSetsOfLimitsCount(t *testing.T) {
 		t.Error("a domain with few sets is told to bring no more")
 	}
 	for i := range uint64(1000) {
-		table.Do(now, &Request{Key: Key{Hi: 9, Lo: i}, Limits: set("zzz", 1000+i), Cost: 1})
+		use(table, Key{Hi: 9, Lo: i}, set("zzz", 1000+i), 1)
 		if s := table.Stats(); s.Sets > most+most/slack {
 			t.Fatalf("%+v", s)
 		}
@@ -269,7 +205,7 @@ func TestSetsOfLimitsCount(t *testing.T) {
 		t.Error("the counters of a set that others do not have too many of are gone")
 	}
 	for i := range 7 {
-		table.Sweep(now+2*int64(time.Hour), i)
+		table.Sweep(3*anHour, i)
 	}
 	if s := table.Stats(); s.Sets != 0 || s.SetBytes != 0 || s.Bytes != 0 {
 		t.Errorf("when all counters have gone: %+v", s)
@@ -279,20 +215,15 @@ func TestSetsOfLimitsCount(t *testing.T) {
 // Whatever is done to a table, its accounts are those of its counters.
 func TestAccountsAreThoseOfCounters(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	tables := make([]*Table, 2)
-	for i := range tables {
-		var err error
-		if tables[i], err = NewTable(Config{Shards: 3, MaxEntries: 60, MaxBytes: 100_000}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c := Config{Shards: 3, MaxEntries: 60, MaxBytes: 100_000}
+	tables := []*Table{mustTable(t, c), mustTable(t, c)}
 	var sets []*Limits
 	for _, domain := range []string{"", "a", "b"} {
 		sets = append(sets,
 			limitsIn(t, domain, hourly(3)), limitsIn(t, domain, hourly(3), Limit{Algorithm: SlidingLog, Count: 9, Period: time.Minute}),
 			limitsIn(t, domain, Limit{Algorithm: TokenBucket, Count: 4, Period: time.Second}), limitsIn(t, domain, hourly(3)))
 	}
-	now := int64(time.Hour)
+	now := anHour
 	for step := range 20_000 {
 		now += random.Int64N(int64(time.Second))
 		table := tables[random.IntN(2)]
@@ -303,12 +234,7 @@ func TestAccountsAreThoseOfCounters(t *testing.T) {
 			table.Grant(now, &LeaseRequest{Key: key, Limits: l, Want: 1, Part: 1, Whole: 1, For: 20 * time.Millisecond})
 		case 1, 2:
 			shard := random.IntN(3)
-			var im Image
-			keys := table.Keys(shard, nil)
-			table.Export(now, shard, keys, &im)
-			if err := tables[random.IntN(2)].Import(now, shard, &im, im.Data, im.Counters, random.IntN(2) == 0); err != nil {
-				t.Fatal(err)
-			}
+			hand(t, table, tables[random.IntN(2)], now, shard, table.Keys(shard, nil), random.IntN(2) == 0)
 		case 3:
 			table.Sweep(now, random.IntN(3))
 		case 4:
@@ -374,16 +300,13 @@ func (t *Table) judgeAccounts(test *testing.T, step int) {
 
 // A counter stays in the account that it was made in while its limits are equal.
 func TestCountersStayInTheirAccount(t *testing.T) {
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 1})
 	for i, c := range []struct {
 		in   string
 		list Limit
 		want string
 	}{{"", hourly(5), OtherDomains}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(5), "shop"}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(6), "(caller) eve"}} {
-		d := table.Do(int64(time.Hour), &Request{Limits: limitsIn(t, c.in, c.list), Cost: 1})
+		d := use(table, Key{}, limitsIn(t, c.in, c.list), 1)
 		if c := table.countersOf(0)[0]; d.Limit-d.Remaining != int64(i+1) || table.accountOf(c.limits).domain.name == "" {
 			t.Errorf("step %d: %+v", i, d)
 		}
@@ -399,17 +322,13 @@ func TestCountersStayInTheirAccount(t *testing.T) {
 // is completely spent while there are others: it never has to take the only one that it has looked at.
 func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 	const spent, domains = 400, 20
-	now := int64(time.Hour)
 	quiet := limitsIn(t, "quiet", hourly(1))
 	var others []*Limits
 	for i := range domains {
 		others = append(others, limitsIn(t, fmt.Sprint("other-", i), hourly(1000)))
 	}
 	for seed := range uint64(10) {
-		table, err := NewTable(Config{Shards: 1, MaxEntries: 4000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := mustTable(t, Config{Shards: 1, MaxEntries: 4000})
 		random := rand.New(rand.NewPCG(1, seed))
 		keys := slices.Repeat([]*Limits{quiet}, spent)
 		keys = append(keys, slices.Repeat(others[:1], 1500)...) // so many more than others have that these alone may go
@@ -418,14 +337,14 @@ func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 		var standing []Key
 		for i, l := range keys {
 			k := Key{Hi: 1, Lo: uint64(i)}
-			table.Do(now, &Request{Key: k, Limits: l, Cost: 1})
+			use(table, k, l, 1)
 			if l == quiet {
 				standing = append(standing, k)
 			}
 		}
 		table.maxEntries = 3000
 		for i := uint64(0); table.farOver(); i++ {
-			table.Do(now, &Request{Key: Key{Hi: 2, Lo: i}, Limits: others[random.IntN(domains)], Cost: 1})
+			use(table, Key{Hi: 2, Lo: i}, others[random.IntN(domains)], 1)
 		}
 		for _, k := range standing {
 			if !table.Has(k) {
@@ -438,17 +357,14 @@ func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 // TestManyDomainsShareSets: domains that share an account share its sets of limits too, so that
 // many domains with equal limits do not use up the sets.
 func TestManyDomainsShareSets(t *testing.T) {
-	table, err := NewTable(Config{Shards: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sets, now := map[string]*Limits{}, int64(time.Hour)
+	table := mustTable(t, Config{Shards: 7})
+	sets := map[string]*Limits{}
 	for i := range uint64(20_000) {
 		name := table.Account(fmt.Sprint("d", i))
 		if sets[name] == nil {
 			sets[name] = limitsIn(t, name, hourly(1))
 		}
-		table.Do(now, &Request{Key: Key{Hi: i, Lo: i}, Limits: sets[name], Cost: 1})
+		use(table, Key{Hi: i, Lo: i}, sets[name], 1)
 	}
 	s := table.Stats()
 	if s.Entries != 20_000 || s.Sets > MaxDomains+otherDomains || s.Sets < MaxDomains+otherDomains/2 {
@@ -470,12 +386,9 @@ func TestManyDomainsShareSets(t *testing.T) {
 // bring a fair share of them, and keeps what it has spent under these.
 func TestSetsOfOthersShutNobodyOut(t *testing.T) {
 	const most = 16 * (MaxDomains + otherDomains)
-	table, err := NewTable(Config{Shards: 7, MaxSets: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 7, MaxSets: most})
 	table.SetDomains(map[string]int64{"shop": 0})
-	now, sent := int64(time.Hour), uint64(0)
+	sent := uint64(0)
 	flood := func() {
 		for range 3 * most {
 			sent++
@@ -484,7 +397,7 @@ func TestSetsOfOthersShutNobodyOut(t *testing.T) {
 				continue
 			}
 			l := limitsIn(t, name, hourly(int64(sent)))
-			table.Do(now, &Request{Key: Key{Hi: sent, Lo: sent}, Limits: l, Cost: int64(sent)})
+			use(table, Key{Hi: sent, Lo: sent}, l, int64(sent))
 			if s := table.Stats(); s.Sets > most+most/slack {
 				t.Fatalf("%+v", s)
 			}
@@ -502,11 +415,11 @@ func TestSetsOfOthersShutNobodyOut(t *testing.T) {
 		}
 		l := limitsIn(t, "shop", hourly(int64(2+i)))
 		kept = append(kept, l)
-		table.Do(now, &Request{Key: Key{Lo: i}, Limits: l, Cost: int64(2 + i)})
+		use(table, Key{Lo: i}, l, int64(2+i))
 	}
 	flood()
 	for i, l := range kept {
-		if table.Do(now, &Request{Key: Key{Lo: uint64(i)}, Limits: l, Cost: 1}).Allowed {
+		if use(table, Key{Lo: uint64(i)}, l, 1).Allowed {
 			t.Errorf("the flood has evicted what the domain has spent under set %d", i)
 		}
 	}

@@ -79,14 +79,8 @@ func TestDeniedLogIsCheap(t *testing.T) {
 		t.Skip("a stopwatch says nothing under the race detector")
 	}
 	for _, cost := range []int64{1, 1 << 47} {
-		limits, err := NewLimits(Limit{Algorithm: SlidingLog, Count: MaxLogEntries * min(cost, 1<<46), Period: MaxPeriod, LogEntries: MaxLogEntries})
-		if err != nil {
-			t.Fatal(err)
-		}
-		table, err := NewTable(Config{Shards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limits := mustLimits(t, Limit{Algorithm: SlidingLog, Count: MaxLogEntries * min(cost, 1<<46), Period: MaxPeriod, LogEntries: MaxLogEntries})
+		table := mustTable(t, Config{Shards: 1})
 		r := Request{Limits: limits, Verb: Charge, Cost: cost}
 		for now := range int64(MaxLogEntries) {
 			table.Do(now+1, &r)
@@ -115,10 +109,7 @@ func TestDeniedLogIsCheap(t *testing.T) {
 
 // TestSaturatedLog: a log whose sum exceeds int64 still knows what is left when entries leave.
 func TestSaturatedLog(t *testing.T) {
-	limits, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 100, Period: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limits := mustLimits(t, Limit{Algorithm: SlidingLog, Count: 100, Period: 1000})
 	p := &limits.plans[0]
 	const most = 1<<63 - 1
 	s := newState(p)

@@ -19,92 +19,6 @@ func aboutReservation(table *bucket.Table, now int64, limits *bucket.Limits, ver
 	return r.Reservation.Reserved
 }
 
-// TestRestoredAfterDeadlines: reservations whose deadline had passed when a snapshot was exported,
-// a few keys at a time, are all charged after the snapshot has been read.
-func TestRestoredAfterDeadlines(t *testing.T) {
-	limits := mustLimits(t, per(bucket.FixedWindow, 1000, time.Hour))
-	for _, n := range []int{1, 6, 10, 20} {
-		table, restored, now := largeTable(t), largeTable(t), day
-		for id := range uint64(n) {
-			aboutReservation(table, now, limits, bucket.Reserve, id+1, 6, false)
-		}
-		now += int64(3 * time.Second)
-		keys := table.Keys(0, nil)
-		for len(keys) > 0 {
-			some := keys[:min(8, len(keys))] // as cluster/snapshot.go
-			var im bucket.Image
-			table.Export(now, 0, some, &im)
-			if err := restored.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-				t.Fatal(err)
-			}
-			keys = keys[len(some):]
-		}
-		if got := left(restored, now, &bucket.Request{Limits: limits}); got != int64(1000-6*n) {
-			t.Errorf("%d reservations: %d left of 1000, want %d", n, got, 1000-6*n)
-		}
-	}
-}
-
-// TestMergedAfterDeadline: an open reservation whose deadline has passed is charged once where its
-// state is merged into another one (a claimer with divergent state joins the state that it has
-// fetched), and a late settlement finds it.
-func TestMergedAfterDeadline(t *testing.T) {
-	limits := mustLimits(t, per(bucket.FixedWindow, 20, time.Hour))
-	for _, release := range []bool{false, true} {
-		for _, both := range []bool{false, true} {
-			owner, divergent, now := smallTable(t), smallTable(t), day
-			owner.Do(now, &bucket.Request{Limits: limits, Cost: 3})
-			if !both {
-				hand(t, owner, divergent, now, now, false)
-			}
-			aboutReservation(owner, now, limits, bucket.Reserve, 9, 6, release)
-			if both {
-				hand(t, owner, divergent, now, now, false)
-			}
-			divergent.Seal(0)
-			now += int64(3 * time.Second)
-			hand(t, owner, divergent, now, now, true)
-			divergent.Open(0, 1)
-			want := int64(11)
-			if release {
-				want = 17
-			}
-			if got := left(divergent, now, &bucket.Request{Limits: limits}); got != want {
-				t.Errorf("release %v, both have it %v: %d left of 20, want %d", release, both, got, want)
-			}
-			if got := aboutReservation(divergent, now, limits, bucket.Settle, 9, 4, release); !got.Late || got.Unknown {
-				t.Errorf("release %v, both have it %v: settled late: %+v", release, both, got)
-			}
-		}
-	}
-}
-
-// TestMergedAfterDeadlines: reservations that a divergent copy alone has, more than fit into a part
-// of a merge, are all charged after it, whether or not their deadlines have passed.
-func TestMergedAfterDeadlines(t *testing.T) {
-	limits := mustLimits(t, per(bucket.FixedWindow, 1000, time.Hour))
-	for _, sealed := range []bool{false, true} {
-		for _, n := range []int{1, 63, 64, 100} {
-			divergent, owner, now := largeTable(t), largeTable(t), day
-			owner.Do(now, &bucket.Request{Limits: limits, Cost: 3})
-			hand(t, owner, divergent, now, now, false)
-			for id := range uint64(n) {
-				aboutReservation(divergent, now, limits, bucket.Reserve, id+1, 6, false)
-			}
-			divergent.Seal(0)
-			now += int64(3 * time.Second)
-			if sealed {
-				owner.Seal(0)
-			}
-			hand(t, divergent, owner, now, now, true)
-			owner.Open(0, 1)
-			if got, want := left(owner, now, &bucket.Request{Limits: limits}), int64(997-6*n); got != want {
-				t.Errorf("%d reservations, sealed %v: %d left of 1000, want %d", n, sealed, got, want)
-			}
-		}
-	}
-}
-
 // TestMergedInALaterWindow: units of a reservation whose deadline has passed in an earlier window
 // do not count in that of the merge, whichever side has noticed.
 func TestMergedInALaterWindow(t *testing.T) {
@@ -136,27 +50,20 @@ func TestMergedInALaterWindow(t *testing.T) {
 // and its units are charged nowhere before.
 func TestMergedExtended(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 20, time.Hour))
-	for _, ours := range []bool{false, true} {
-		from, to, now := smallTable(t), smallTable(t), day
+	for longer := range 2 {
+		tables, now := []*bucket.Table{smallTable(t), smallTable(t)}, day
+		from, to := tables[0], tables[1]
 		aboutReservation(from, now, limits, bucket.Reserve, 9, 6, false)
 		hand(t, from, to, now, now, false)
-		now += int64(time.Second)
-		longer := from
-		if ours {
-			longer = to
-		}
-		aboutReservation(longer, now, limits, bucket.Extend, 9, 0, false)
+		aboutReservation(tables[longer], now+int64(time.Second), limits, bucket.Extend, 9, 0, false)
 		from.Seal(0)
 		to.Seal(0)
-		now += int64(1500 * time.Millisecond)
+		now += int64(2500 * time.Millisecond)
 		hand(t, from, to, now, now, true)
 		to.Open(0, 1)
-		if got := left(to, now, &bucket.Request{Limits: limits}); got != 14 {
-			t.Errorf("extended here %v: %d left of 20, want 14", ours, got)
-		}
-		x := aboutReservation(to, now, limits, bucket.Settle, 9, 4, false)
-		if x.Late || x.Unknown || x.Returned != 2 {
-			t.Errorf("extended here %v: settled: %+v", ours, x)
+		n := left(to, now, &bucket.Request{Limits: limits})
+		if x := aboutReservation(to, now, limits, bucket.Settle, 9, 4, false); n != 14 || x.Late || x.Unknown || x.Returned != 2 {
+			t.Errorf("extended by %d: %d left of 20, want 14; settled: %+v", longer, n, x)
 		}
 	}
 }

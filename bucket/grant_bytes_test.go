@@ -7,17 +7,11 @@ import (
 
 // TestGrantedBytes: whatever makes leases come and go, the table knows how much memory its counters take.
 func TestGrantedBytes(t *testing.T) {
-	log, err := NewLimits(
+	log := mustLimits(t,
 		Limit{Algorithm: SlidingLog, Count: 1000, Period: time.Hour}, Limit{Algorithm: FixedWindow, Count: 1000, Period: time.Hour},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	window, err := NewLimits(Limit{Algorithm: FixedWindow, Count: 1000, Period: 2 * time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, other := oneShard(t), oneShard(t)
+	window := mustLimits(t, Limit{Algorithm: FixedWindow, Count: 1000, Period: 2 * time.Hour})
+	table, other := mustTable(t, Config{Shards: 1}), mustTable(t, Config{Shards: 1})
 	now, l := int64(time.Hour), &LeaseRequest{Limits: log, Want: 10, Part: 1, Whole: 1, For: time.Second}
 	var rc Receipt
 	var ids []uint64
@@ -31,11 +25,7 @@ func TestGrantedBytes(t *testing.T) {
 	}
 	do := func(verb Verb, limits *Limits) { table.Do(now, &Request{Limits: limits, Cost: 1, Verb: verb}) }
 	move := func(merge bool) {
-		var im Image
-		table.Export(now, 0, At(Key{}), &im)
-		if err := other.Import(now, 0, &im, im.Data, im.Counters, merge); err != nil {
-			t.Fatal(err)
-		}
+		hand(t, table, other, now, 0, At(Key{}), merge)
 		table, other = other, table
 	}
 	for i, step := range []func(){
@@ -78,12 +68,4 @@ func TestGrantedBytes(t *testing.T) {
 	if table.Stats().Entries != 0 {
 		t.Error("the counter is still there after the reset: nothing is granted any more")
 	}
-}
-
-func oneShard(t *testing.T) *Table {
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
 }

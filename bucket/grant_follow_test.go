@@ -2,6 +2,7 @@ package bucket_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -10,77 +11,68 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestGrantIsAChange: leases and returns are numbered and recorded as checks are, and ask for the same seal and gate.
+// TestGrantIsAChange: leases and returns are numbered and recorded as checks are, and ask for the same seal and gate. But room that comes
+// back is no risk, so it waits for no copy.
 func TestGrantIsAChange(t *testing.T) {
 	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
-	const ms = int64(time.Millisecond)
-	table := smallTable(t)
+	table, key := smallTable(t), bucket.Key{}
 	table.Record(0, bucket.RecordLasting, 50*time.Millisecond)
-	drained := func(want int) {
-		t.Helper()
-		if keys, _, _ := table.Drain(0, nil); len(keys) != want {
-			t.Errorf("%d keys drained, want %d", len(keys), want)
-		}
-		table.Confirm(0, math.MaxInt64)
-	}
 	unreplicated := leaseRequest(limits, 1, time.Minute)
 	unreplicated.Unreplicated = true
-	if g, seq, v := table.Grant(day, unreplicated); g.Units != 1 || seq != 1 || v != bucket.Decided {
-		t.Fatalf("unreplicated: %+v, change %d, verdict %d", g, seq, v)
+	var last, three bucket.Grant
+	lease := func(ms int64, l *bucket.LeaseRequest) string {
+		g, seq, v := table.Grant(day+ms*int64(time.Millisecond), l)
+		if last = g; g.Units == 3 {
+			three = g
+		}
+		return fmt.Sprint(g.Units, " granted, change ", seq, verdicts[v])
 	}
-	drained(0)
-	g, seq, _ := table.Grant(day, leaseRequest(limits, 3, time.Minute))
-	if g.Units != 3 || seq != 2 {
-		t.Fatalf("%+v, change %d", g, seq)
+	giveBack := func(key bucket.Key, id uint64, unspent int64) string {
+		back, seq, v := table.Return(day+60*int64(time.Millisecond), key, id, unspent)
+		return fmt.Sprint(back, " back, change ", seq, verdicts[v])
 	}
-	if _, seq, v := table.Grant(day+51*ms, leaseRequest(limits, 1, time.Minute)); seq != 2 || v != bucket.Behind {
-		t.Errorf("unconfirmed: change %d, verdict %d", seq, v)
+	drained := func() string {
+		keys, _, _ := table.Drain(0, nil)
+		table.Confirm(0, math.MaxInt64)
+		return fmt.Sprint(len(keys), " keys")
 	}
-	if _, seq, v := table.Grant(day+51*ms, unreplicated); seq != 3 || v != bucket.Decided {
-		t.Errorf("unreplicated, unconfirmed: change %d, verdict %d", seq, v)
+	of := func(want int64) *bucket.LeaseRequest { return leaseRequest(limits, want, time.Minute) }
+	for i, s := range [][2]string{
+		{lease(0, unreplicated), "1 granted, change 1"},
+		{drained(), "0 keys"},
+		{lease(0, of(3)), "3 granted, change 2"},
+		{lease(51, of(1)), "0 granted, change 2, behind"},
+		{lease(51, unreplicated), "1 granted, change 3"},
+		{giveBack(key, three.ID, 1), "1 back, change 4"},
+		{drained(), "1 keys"},
+		{lease(60, of(3)), "3 granted, change 5"},
+		{giveBack(key, three.ID, 2), "2 back, change 6"},
+		{drained(), "1 keys"},
+		{giveBack(key, three.ID, 2), "0 back, change 6"},
+		{giveBack(bucket.Key{Hi: 9}, three.ID, 2), "0 back, change 6"},
+		{lease(60, of(0)), "0 granted, change 6"},
+		{drained(), "0 keys"},
+	} {
+		if s[0] != s[1] {
+			t.Errorf("step %d: %s, want %s", i, s[0], s[1])
+		}
 	}
-	drained(1)
-	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 2); back != 2 || seq != 4 || v != bucket.Decided {
-		t.Errorf("returned: %d, change %d, verdict %d", back, seq, v)
-	}
-	drained(1)
-	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 2); back != 0 || seq != 4 || v != bucket.Decided {
-		t.Errorf("returned twice: %d, change %d, verdict %d", back, seq, v)
-	}
-	if back, seq, _ := table.Return(day+60*ms, bucket.Key{Hi: 9}, g.ID, 2); back != 0 || seq != 4 {
-		t.Errorf("returned to a key without a counter: %d, change %d", back, seq)
-	}
-	if g, seq, _ := table.Grant(day+60*ms, leaseRequest(limits, 0, time.Minute)); g.Units != 0 || seq != 4 {
-		t.Errorf("nothing granted: %+v, change %d", g, seq)
-	}
-	drained(0)
-	g, _, _ = table.Grant(day+60*ms, leaseRequest(limits, 1, time.Minute))
+	g := grant(t, table, day+60*int64(time.Millisecond), limits, 1, time.Minute)
 	table.Seal(0)
-	before := exported(table, day+60*ms, 0)
-	if g, seq, v := table.Grant(day+60*ms, leaseRequest(limits, 1, time.Minute)); g != (bucket.Grant{}) || seq != 5 || v != bucket.Sealed {
-		t.Errorf("sealed: %+v, change %d, verdict %d", g, seq, v)
+	before := exported(table, day, 0)
+	if got := lease(60, of(1)) + "; " + giveBack(key, g.ID, 1); got != "0 granted, change 7, sealed; 0 back, change 7, sealed" || last != (bucket.Grant{}) {
+		t.Errorf("sealed: %s", got)
 	}
-	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 1); back != 0 || seq != 5 || v != bucket.Sealed {
-		t.Errorf("returned, sealed: %d, change %d, verdict %d", back, seq, v)
-	}
-	if after := exported(table, day+60*ms, 0); !bytes.Equal(before.Data, after.Data) {
+	if after := exported(table, day, 0); !bytes.Equal(before.Data, after.Data) {
 		t.Error("a sealed shard has changed")
 	}
-	table.Open(0, 5)
-	if back, _, _ := table.Return(day+60*ms, bucket.Key{}, g.ID, 1); back != 1 {
-		t.Errorf("opened again: %d came back", back)
+	if table.Open(0, 7); giveBack(key, g.ID, 1) != "1 back, change 8" {
+		t.Error("opened again: not returned")
 	}
 }
 
-// TestReturnNeverIsBehind: room that comes back is no risk, so it waits for no copy.
-func TestReturnNeverIsBehind(t *testing.T) {
-	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
-	table.Record(0, bucket.RecordLasting, time.Millisecond)
-	g := grant(t, table, day, limits, 3, time.Minute)
-	if back, _, v := table.Return(day+int64(time.Second), bucket.Key{}, g.ID, 3); back != 3 || v != bucket.Decided {
-		t.Errorf("%d came back, verdict %d", back, v)
-	}
-}
+// verdicts are those that are told with a decision.
+var verdicts = map[bucket.Verdict]string{bucket.Behind: ", behind", bucket.Sealed: ", sealed"}
 
 // TestGrantedAcrossClocks: a lease counts once, on any clock: in the window that is open there when it ends.
 func TestGrantedAcrossClocks(t *testing.T) {
@@ -135,8 +127,8 @@ func TestMergedLeases(t *testing.T) {
 // TestReturnAcrossCosts: what a unit costs has changed since it was granted, so what was charged is not what would be given back.
 func TestReturnAcrossCosts(t *testing.T) {
 	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
-		cheap, dear := per(algorithm, 20, time.Hour), per(algorithm, 20, time.Hour)
-		dear.Cost = 3
+		cheap := per(algorithm, 20, time.Hour)
+		dear := with(cheap, func(l *bucket.Limit) { l.Cost = 3 })
 		table, r := smallTable(t), &bucket.Request{Limits: mustLimits(t, cheap), Cost: 8}
 		g := grant(t, table, day, r.Limits, 2, time.Minute)
 		table.Do(day, r)
@@ -152,10 +144,9 @@ func TestReturnAcrossCosts(t *testing.T) {
 
 // TestIntervalAfterGranting: a limit with a minimum interval comes into force while units are granted, which may be spent at any moment.
 func TestIntervalAfterGranting(t *testing.T) {
-	apart := per(bucket.FixedWindow, 10, time.Hour)
-	apart.MinInterval = 30 * time.Second
-	table, before := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
-	r := &bucket.Request{Limits: mustLimits(t, apart), Cost: 1}
+	window := per(bucket.FixedWindow, 10, time.Hour)
+	table, before := smallTable(t), mustLimits(t, window)
+	r := &bucket.Request{Limits: mustLimits(t, with(window, func(l *bucket.Limit) { l.MinInterval = 30 * time.Second })), Cost: 1}
 	g := grant(t, table, clock(t, "0:10"), before, 2, 50*time.Second)
 	for _, c := range []struct {
 		at    string
@@ -221,36 +212,9 @@ func TestWaitsWithLeases(t *testing.T) {
 	})
 }
 
-// TestNoAllocationGranted: nor does a check allocate whose counter has granted, until a lease ends.
-func TestNoAllocationGranted(t *testing.T) {
-	for _, c := range algorithms {
-		if c.algorithm == bucket.LeakyQueue {
-			continue
-		}
-		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 100, time.Hour))
-		now, r := day, &bucket.Request{Limits: limits, Cost: 1}
-		for range 70 {
-			table.Do(now, r)
-			now += int64(time.Second)
-		}
-		grant(t, table, now, limits, 10, time.Minute)
-		grant(t, table, now, limits, 10, time.Minute)
-		allowed := 0
-		n := testing.AllocsPerRun(30, func() {
-			if now++; table.Do(now, r).Allowed {
-				allowed++
-			}
-		})
-		if n != 0 || allowed == 0 || allowed > 20 {
-			t.Errorf("%s: %v allocations, %d allowed", c.name, n, allowed)
-		}
-	}
-}
-
 // TestReturnIsACut: what comes back was below later charges, so what has drained since counts against these when they are given back.
 func TestReturnIsACut(t *testing.T) {
-	limit := per(bucket.TokenBucket, 4, time.Minute)
-	limit.Refill, limit.Burst = bucket.RefillInterval, 20
+	limit := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 4, Period: time.Minute, Refill: bucket.RefillInterval, Burst: 20}
 	table, limits := smallTable(t), mustLimits(t, limit)
 	g := grant(t, table, clock(t, "0:10"), limits, 5, time.Second)
 	var rc bucket.Receipt

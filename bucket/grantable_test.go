@@ -1,71 +1,84 @@
 package bucket_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 )
 
-// TestLongestLease: how long each kind of limit grants for.
-func TestLongestLease(t *testing.T) {
+// TestAbilities: how long each kind of limit leases for, which limit of a key cannot set units aside and why, which is only counted in
+// windows, and which tells its checks apart.
+func TestAbilities(t *testing.T) {
 	const ms = time.Millisecond
-	bucketOf := func(count, burst int64, period time.Duration) bucket.Limit {
-		l := per(bucket.TokenBucket, count, period)
-		l.Burst = burst
-		return l
+	tokens := func(count, burst int64, period time.Duration) bucket.Limit {
+		return bucket.Limit{Algorithm: bucket.TokenBucket, Count: count, Period: period, Burst: burst}
 	}
-	with := func(l bucket.Limit, change func(*bucket.Limit)) bucket.Limit {
-		change(&l)
-		return l
+	ten, window, log, queue := tokens(10, 0, time.Second), per(bucket.FixedWindow, 10, time.Minute), per(bucket.SlidingLog, 10, time.Minute), per(bucket.LeakyQueue, 10, time.Minute)
+	free, blocking := bucket.Limit{Unlimited: true}, func(l *bucket.Limit) { l.BlockFor = 1 }
+	spaced := with(window, func(l *bucket.Limit) { l.MinInterval = 1 })
+	cost := func(n int64, soft int32) bucket.Limit {
+		return with(window, func(l *bucket.Limit) { l.Cost, l.Soft = n, soft })
 	}
-	for _, c := range []struct {
-		limits []bucket.Limit
-		want   time.Duration
-	}{
-		{[]bucket.Limit{bucketOf(10, 0, time.Second)}, 4 * (500*ms - 1)},
-		{[]bucket.Limit{bucketOf(1, 10, bucket.MaxPeriod)}, time.Hour},
-		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, time.Minute},
-		{[]bucket.Limit{per(bucket.FixedWindow, 10, time.Second), bucketOf(10, 0, time.Second)}, time.Second},
-	} {
-		if got := mustLimits(t, c.limits...).LongestFarLease(); got != c.want {
-			t.Errorf("%+v: grants for %d ns to another region, want %d", c.limits, got, c.want)
-		}
-	}
+	far := map[string]time.Duration{"a bucket": 4 * (500*ms - 1), "that refills in years": time.Hour, "a window": time.Minute, "a short one and a bucket": time.Second}
 	for _, c := range []struct {
 		name   string
 		limits []bucket.Limit
-		want   time.Duration
+		want   string
 	}{
-		{"a bucket", []bucket.Limit{bucketOf(10, 0, time.Second)}, 500*ms - 1},
-		{"of a larger burst", []bucket.Limit{bucketOf(10, 20, time.Second)}, time.Second - 1},
-		{"of a part of a nanosecond", []bucket.Limit{bucketOf(7, 10, time.Second)}, 714285714},
-		{"that refills in an instant", []bucket.Limit{bucketOf(1e12, 10, time.Second)}, 0},
-		{"that refills in years", []bucket.Limit{bucketOf(1, 10, bucket.MaxPeriod)}, time.Hour},
-		{"a meter", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, 30*time.Second - 1},
-		{"steps", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })}, time.Second},
-		{"a queue", []bucket.Limit{per(bucket.LeakyQueue, 10, time.Minute)}, 0},
-		{"a window", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, time.Minute},
-		{"a short window", []bucket.Limit{per(bucket.FixedWindow, 10, ms-1)}, 0},
-		{"a month", []bucket.Limit{with(per(bucket.FixedWindow, 10, 0), func(l *bucket.Limit) { l.Align, l.Unit = bucket.AlignCalendar, bucket.Month })}, time.Hour},
-		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Second)}, time.Second},
-		{"a log", []bucket.Limit{per(bucket.SlidingLog, 10, time.Minute)}, 1500 * ms},
-		{"a short log", []bucket.Limit{per(bucket.SlidingLog, 10, 39*ms)}, 0},
-		{"sub-windows", []bucket.Limit{per(bucket.SlidingWindow, 10, 4*time.Second)}, 100 * ms},
-		{"several", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), bucketOf(10, 0, time.Second), {Unlimited: true}}, 500*ms - 1},
-		{"one that does not", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), per(bucket.LeakyQueue, 10, time.Minute)}, 0},
-		{"blocking", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.BlockFor = 1 })}, 0},
-		{"an interval", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.MinInterval = 1 })}, 0},
-		{"denials that count", []bucket.Limit{with(per(bucket.SlidingLog, 10, time.Minute), func(l *bucket.Limit) { l.CountDenied = true })}, 0},
-		{"a unit that is too large", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.Cost = 11 })}, 0},
-		{"blocked", []bucket.Limit{bucketOf(0, 0, time.Second)}, 0},
-		{"unlimited", []bucket.Limit{{Unlimited: true}}, 0},
+		{"a bucket", []bucket.Limit{ten}, "leases for 499.999999ms"},
+		{"of a larger burst", []bucket.Limit{tokens(10, 20, time.Second)}, "leases for 999.999999ms"},
+		{"of a part of a nanosecond", []bucket.Limit{tokens(7, 10, time.Second)}, "leases for 714.285714ms"},
+		{"that refills in an instant", []bucket.Limit{tokens(1e12, 10, time.Second)}, "leases for 0s"},
+		{"that refills in years", []bucket.Limit{tokens(1, 10, bucket.MaxPeriod)}, "leases for 1h0m0s"},
+		{"steps", []bucket.Limit{with(ten, func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })}, "leases for 1s"},
+		{"a meter", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, "leases for 29.999999999s"},
+		{"a queue", []bucket.Limit{queue}, "leases for 0s, not repeatable; 0: a queue delays what it admits, so it cannot set units aside"},
+		{"a window", []bucket.Limit{window}, "leases for 1m0s, windowed"},
+		{"a short window", []bucket.Limit{per(bucket.FixedWindow, 10, ms-1)}, "leases for 0s, windowed"},
+		{"from the first hit", []bucket.Limit{with(window, firstHit)}, "leases for 1m0s"},
+		{"a month", []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Month}}, "leases for 1h0m0s, windowed"},
+		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Second)}, "leases for 1s"},
+		{"a log", []bucket.Limit{log}, "leases for 1.5s"},
+		{"a short log", []bucket.Limit{per(bucket.SlidingLog, 10, 39*ms)}, "leases for 0s"},
+		{"sub-windows", []bucket.Limit{per(bucket.SlidingWindow, 10, 4*time.Second)}, "leases for 100ms"},
+		{"two windows", []bucket.Limit{window, per(bucket.FixedWindow, 10, time.Hour)}, "leases for 1m0s"},
+		{"several", []bucket.Limit{window, ten, free}, "leases for 499.999999ms"},
+		{"a short one and a bucket", []bucket.Limit{per(bucket.FixedWindow, 10, time.Second), ten}, "leases for 499.999999ms"},
+		{"a queue beside others", []bucket.Limit{free, window, free, queue}, "leases for 0s, not repeatable; 3: a queue delays what it admits, so it cannot set units aside"},
+		{"blocking", []bucket.Limit{with(ten, blocking)}, "leases for 0s; 0: block_for makes checks under it depend on each other"},
+		{"a window that blocks", []bucket.Limit{with(window, blocking)}, "leases for 0s; 0: block_for makes checks under it depend on each other"},
+		{"an interval, and a queue", []bucket.Limit{window, spaced, queue}, "leases for 0s, not repeatable; 1: min_interval makes checks under it depend on each other"},
+		{"an interval", []bucket.Limit{spaced}, "leases for 0s; 0: min_interval makes checks under it depend on each other"},
+		{"denials that count", []bucket.Limit{with(log, countDenied)}, "leases for 0s, not repeatable; 0: count_denied makes checks under it depend on each other"},
+		{"a soft margin", []bucket.Limit{cost(1, 10)}, "leases for 1m0s, not repeatable"},
+		{"a weight", []bucket.Limit{cost(2, 0)}, "leases for 1m0s"},
+		{"a weight of the limit", []bucket.Limit{cost(10, 0)}, "leases for 1m0s"},
+		{"a weight above the limit", []bucket.Limit{cost(11, 0)}, "leases for 0s; 0: one unit is more than the limit"},
+		{"a weight that only the soft margin has", []bucket.Limit{cost(11, 100)}, "leases for 0s, not repeatable; 0: one unit is more than the limit"},
+		{"nothing", []bucket.Limit{per(bucket.FixedWindow, 0, time.Minute)}, "leases for 0s; 0: one unit is more than the limit"},
+		{"unlimited", []bucket.Limit{free}, "leases for 0s"},
+		{"unlimited, whatever else", []bucket.Limit{{Unlimited: true, MinInterval: time.Second, Algorithm: bucket.LeakyQueue}}, "leases for 0s"},
 	} {
 		limits := mustLimits(t, c.limits...)
-		if got := limits.LongestLease(); got != c.want {
-			t.Errorf("%s: grants for %d ns, want %d", c.name, got, c.want)
+		got := "leases for " + limits.LongestLease().String()
+		if limits.Windowed() {
+			got += ", windowed"
+		}
+		if !limits.Repeatable() {
+			got += ", not repeatable"
+		}
+		if which, why := limits.Reservable(); why != "" || which >= 0 {
+			got += fmt.Sprintf("; %d: %s", which, why)
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 		most := limits.LongestFarLease()
+		if far, ok := far[c.name]; ok && most != far {
+			t.Errorf("%s: leases for %d ns to another region, want %d", c.name, most, far)
+		}
 		for _, d := range []time.Duration{0, bucket.LeastLease - 1, bucket.LeastLease, most, most + 1, -1} {
 			if got, want := limits.Grantable(d), d >= bucket.LeastLease && d <= most; got != want {
 				t.Errorf("%s for %v: grantable is %v", c.name, d, got)
@@ -77,10 +90,7 @@ func TestLongestLease(t *testing.T) {
 // TestGrantRejects: what cannot be granted is not, and the grant says what a check would be told and when to ask again.
 func TestGrantRejects(t *testing.T) {
 	ten := per(bucket.FixedWindow, 10, time.Minute)
-	soft := ten
-	soft.Soft = 50
-	dear := ten
-	dear.Cost = 4
+	soft, dear := with(ten, func(l *bucket.Limit) { l.Soft = 50 }), with(ten, func(l *bucket.Limit) { l.Cost = 4 })
 	for _, c := range []struct {
 		name    string
 		limit   bucket.Limit
@@ -140,22 +150,22 @@ func TestGrantRejects(t *testing.T) {
 
 // TestGrantParts: of what could be granted the part that is asked for, rounded down or to the nearest unit, at least one.
 func TestGrantParts(t *testing.T) {
-	dear := per(bucket.TokenBucket, 100, time.Hour)
-	dear.Cost = 3
+	tokens := per(bucket.TokenBucket, 100, time.Hour)
+	dear := with(tokens, func(l *bucket.Limit) { l.Cost = 3 })
 	for _, c := range []struct {
 		limit             bucket.Limit
 		spent             int64
 		want, part, whole int64
 		reserve, granted  int64
 	}{
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, 0, 100},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 10, 1, 1, 0, 10},
-		{per(bucket.TokenBucket, 100, time.Hour), 1, 1000, 1, 3, 0, 33},
-		{per(bucket.TokenBucket, 100, time.Hour), 99, 1000, 1, 3, 0, 1},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1 << 62, 0, 1},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1 << 62, 1 << 62, 0, 100},
-		{per(bucket.TokenBucket, 100, time.Hour), 20, 1000, 1, 2, 30, 25},
-		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, -5, 100},
+		{tokens, 0, 1000, 1, 1, 0, 100},
+		{tokens, 0, 10, 1, 1, 0, 10},
+		{tokens, 1, 1000, 1, 3, 0, 33},
+		{tokens, 99, 1000, 1, 3, 0, 1},
+		{tokens, 0, 1000, 1, 1 << 62, 0, 1},
+		{tokens, 0, 1000, 1 << 62, 1 << 62, 0, 100},
+		{tokens, 20, 1000, 1, 2, 30, 25},
+		{tokens, 0, 1000, 1, 1, -5, 100},
 		{dear, 0, 1000, 1, 1, 0, 33},
 		{dear, 0, 1000, 1, 2, 0, 16},
 		{per(bucket.SlidingCounter, 100, time.Hour), 40, 1000, 1, 2, 0, 30},
@@ -173,7 +183,7 @@ func TestGrantParts(t *testing.T) {
 	}
 	for want, part := range map[int64]int64{12: 124, 13: 125} { // of 100, in 1000
 		g, _, _ := smallTable(t).Grant(day, &bucket.LeaseRequest{
-			Limits: mustLimits(t, per(bucket.TokenBucket, 100, time.Hour)), Want: 1000, Part: part, Whole: 1000, Nearest: true, For: time.Second,
+			Limits: mustLimits(t, tokens), Want: 1000, Part: part, Whole: 1000, Nearest: true, For: time.Second,
 		})
 		if g.Units != want {
 			t.Errorf("the nearest of %d ‰: granted %d, want %d", part, g.Units, want)

@@ -15,113 +15,30 @@ func exported(from *bucket.Table, now int64, shard int) *bucket.Image {
 	return im
 }
 
-// TestWindowsKeepTheirTimeLeft: half of the limit is spent at 1:00:30 on the exporter's clock. Whatever the importer's clock shows,
-// it counts for as long as it would have there.
-func TestWindowsKeepTheirTimeLeft(t *testing.T) {
-	fixed := per(bucket.FixedWindow, 10, time.Minute)
-	first, month := fixed, fixed
-	first.Align = bucket.AlignFirstHit
-	month.Align, month.Unit, month.Period = bucket.AlignCalendar, bucket.Minute, 0
-	stepped := per(bucket.TokenBucket, 10, time.Minute)
-	stepped.Refill = bucket.RefillInterval
-	type row struct {
-		at   string // when it is imported
-		ask  string // when it is asked
-		left int64
-	}
-	for _, c := range []struct {
-		name   string
-		limit  bucket.Limit
-		answer []row
-	}{
-		{"fixed", fixed, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
-		{"calendar", month, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
-		{"steps", stepped, []row{
-			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
-			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
-		}},
-		{"first hit", first, []row{
-			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10}, {"5:00:00", "5:00:59.9", 5},
-		}},
-		{"sliding counter", per(bucket.SlidingCounter, 10, time.Minute), []row{
-			{"1:00:30", "1:01:00", 5}, {"1:00:30", "1:01:30", 8}, {"1:00:30", "1:02:00", 10},
-			{"0:59:07", "0:59:37", 5}, {"0:59:07", "1:00:07", 8}, {"0:59:07", "1:00:37", 10}, {"5:00:00", "5:01:00", 8},
-		}},
-		{"sliding window", per(bucket.SlidingWindow, 10, time.Minute), []row{
-			{"1:00:30", "1:01:30.9", 5}, {"1:00:30", "1:01:31", 10}, {"0:59:00.7", "1:00:01.6", 5}, {"0:59:00.7", "1:00:01.7", 10}, {"5:00:00", "5:01:01", 10},
-		}},
-		{"log", per(bucket.SlidingLog, 10, time.Minute), []row{
-			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10},
-		}},
-		{"bucket", per(bucket.TokenBucket, 10, time.Minute), []row{
-			{"1:00:30", "1:00:30", 5}, {"1:00:30", "1:00:36", 6}, {"0:59:00", "0:59:06", 6}, {"5:00:00", "5:00:30", 10},
-		}},
-	} {
-		limits := mustLimits(t, c.limit)
-		from, r := smallTable(t), &bucket.Request{Limits: limits, Cost: 5}
-		from.Do(clock(t, "1:00:30"), r)
-		im := exported(from, clock(t, "1:00:30"), 0)
-		for _, x := range c.answer {
-			to := smallTable(t)
-			if err := to.Import(clock(t, x.at), 0, im, im.Data, im.Counters, false); err != nil {
-				t.Fatal(err)
-			}
-			if got := left(to, clock(t, x.ask), r); got != x.left {
-				t.Errorf("%s, imported at %s, asked at %s: %d left, want %d", c.name, x.at, x.ask, got, x.left)
-			}
-		}
-	}
-}
-
-// TestImportReplaces: what is there is replaced, removed where the exporter had nothing, and left
-// alone where nothing is said.
+// TestImportReplaces: what is there is replaced, and removed where the exporter had nothing; a merge leaves that alone.
 func TestImportReplaces(t *testing.T) {
-	ks := keys(4)
-	for _, c := range algorithms {
-		limits := mustLimits(t, per(c.algorithm, 10, time.Hour))
-		from, to := smallTable(t), smallTable(t)
-		spend := func(table *bucket.Table, key bucket.Key, cost int64) {
-			table.Do(day, &bucket.Request{Key: key, Limits: limits, Cost: cost})
-		}
-		spend(from, ks[0], 1)
-		spend(from, ks[1], 2)
+	ks, limits := keys(3), mustLimits(t, per(bucket.SlidingLog, 10, time.Hour))
+	from, to := smallTable(t), smallTable(t)
+	from.Do(day, &bucket.Request{Key: ks[1], Limits: limits, Cost: 7})
+	for _, k := range ks {
+		to.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 5})
+	}
+	for merge, want := range map[bool][3]int64{true: {5, 3, 5}, false: {10, 3, 5}} {
+		table := smallTable(t)
+		hand(t, to, table, day, day, false)
+		handKeys(t, from, table, bucket.At(ks[:2]...), day, day, merge)
+		var got [3]int64
+		entries := int64(0)
 		for i, k := range ks {
-			if i != 1 {
-				spend(to, k, 5)
+			if got[i] = left(table, day, &bucket.Request{Key: k, Limits: limits}); got[i] < 10 {
+				entries++
 			}
 		}
-		var im bucket.Image
-		from.Export(day, 0, bucket.At(ks[:3]...), &im)
-		if err := to.Import(day, 0, &im, im.Data, im.Counters, false); err != nil || im.Counters != 3 || len(im.Limits) != 1 {
-			t.Fatalf("%s: %d counters of %d limits, %v", c.name, im.Counters, len(im.Limits), err)
+		if s := table.Stats(); got != want || s.Entries != entries {
+			t.Errorf("merge %v: %v left in %d counters, want %v", merge, got, s.Entries, want)
 		}
-		for i, want := range []int64{9, 8, 10, 5} {
-			if got := left(to, day, &bucket.Request{Key: ks[i], Limits: limits, Cost: 1}); got != want {
-				t.Errorf("%s, key %d: %d left, want %d", c.name, i, got, want)
-			}
-		}
-		// Bytes and entries are those of a table that has always had these counters.
-		same := smallTable(t)
-		for i, cost := range []int64{1, 2, 0, 5} {
-			if cost > 0 {
-				spend(same, ks[i], cost)
-			}
-		}
-		if got, want := to.Stats(), same.Stats(); got.Entries != want.Entries || got.Bytes != want.Bytes {
-			t.Errorf("%s: %+v, want the entries and bytes of %+v", c.name, got, want)
-		}
-		// Merging, what is missing there says nothing.
-		if err := to.Import(day, 0, &im, im.Data, im.Counters, true); err != nil || to.Stats().Entries != 3 {
-			t.Errorf("%s: merged again: %+v, %v", c.name, to.Stats(), err)
-		}
-		if n := to.DropShard(0); n != 3 || to.Stats().Bytes != 0 {
-			t.Errorf("%s: %d counters dropped, %+v", c.name, n, to.Stats())
+		if n := table.DropShard(0); int64(n) != entries || table.Stats().Bytes != 0 {
+			t.Errorf("merge %v: %d counters dropped, %+v", merge, n, table.Stats())
 		}
 	}
 }

@@ -2,7 +2,6 @@ package bucket_test
 
 import (
 	"math"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -16,79 +15,75 @@ func changedShards(table *bucket.Table) (list []int) {
 	return list
 }
 
-// TestWhatIsAChange: each of these requests is counted or not, and recorded or not.
+// TestWhatIsAChange: each of these requests is counted and recorded, or not. Unreplicated ones are recorded only with RecordAll, but for a
+// reset.
 func TestWhatIsAChange(t *testing.T) {
-	bucketOf := func(count int64) *bucket.Limits {
-		return mustLimits(t, per(bucket.TokenBucket, count, time.Hour))
-	}
-	ten, other := bucketOf(10), bucketOf(20)
-	counting := per(bucket.SlidingLog, 10, time.Hour)
-	counting.CountDenied = true
-	denied := mustLimits(t, counting)
+	bucketOf := func(count int64) *bucket.Limits { return mustLimits(t, per(bucket.TokenBucket, count, time.Hour)) }
+	ten, other, block := bucketOf(10), bucketOf(20), bucketOf(0)
+	denied := mustLimits(t, with(per(bucket.SlidingLog, 10, time.Hour), func(l *bucket.Limit) { l.CountDenied = true }))
 	free := mustLimits(t, bucket.Limit{Unlimited: true})
-	block := mustLimits(t, per(bucket.TokenBucket, 0, time.Hour))
 	for _, c := range []struct {
-		name                   string
-		limits                 *bucket.Limits
-		verb                   bucket.Verb
-		cost                   int64
-		fresh                  bool // no counter before
-		counted, lasting, also bool // recorded of lasting requests, and of unreplicated ones
+		name    string
+		limits  *bucket.Limits
+		r       bucket.Request
+		fresh   bool // no counter before
+		counted bool
 	}{
-		{"check", ten, bucket.Check, 1, false, true, true, false},
-		{"first check", ten, bucket.Check, 1, true, true, true, false},
-		{"check of 0", ten, bucket.Check, 0, false, false, false, false},
-		{"denied check", ten, bucket.Check, 100, false, false, false, false},
-		{"first check, denied", ten, bucket.Check, 100, true, false, false, false},
-		{"denied check that counts", denied, bucket.Check, 100, false, true, true, false},
-		{"denied check that counts, first", denied, bucket.Check, 100, true, true, true, false},
-		{"denied check under new limits", other, bucket.Check, 100, false, true, true, false},
-		{"equal limits", bucketOf(10), bucket.Check, 100, false, false, false, false},
-		{"charge", ten, bucket.Charge, 100, false, true, true, false},
-		{"charge of 0", ten, bucket.Charge, 0, false, false, false, false},
-		{"refund", ten, bucket.Refund, 1, false, true, true, false},
-		{"refund of nothing", ten, bucket.Refund, 1, true, false, false, false},
-		{"read", ten, bucket.Read, 1, false, false, false, false},
-		{"read under new limits", other, bucket.Read, 1, false, false, false, false},
-		{"reset", ten, bucket.Reset, 0, false, true, true, true},
-		{"reset of nothing", ten, bucket.Reset, 0, true, true, true, true},
-		{"unlimited", free, bucket.Check, 1, true, false, false, false},
-		{"unlimited reset", free, bucket.Reset, 0, false, true, true, true},
-		{"blocked", block, bucket.Check, 1, true, false, false, false},
+		{"check", ten, bucket.Request{Cost: 1}, false, true},
+		{"first check", ten, bucket.Request{Cost: 1}, true, true},
+		{"check of 0", ten, bucket.Request{}, false, false},
+		{"denied check", ten, bucket.Request{Cost: 100}, false, false},
+		{"first check, denied", ten, bucket.Request{Cost: 100}, true, false},
+		{"denied check that counts", denied, bucket.Request{Cost: 100}, false, true},
+		{"denied check that counts, first", denied, bucket.Request{Cost: 100}, true, true},
+		{"denied check under new limits", other, bucket.Request{Cost: 100}, false, true},
+		{"denied check that drains", ten, bucket.Request{Cost: 100, Drain: true}, false, true},
+		{"denied check that drains, first", ten, bucket.Request{Cost: 100, Drain: true}, true, true},
+		{"denied check that drains nothing", block, bucket.Request{Cost: 100, Drain: true}, true, false},
+		{"equal limits", bucketOf(10), bucket.Request{Cost: 100}, false, false},
+		{"charge", ten, bucket.Request{Cost: 100, Verb: bucket.Charge}, false, true},
+		{"charge of 0", ten, bucket.Request{Verb: bucket.Charge}, false, false},
+		{"refund", ten, bucket.Request{Cost: 1, Verb: bucket.Refund}, false, true},
+		{"refund of nothing", ten, bucket.Request{Cost: 1, Verb: bucket.Refund}, true, false},
+		{"read", ten, bucket.Request{Cost: 1, Verb: bucket.Read}, false, false},
+		{"read under new limits", other, bucket.Request{Cost: 1, Verb: bucket.Read}, false, false},
+		{"reset", ten, bucket.Request{Verb: bucket.Reset}, false, true},
+		{"reset of nothing", ten, bucket.Request{Verb: bucket.Reset}, true, true},
+		{"unlimited", free, bucket.Request{Cost: 1}, true, false},
+		{"unlimited reset", free, bucket.Request{Verb: bucket.Reset}, false, true},
+		{"blocked", block, bucket.Request{Cost: 1}, true, false},
 	} {
 		for _, what := range []bucket.Recording{bucket.RecordNothing, bucket.RecordLasting, bucket.RecordAll} {
 			for i := range 4 {
 				unreplicated, do := i&1 != 0, i&2 != 0
 				table := smallTable(t)
-				r := &bucket.Request{Limits: c.limits, Cost: 1, Verb: bucket.Charge}
 				if !c.fresh {
-					if !slices.Contains([]*bucket.Limits{ten, denied}, c.limits) {
-						r.Limits = ten
+					before := ten
+					if c.limits == denied {
+						before = denied
 					}
-					table.Do(day, r)
+					table.Do(day, &bucket.Request{Limits: before, Cost: 1, Verb: bucket.Charge})
 				}
 				table.Record(0, what, 0)
-				_, _, _ = table.Drain(0, nil)
-				r.Limits, r.Verb, r.Cost, r.Unreplicated = c.limits, c.verb, c.cost, unreplicated
-				_, before, _ := table.Try(day, &bucket.Request{Limits: ten, Verb: bucket.Read}, nil)
+				r, read := c.r, bucket.Request{Limits: ten, Verb: bucket.Read}
+				r.Limits, r.Unreplicated = c.limits, unreplicated
+				_, before, _ := table.Try(day, &read, nil)
 				if do {
-					table.Do(day, r)
-					r = &bucket.Request{Limits: ten, Verb: bucket.Read}
+					table.Do(day, &r)
+					r = read
 				}
-				_, seq, v := table.Try(day, r, nil)
+				_, seq, v := table.Try(day, &r, nil)
 				if counted := seq != before; v != bucket.Decided || counted != c.counted || counted && seq != before+1 {
 					t.Errorf("%s: change %d after %d (%d), counted should be %v", c.name, seq, before, v, c.counted)
 				}
-				want := c.counted && (what == bucket.RecordAll || what == bucket.RecordLasting && c.lasting && (!unreplicated || c.also))
+				lasting := !unreplicated || c.r.Verb == bucket.Reset
+				want := c.counted && (what == bucket.RecordAll || what == bucket.RecordLasting && lasting)
 				if got := len(changedShards(table)) == 1; got != want {
 					t.Errorf("%s, unreplicated %v, recording %d: changed is %v", c.name, unreplicated, what, got)
 				}
 				keys, last, since := table.Drain(0, nil)
-				if got := len(keys) == 1 && since == day; got != want || last != seq {
+				if got := len(keys) == 1 && since == day; got != want || last != seq || len(changedShards(table)) != 0 {
 					t.Errorf("%s, unreplicated %v, recording %d: drained %d keys up to %d since %d", c.name, unreplicated, what, len(keys), last, since)
-				}
-				if len(changedShards(table)) != 0 {
-					t.Errorf("%s: changed after it was drained", c.name)
 				}
 			}
 		}
@@ -100,23 +95,19 @@ func TestDrainHasEachKeyOnce(t *testing.T) {
 	table, ks := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 4}), keys(20)
 	table.Record(0, bucket.RecordAll, 0)
 	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
-	for range 3 { // the caps evict most of them in between
-		for _, k := range ks {
-			table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
-			table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
+	change := func(times int, verb bucket.Verb, ks ...bucket.Key) {
+		for i := range times * len(ks) { // the caps evict most of them in between
+			table.Do(day, &bucket.Request{Key: ks[i%len(ks)], Limits: limits, Cost: 1, Verb: verb})
 		}
 	}
+	change(6, bucket.Check, ks...)
 	if list, _, _ := table.Drain(0, nil); len(list) != 20 {
 		t.Errorf("%d keys, want 20", len(list))
 	}
-	for _, k := range ks {
-		table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
-	}
-	table.Do(day, &bucket.Request{Key: ks[3], Limits: limits, Verb: bucket.Reset})
-	table.Do(day, &bucket.Request{Key: ks[3], Limits: limits, Verb: bucket.Reset})
-	var gone bucket.KeyAt
-	list, seq, _ := table.Drain(0, []bucket.KeyAt{gone})
-	if list[0] != gone || len(list) != 21 || seq != 142 {
+	change(1, bucket.Check, ks...)
+	change(2, bucket.Reset, ks[3])
+	list, seq, _ := table.Drain(0, make([]bucket.KeyAt, 1))
+	if list[0] != (bucket.KeyAt{}) || len(list) != 21 || seq != 142 {
 		t.Errorf("%d keys up to %d, want the one given and 20 more, up to 142", len(list), seq)
 	}
 	for _, k := range ks {
@@ -124,8 +115,7 @@ func TestDrainHasEachKeyOnce(t *testing.T) {
 			t.Errorf("key %v is missing", k)
 		}
 	}
-	list, seq, since := table.Drain(0, nil)
-	if len(list) != 0 || seq != 142 || since != math.MaxInt64 {
+	if list, seq, since := table.Drain(0, nil); len(list) != 0 || seq != 142 || since != math.MaxInt64 {
 		t.Errorf("drained again: %d keys up to %d since %d", len(list), seq, since)
 	}
 }
@@ -175,19 +165,13 @@ func TestMergeIsRecorded(t *testing.T) {
 	}
 }
 
-// TestJournalStaysSmall: one key that comes and goes a million times does not fill the memory.
+// TestJournalStaysSmall: one key that comes and goes again and again does not fill the memory.
 func TestJournalStaysSmall(t *testing.T) {
-	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
+	table := smallTable(t)
 	table.Record(0, bucket.RecordAll, 0)
-	r := &bucket.Request{Limits: limits, Verb: bucket.Reset}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range 1_000_000 {
-		table.Do(day, r)
-	}
-	runtime.ReadMemStats(&after)
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 1<<20 {
-		t.Errorf("%d bytes for a million resets of one key", grown)
+	r := &bucket.Request{Limits: mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), Verb: bucket.Reset}
+	if n := testing.AllocsPerRun(100_000, func() { table.Do(day, r) }); n != 0 {
+		t.Errorf("%v allocations a reset", n)
 	}
 	if list, _, _ := table.Drain(0, nil); len(list) != 1 {
 		t.Errorf("%d keys", len(list))
@@ -222,32 +206,24 @@ func TestActivated(t *testing.T) {
 	for s := range 2 {
 		table.Record(s, bucket.RecordAll, 0)
 	}
-	charge := func(shard int) {
-		table.Do(day, &bucket.Request{Key: bucket.Key{Lo: uint64(shard)}, Limits: limits, Cost: 1})
-	}
-	activated := func(want bool) {
-		t.Helper()
-		select {
-		case <-table.Activated():
-			if !want {
-				t.Error("activated")
-			}
-		default:
-			if want {
-				t.Error("not activated")
-			}
+	for i, c := range []struct {
+		charged []uint64 // shards
+		want    bool
+	}{{nil, false}, {[]uint64{0, 1}, true}, {nil, false}, {[]uint64{0}, false}} { // at last the journal has an entry already
+		for _, shard := range c.charged {
+			table.Do(day, &bucket.Request{Key: bucket.Key{Lo: shard}, Limits: limits, Cost: 1})
+		}
+		if got := len(table.Activated()) > 0; got != c.want {
+			t.Errorf("step %d: activated %v", i, got)
+		} else if got {
+			<-table.Activated()
 		}
 	}
-	activated(false)
-	charge(0)
-	charge(1)
-	activated(true)
-	activated(false)
-	charge(0)
-	activated(false) // the journal has an entry already
 	table.Drain(0, nil)
-	charge(0)
-	activated(true)
+	table.Do(day, &bucket.Request{Limits: limits, Cost: 1})
+	if len(table.Activated()) == 0 {
+		t.Error("not activated after the journal was drained")
+	}
 }
 
 // TestChangedOfManyShards: all of those that have changed, and no others.

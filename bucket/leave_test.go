@@ -22,15 +22,9 @@ func TestLeave(t *testing.T) {
 		{Algorithm: SlidingWindow, Count: 10, Period: time.Hour},
 		{Algorithm: FixedWindow, Count: 10, Period: time.Hour, Soft: 50},
 	} {
-		limits, err := NewLimits(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		limits := mustLimits(t, l)
 		for _, left := range []int64{0, 1, 3, 10, 99, math.MaxInt64} {
-			table, err := NewTable(Config{Shards: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			table := mustTable(t, Config{Shards: 1})
 			key := Key{1, 2}
 			table.Do(start, &Request{Key: key, Limits: limits, Cost: 7})
 			table.Leave(start, key, limits, []int64{left})
@@ -62,10 +56,7 @@ func TestLeaveSeveral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := mustTable(t, Config{Shards: 1})
 	key, at := Key{1, 2}, int64(time.Hour)
 	if table.Has(key) {
 		t.Error("it has a counter before there is one")
@@ -102,10 +93,7 @@ func TestSays(t *testing.T) {
 		{"a bucket", Limit{Algorithm: TokenBucket, Count: 1, Period: time.Hour}, time.Minute, time.Hour},
 		{"a log", Limit{Algorithm: SlidingLog, Count: 1, Period: time.Hour}, time.Minute, time.Hour},
 	} {
-		l, err := NewLimits(c.limit)
-		if err != nil {
-			t.Fatal(c.name, err)
-		}
+		l := mustLimits(t, c.limit)
 		from, to, until := l.Says(0, at, c.reset)
 		if want := at + int64(c.reset); c.limit.Algorithm == FixedWindow && c.reset > 0 && to != want || to > until {
 			t.Errorf("%s: to %v, until %v", c.name, time.Duration(to-at), time.Duration(until-at))
@@ -117,10 +105,7 @@ func TestSays(t *testing.T) {
 			t.Errorf("%s: from %v", c.name, time.Duration(from-at))
 		}
 	}
-	l, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1, Period: MaxPeriod})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mustLimits(t, Limit{Algorithm: TokenBucket, Count: 1, Period: MaxPeriod})
 	if _, _, got := l.Says(0, math.MaxInt64-5, 0); got != math.MaxInt64 {
 		t.Errorf("at the end of time: %d", got)
 	}

@@ -92,67 +92,33 @@ func alternate(t *rapid.T, a, b *bucket.Limits) {
 	}
 }
 
-// TestAlternatingSpendsOnce: many turns at one moment spend one budget, not two.
-func TestAlternatingSpendsOnce(t *testing.T) {
-	for _, x := range algorithms {
-		for _, y := range algorithms {
-			table := smallTable(t)
-			sets := []*bucket.Limits{mustLimits(t, per(x.algorithm, 10, time.Hour)), mustLimits(t, per(y.algorithm, 10, time.Minute))}
-			admitted := 0
-			for i := range 100 {
-				if table.Do(day, &bucket.Request{Limits: sets[i%2], Cost: 1}).Allowed {
-					admitted++
-				}
-			}
-			if admitted != 10 {
-				t.Errorf("%s and %s in turns: %d admitted, want 10", x.name, y.name, admitted)
-			}
-		}
-	}
-}
-
-// TestBlockRemembers: while the limit is 0 for a moment, what is charged is not
-// lost, and neither is what was spent before.
-func TestBlockRemembers(t *testing.T) {
-	for _, c := range algorithms {
-		table := smallTable(t)
-		ten, block := mustLimits(t, per(c.algorithm, 10, time.Hour)), mustLimits(t, per(c.algorithm, 0, time.Hour))
-		for i, row := range []struct {
-			limits *bucket.Limits
-			left   int64
-		}{{ten, 8}, {block, 0}, {ten, 4}, {block, 0}, {block, 0}, {ten, 0}} {
-			d := table.Do(day, &bucket.Request{Limits: row.limits, Cost: 2, Verb: bucket.Charge})
-			if d.Remaining != row.left {
-				t.Errorf("%s, row %d: %+v, want %d left", c.name, i, d, row.left)
-			}
-		}
-	}
-}
-
-// TestChangedLimitKeepsWhatWasSpent: more room is there at once, less as well,
-// and what was spent stays spent.
+// TestChangedLimitKeepsWhatWasSpent: more room is there at once, less as well, and what was spent stays spent, also what was charged while
+// the limit was 0.
 func TestChangedLimitKeepsWhatWasSpent(t *testing.T) {
 	for _, c := range algorithms {
 		t.Run(c.name, func(t *testing.T) {
 			table := smallTable(t)
-			r := &bucket.Request{Cost: 7}
 			for i, row := range []struct {
 				count, cost int64
+				verb        bucket.Verb
 				allowed     bool
 				left        int64
 			}{
-				{10, 7, true, 3},
-				{20, 0, true, 13},
-				{5, 0, false, 0},
-				{7, 0, false, 0},
-				{8, 1, true, 0},
-				{9, 0, true, 1},
-				{0, 0, false, 0},
-				{20, 2, true, 10},
-				{10, 1, false, 0},
-				{11, 1, true, 0},
+				{10, 7, bucket.Check, true, 3},
+				{20, 0, bucket.Check, true, 13},
+				{5, 0, bucket.Check, false, 0},
+				{7, 0, bucket.Check, false, 0},
+				{8, 1, bucket.Check, true, 0},
+				{9, 0, bucket.Check, true, 1},
+				{0, 0, bucket.Check, false, 0},
+				{20, 2, bucket.Check, true, 10},
+				{0, 2, bucket.Charge, true, 0},
+				{20, 1, bucket.Check, true, 7},
+				{0, 2, bucket.Charge, true, 0},
+				{20, 1, bucket.Check, true, 4},
+				{10, 1, bucket.Check, false, 0},
 			} {
-				r.Limits, r.Cost = mustLimits(t, per(c.algorithm, row.count, time.Hour)), row.cost
+				r := &bucket.Request{Limits: mustLimits(t, per(c.algorithm, row.count, time.Hour)), Cost: row.cost, Verb: row.verb}
 				d := table.Do(day, r)
 				wellFormed(t, r.Limits, r.Verb, d)
 				if d.Allowed != row.allowed || d.Remaining != row.left {

@@ -43,27 +43,6 @@ func TestClockStepsBack(t *testing.T) {
 	})
 }
 
-// TestClockSeesaw shakes the clock over an exhausted counter: it admits nothing.
-func TestClockSeesaw(t *testing.T) {
-	for _, c := range algorithms {
-		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 10, time.Hour))
-		r := &bucket.Request{Limits: limits, Cost: 10}
-		if d := table.Do(day, r); !d.Allowed {
-			t.Fatalf("%s: %+v", c.name, d)
-		}
-		r.Cost = 1
-		for i := range int64(1000) {
-			back := i * int64(7*time.Minute)
-			if d := table.Do(day-back, r); d.Allowed {
-				t.Fatalf("%s: admitted after a step back of %v", c.name, time.Duration(back))
-			}
-			if d := table.Do(day, r); d.Allowed {
-				t.Fatalf("%s: admitted back at the old time after a step of %v", c.name, time.Duration(back))
-			}
-		}
-	}
-}
-
 // TestClockExtremes meets every algorithm at the ends of time and of its counts.
 func TestClockExtremes(t *testing.T) {
 	times := []int64{math.MinInt64, math.MinInt64 + 1, -1, 0, 1, math.MaxInt64 - 1, math.MaxInt64}

@@ -174,67 +174,74 @@ func portions(from *bucket.Table, now int64, most int) (list []bucket.Portion) {
 	return list
 }
 
-// TestMergedStories: the smallest schedules of what an earlier owner's state, which is merged into the
-// later owner's, says of reservations of 6 units for 2 s. Before the merge the earlier one has
-// charged more, so that its counter is the one that counts.
+// TestMergedStories: the smallest schedules of what an earlier owner's state, which is merged into the later owner's, says of
+// reservations of 6 units for 2 s. Before the merge the earlier one has charged more, so that its counter is the one that counts.
 func TestMergedStories(t *testing.T) {
 	type call struct {
 		verb  bucket.Verb
 		units int64
 	}
+	const settle, spend, extend, reserve = bucket.Settle, bucket.Spend, bucket.Extend, bucket.Reserve
 	for _, c := range []struct {
-		name    string
-		ids     int // reservations
-		earlier []call
-		later   []call
-		wait    time.Duration
-		// want is how many units are charged after the merge, and held then, beside the 100 that the
-		// earlier owner has charged.
+		name           string
+		ids            int // reservations
+		earlier, later []call
+		wait           time.Duration
+		// charged and held are how many units are after the merge, beside the 100 that the earlier owner has charged.
 		charged, held int64
 	}{
-		{"settled", 1, nil, []call{{verb: bucket.Settle, units: 2}}, 0, 2, 0},
-		{"settled, and its deadline passes", 1, nil, []call{{verb: bucket.Settle, units: 2}}, 3 * time.Second, 2, 0},
-		{"settled for nothing", 1, nil, []call{{verb: bucket.Settle, units: 0}}, 3 * time.Second, 0, 0},
-		{"settled for more", 1, nil, []call{{verb: bucket.Settle, units: 9}}, 3 * time.Second, 9, 0},
-		{"settled by the earlier owner", 1, []call{{verb: bucket.Settle, units: 2}}, nil, 3 * time.Second, 2, 0},
-		{"settled by both", 1, []call{{verb: bucket.Settle, units: 2}}, []call{{verb: bucket.Settle, units: 2}}, 0, 2, 0},
-		{"settled by both, differently", 1, []call{{verb: bucket.Settle, units: 2}}, []call{{verb: bucket.Settle, units: 5}}, 0, 5, 0},
-		{"spent by the earlier owner", 1, []call{{verb: bucket.Spend, units: 1}}, nil, 0, 1, 6},
-		{"spent in part", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 0, 2, 4},
-		{"spent in part, and its deadline passes", 1, nil, []call{{verb: bucket.Spend, units: 2}}, 3 * time.Second, 6, 0},
-		{"spent and settled", 1, nil, []call{{verb: bucket.Spend, units: 2}, {verb: bucket.Settle, units: 1}}, 0, 1, 0},
-		{"extended", 1, nil, []call{{verb: bucket.Extend, units: 3}}, 1500 * time.Millisecond, 0, 9},
-		{"extended by fewer units, as if they were spent", 1, nil, []call{{verb: bucket.Extend, units: -4}}, 0, 4, 2},
+		{"settled", 1, nil, []call{{settle, 2}}, 0, 2, 0},
+		{"settled, and its deadline passes", 1, nil, []call{{settle, 2}}, 3 * time.Second, 2, 0},
+		{"settled for nothing", 1, nil, []call{{settle, 0}}, 3 * time.Second, 0, 0},
+		{"settled for more", 1, nil, []call{{settle, 9}}, 3 * time.Second, 9, 0},
+		{"settled by the earlier owner", 1, []call{{settle, 2}}, nil, 3 * time.Second, 2, 0},
+		{"settled by both", 1, []call{{settle, 2}}, []call{{settle, 2}}, 0, 2, 0},
+		{"settled by both, differently", 1, []call{{settle, 2}}, []call{{settle, 5}}, 0, 5, 0},
+		{"spent by the earlier owner", 1, []call{{spend, 1}}, nil, 0, 1, 6},
+		{"spent in part", 1, nil, []call{{spend, 2}}, 0, 2, 4},
+		{"spent in part, and its deadline passes", 1, nil, []call{{spend, 2}}, 3 * time.Second, 6, 0},
+		{"spent and settled", 1, nil, []call{{spend, 2}, {settle, 1}}, 0, 1, 0},
+		{"extended", 1, nil, []call{{extend, 3}}, 1500 * time.Millisecond, 0, 9},
+		{"extended by fewer units, as if they were spent", 1, nil, []call{{extend, -4}}, 0, 4, 2},
 		{"neither", 1, nil, nil, 0, 0, 6},
 		{"its deadline passes", 1, nil, nil, 3 * time.Second, 6, 0},
-		{"many, in portions", 70, nil, []call{{verb: bucket.Settle, units: 1}}, 3 * time.Second, 70, 0},
+		{"many, in portions", 70, nil, []call{{settle, 1}}, 3 * time.Second, 70, 0},
 		{"many deadlines pass", 70, nil, nil, 3 * time.Second, 420, 0},
+		{"many others of the earlier owner", 70, []call{{reserve, 4}}, nil, 0, 0, 700},
+		{"many others of it, and their deadlines pass", 70, []call{{reserve, 4}}, nil, 3 * time.Second, 700, 0},
 	} {
-		for _, most := range []int{1, 7, 1000} {
-			limits := mustLimits(t, per(bucket.FixedWindow, 10_000, time.Hour))
-			earlier, later, now := largeTable(t), largeTable(t), day
-			do := func(at *bucket.Table, verb bucket.Verb, units int64) {
-				for id := range uint64(c.ids) {
-					aboutReservation(at, now, limits, verb, id+1, units, false)
+		for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
+			for _, most := range []int{1, 7, 1000} {
+				limits := mustLimits(t, per(algorithm, 10_000, 10_000*time.Hour))
+				earlier, later, now := largeTable(t), largeTable(t), day
+				do := func(at *bucket.Table, verb bucket.Verb, units int64) {
+					for id := range uint64(c.ids) {
+						if units == 4 { // another reservation
+							id += 1000
+						}
+						aboutReservation(at, now, limits, verb, id+1, units, false)
+					}
 				}
-			}
-			do(earlier, bucket.Reserve, 6)
-			hand(t, earlier, later, now, now, false)
-			earlier.Do(now, &bucket.Request{Limits: limits, Cost: 100})
-			for _, x := range c.earlier {
-				do(earlier, x.verb, x.units)
-			}
-			earlier.Seal(0)
-			now += int64(time.Second)
-			for _, x := range c.later {
-				do(later, x.verb, x.units)
-			}
-			now += int64(c.wait)
-			mergePortions(t, earlier, later, now, most)
-			r := &bucket.Request{Limits: limits}
-			count := 10_000 - left(later, now, r)
-			if _, held := later.Granted(now, r.Key); count-held != 100+c.charged || held != c.held {
-				t.Errorf("%s, %d keys of a portion: %d charged and %d held, want %d and %d", c.name, most, count-held, held, 100+c.charged, c.held)
+				do(earlier, reserve, 6)
+				hand(t, earlier, later, now, now, false)
+				earlier.Do(now, &bucket.Request{Limits: limits, Cost: 100})
+				now += int64(time.Second)
+				for _, x := range c.earlier {
+					do(earlier, x.verb, x.units)
+				}
+				earlier.Seal(0)
+				for _, x := range c.later {
+					do(later, x.verb, x.units)
+				}
+				now += int64(c.wait)
+				for range 2 { // the second time changes nothing
+					mergePortions(t, earlier, later, now, most)
+					count := 10_000 - left(later, now, &bucket.Request{Limits: limits})
+					if _, held := later.Granted(now, bucket.Key{}); count-held != 100+c.charged || held != c.held {
+						t.Errorf("%s, %s, %d keys of a portion: %d charged and %d held, want %d and %d",
+							c.name, algorithm, most, count-held, held, 100+c.charged, c.held)
+					}
+				}
 			}
 		}
 	}

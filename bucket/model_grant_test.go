@@ -230,9 +230,7 @@ func (h *granting) introduce() {
 
 // handOff moves the counter into another table, whose clock differs if it may.
 func (h *granting) handOff(anyClock bool) {
-	var im bucket.Image
-	h.table.Export(h.now+h.ahead, 0, h.table.Keys(0, nil), &im)
-	frozen := h.now
+	frozen, from, fromAhead := h.now, h.table, h.ahead
 	h.now += rapid.SampledFrom([]int64{0, 1, 1e6, 1e9}).Draw(h.t, "on its way")
 	if anyClock {
 		h.ahead = genAhead.Draw(h.t, "ahead")
@@ -250,11 +248,8 @@ func (h *granting) handOff(anyClock bool) {
 			b.over += at - frozen // the counter has not aged
 		}
 	}
-	to := smallTable(h.t)
-	if err := to.Import(at+h.ahead, 0, &im, im.Data, im.Counters, false); err != nil {
-		h.t.Fatalf("importing what was exported: %v", err)
-	}
-	h.table = to
+	h.table = smallTable(h.t)
+	hand(h.t, from, h.table, frozen+fromAhead, at+h.ahead, false)
 	h.receipts = nil
 }
 

@@ -20,93 +20,6 @@ func waitWhenFull(t failer, now int64, limits *bucket.Limits, cost int64) time.D
 	return wait
 }
 
-// TestLoweredLimitIsNoLockout: after a change an exhausted key waits no longer than the new limit needs when it is full. A client
-// that waits, one that reads and one that checks wait equally long, and changing back refills nothing.
-func TestLoweredLimitIsNoLockout(t *testing.T) {
-	type change struct {
-		name     string
-		from, to bucket.Limit
-		most     time.Duration
-	}
-	burst := func(l bucket.Limit, burst int64) bucket.Limit { l.Burst = burst; return l }
-	stepped := func(l bucket.Limit) bucket.Limit { l.Refill = bucket.RefillInterval; return l }
-	var rows []change
-	for _, a := range algorithms {
-		rows = append(rows,
-			change{a.name + " 10/4s to 1/4s", per(a.algorithm, 10, 4*time.Second), per(a.algorithm, 1, 4*time.Second), 4*time.Second + 1},
-			change{a.name + " 1000/h to 10/h", per(a.algorithm, 1000, time.Hour), per(a.algorithm, 10, time.Hour), 66*time.Minute + 1},
-			change{a.name + " 10/2s to 1/h", per(a.algorithm, 10, 2*time.Second), per(a.algorithm, 1, time.Hour), time.Hour + 1},
-			change{a.name + " 10/h to 1/2s", per(a.algorithm, 10, time.Hour), per(a.algorithm, 1, 2*time.Second), 2*time.Second + 1})
-		for _, b := range algorithms {
-			rows = append(rows, change{a.name + " to " + b.name, per(a.algorithm, 1000, time.Hour), per(b.algorithm, 10, time.Minute), 66*time.Second + 1})
-		}
-	}
-	for _, a := range []bucket.Algorithm{bucket.TokenBucket, bucket.LeakyBucket, bucket.LeakyQueue} {
-		rows = append(rows,
-			change{"1000/h to 10/h", per(a, 1000, time.Hour), per(a, 10, time.Hour), 360 * time.Second},
-			change{"10/4s to 1/5s", per(a, 10, 4*time.Second), per(a, 1, 5*time.Second), 5 * time.Second},
-			change{"10/4s to 2/8s", per(a, 10, 4*time.Second), per(a, 2, 8*time.Second), 4 * time.Second},
-			change{"1000/h to 10/2h", per(a, 1000, time.Hour), per(a, 10, 2*time.Hour), 720 * time.Second},
-			change{"burst 1000 to 10", burst(per(a, 10, time.Hour), 1000), per(a, 10, time.Hour), 360 * time.Second})
-	}
-	rows = append(rows,
-		change{"steps, 1000 to 10", stepped(per(bucket.TokenBucket, 1000, time.Hour)), stepped(per(bucket.TokenBucket, 10, time.Hour)), time.Hour},
-		change{"steps, burst 1000 to 10", stepped(burst(per(bucket.TokenBucket, 10, time.Hour), 1000)), stepped(per(bucket.TokenBucket, 10, time.Hour)), time.Hour})
-	for _, c := range rows {
-		from, to := mustLimits(t, c.from), mustLimits(t, c.to)
-		exhausted := func() *bucket.Table {
-			table := smallTable(t)
-			capacity := max(c.from.Count, c.from.Burst)
-			if d := table.Do(day, &bucket.Request{Limits: from, Cost: capacity}); !d.Allowed || d.Remaining != 0 {
-				t.Fatalf("%s: not exhausted: %+v", c.name, d)
-			}
-			return table
-		}
-		ask := func(table *bucket.Table, after time.Duration, verb bucket.Verb) bucket.Decision {
-			return table.Do(day+int64(after), &bucket.Request{Limits: to, Cost: 1, Verb: verb})
-		}
-		table := exhausted()
-		promised := ask(table, 0, bucket.Read).RetryAfter
-		if c.to.Algorithm == bucket.SlidingWindow {
-			c.most += c.to.Period / 60
-		}
-		if promised <= 0 || promised > c.most {
-			t.Errorf("%s: %v to wait, want at most %v", c.name, promised, c.most)
-			continue
-		}
-		table.Do(day, &bucket.Request{Limits: to, Cost: 1}) // denied, and noticed
-		for _, l := range []*bucket.Limits{from, to, from} {
-			if d := table.Do(day, &bucket.Request{Limits: l, Cost: 1}); d.Allowed || d.Remaining != 0 {
-				t.Errorf("%s: in turns: %+v", c.name, d)
-			}
-		}
-		first := map[string]time.Duration{}
-		for _, client := range []string{"silent", "reading", "checking"} {
-			table := exhausted()
-			for after := time.Duration(0); after <= promised; after += max(1, promised/100) {
-				switch client {
-				case "silent":
-					table = exhausted()
-				case "reading": // a read is allowed when a check would be
-					if !ask(table, after, bucket.Read).Allowed {
-						continue
-					}
-				}
-				if ask(table, after, bucket.Check).Allowed {
-					first[client] = after
-					break
-				}
-			}
-		}
-		if table := exhausted(); !ask(table, promised, bucket.Check).Allowed {
-			t.Errorf("%s: denied after the %v that a read told", c.name, promised)
-		}
-		if first["silent"] != first["reading"] || first["silent"] != first["checking"] {
-			t.Errorf("%s: admitted first after %v", c.name, first)
-		}
-	}
-}
-
 // genChanged draws sets of limits that a key has in turn.
 func genChanged(t *rapid.T, options bool) (sets []*bucket.Limits) {
 	for range rapid.IntRange(2, 4).Draw(t, "sets") {
@@ -348,6 +261,21 @@ func TestHeldUnitsAreNoLockout(t *testing.T) {
 			if d := do(high, bucket.Read, 1); d.Remaining > 1000-units+130 {
 				t.Errorf("%s, noticed %v: changing back refills: %+v", end, noticed, d)
 			}
+		}
+	}
+}
+
+// TestRaisedAgain: a limit that was lowered, and is then replaced by a third one that was never in force, is not refilled.
+func TestRaisedAgain(t *testing.T) {
+	for _, a := range algorithms {
+		table := smallTable(t)
+		for _, r := range []bucket.Request{{Limits: mustLimits(t, per(a.algorithm, 100, time.Hour)), Cost: 95}, {Limits: mustLimits(t, per(a.algorithm, 10, time.Hour)), Cost: 1}} {
+			if d := table.Do(day, &r); d.Allowed != (r.Cost == 95) {
+				t.Fatalf("%s: %+v", a.name, d)
+			}
+		}
+		if got := left(table, day, &bucket.Request{Limits: mustLimits(t, per(a.algorithm, 100, 2*time.Hour))}); got != 5 {
+			t.Errorf("%s: %d left, want 5", a.name, got)
 		}
 	}
 }

@@ -70,31 +70,22 @@ func alike(t *rapid.T, now int64, limits *bucket.Limits, a, b *bucket.Table, wha
 // both, and later under those that it has counted for.
 func TestMergeNeverLaxer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		one := genSet(t, anyLimit)
-		other := one
-		if rapid.Bool().Draw(t, "other limits") {
-			other = genSet(t, anyLimit)
+		sets := []*bucket.Limits{genSet(t, anyLimit)}
+		if sets = append(sets, sets[0]); rapid.Bool().Draw(t, "other limits") {
+			sets[1] = genSet(t, anyLimit)
 		}
-		sets := []*bucket.Limits{one, other}
 		tables, now := apart(t, 2, func(i int) []*bucket.Limits { return sets[i:][:1] }, true)
 		both := joined(t, now, tables...)
-		lax(t, now, other, both, tables[0], "than the one under the other's limits")
-		lax(t, now, one, both, tables[1], "than the other under the one's limits")
+		lax(t, now, sets[1], both, tables[0], "than the one under the other's limits")
+		lax(t, now, sets[0], both, tables[1], "than the other under the one's limits")
 		for range 6 {
-			lax(t, now, one, both, tables[0], "than the one")
-			lax(t, now, other, both, tables[1], "than the other")
-			now += genStep(t, now, one.At(0), bucket.Decision{})
+			lax(t, now, sets[0], both, tables[0], "than the one")
+			lax(t, now, sets[1], both, tables[1], "than the other")
+			now += genStep(t, now, sets[0].At(0), bucket.Decision{})
 		}
 	})
-}
-
-// TestMergeAcrossChanges: the same with changes of limits before, so that both have counted for several sets.
-func TestMergeAcrossChanges(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var sets []*bucket.Limits
-		for range 3 {
-			sets = append(sets, mustLimits(t, genAny(t)))
-		}
+	t.Run("after changes", rapid.MakeCheck(func(t *rapid.T) { // both have counted for several sets
+		sets := []*bucket.Limits{mustLimits(t, genAny(t)), mustLimits(t, genAny(t)), mustLimits(t, genAny(t))}
 		tables, now := apart(t, 2, func(int) []*bucket.Limits { return sets }, true)
 		for _, table := range tables {
 			for _, set := range sets { // the last may just have been reset
@@ -109,7 +100,7 @@ func TestMergeAcrossChanges(t *testing.T) {
 			}
 			now += genStep(t, now, sets[0].At(0), bucket.Decision{})
 		}
-	})
+	}))
 }
 
 // TestMergeOfTheMost: with more former limits than are kept, the limits in force are still never more permissive.

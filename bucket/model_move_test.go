@@ -30,16 +30,12 @@ func (m *moving) move(t *rapid.T, skews *rapid.Generator[int64], transit int64) 
 		m.table.Correct(m.ahead)
 		return
 	}
-	var im bucket.Image
-	m.table.Export(m.true+m.skew, 0, m.table.Keys(0, nil), &im)
+	from, sent := m.table, m.true+m.skew
 	m.table, m.skew = smallTable(t), skews.Draw(t, "skew")
 	m.ahead = skews.Draw(t, "ahead")
 	m.table.Correct(m.ahead)
 	m.true, m.late = m.true+transit, m.late+transit
-	merge := rapid.Bool().Draw(t, "merge")
-	if err := m.table.Import(m.true+m.skew, 0, &im, im.Data, im.Counters, merge); err != nil {
-		t.Fatalf("importing what was exported: %v", err)
-	}
+	hand(t, from, m.table, sent, m.true+m.skew, rapid.Bool().Draw(t, "merge"))
 }
 
 // TestMovesKeepWindows: wherever a counter goes, and whatever the clocks there show, a spent key is denied exactly as long as

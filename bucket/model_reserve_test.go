@@ -86,11 +86,7 @@ func (h *reserving) request(verb bucket.Verb, cost int64, x *bucket.Reservation)
 // copy brings the replica level.
 func (h *reserving) copy() {
 	keys, _, _ := h.owner.Drain(0, nil)
-	var im bucket.Image
-	h.owner.Export(h.now, 0, keys, &im)
-	if err := h.replica.Import(h.now, 0, &im, im.Data, im.Counters, false); err != nil {
-		h.t.Fatalf("%v", err)
-	}
+	handKeys(h.t, h.owner, h.replica, keys, h.now, h.now, false)
 }
 
 // fail over makes the replica the owner.
@@ -110,22 +106,13 @@ func (h *reserving) restart() {
 	if rapid.Bool().Draw(h.t, "sealed") {
 		restored.Seal(0)
 	}
-	handPieces(h.t, h.owner, restored, h.now, false)
-	h.replica = restored
-	h.failOver()
-}
-
-// handPieces is hand for images of a few keys each.
-func handPieces(t *rapid.T, from, to *bucket.Table, now int64, merge bool) {
-	for keys := from.Keys(0, nil); len(keys) > 0; {
-		n := rapid.IntRange(1, min(8, len(keys))).Draw(t, "keys at once")
-		var im bucket.Image
-		from.Export(now, 0, keys[:n], &im)
-		if err := to.Import(now, 0, &im, im.Data, im.Counters, merge); err != nil {
-			t.Fatalf("importing a piece: %v", err)
-		}
+	for keys := h.owner.Keys(0, nil); len(keys) > 0; {
+		n := rapid.IntRange(1, min(8, len(keys))).Draw(h.t, "keys at once")
+		handKeys(h.t, h.owner, restored, keys[:n], h.now, h.now, false)
 		keys = keys[n:]
 	}
+	h.replica = restored
+	h.failOver()
 }
 
 func (h *reserving) reserve() {

@@ -22,11 +22,7 @@ func TestSpendRecords(t *testing.T) {
 			replica.Seal(0)
 			follow := func() {
 				keys, seq, _ := table.Drain(0, nil)
-				var im bucket.Image
-				table.Export(now, 0, keys, &im)
-				if err := replica.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-					t.Fatal(err)
-				}
+				handKeys(t, table, replica, keys, now, now, false)
 				replica.Open(0, seq)
 				replica.Seal(0)
 			}

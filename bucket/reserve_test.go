@@ -49,37 +49,22 @@ func reservationStories(t *testing.T, trap string) {
 	}
 	none := bucket.Reserved{}
 	unknown := bucket.Reserved{Unknown: true}
-	window := per(bucket.FixedWindow, 10, time.Minute)
+	window := []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}
+	three := bucket.Limit{Algorithm: bucket.Concurrency, Count: 3}
 	for _, c := range []struct {
 		name    string
-		limit   bucket.Limit
+		limits  []bucket.Limit
 		release bool
 		steps   []reservationStep
 	}{
 		{"trap 11: less than was reserved", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", check, 0, 3, none, 1}, {"0:12", settle, 1, 2, settled(2, 4), 5}, {"1:00", read, 0, 0, none, 10},
 		}},
-		{"more than was reserved is a debt", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 12, settled(12, 0), 0}, {"0:59", read, 0, 0, none, 0}, {"1:00", read, 0, 0, none, 10},
-		}},
-		{"trap 17: nothing of it was needed", per(bucket.TokenBucket, 10, 100*time.Second), false, []reservationStep{
+		{"trap 17: nothing of it was needed", []bucket.Limit{per(bucket.TokenBucket, 10, 100*time.Second)}, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 0, settled(0, 6), 10},
-		}},
-		{"settled twice", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
-			{"0:13", settle, 1, 5, bucket.Reserved{Units: 2, Repeated: true}, 8}, {"0:14", spend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
-			{"0:15", extend, 1, 1, bucket.Reserved{Units: 2, Unknown: true}, 8},
 		}},
 		{"reserved twice", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", reserve, 1, 6, bucket.Reserved{Units: 6, Repeated: true}, 4}, {"0:12", reserve, 2, 5, none, 4},
-		}},
-		{"spent in parts", per(bucket.SlidingLog, 10, time.Minute), false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:11", spend, 1, 2, has(4), 4}, {"0:12", spend, 1, 5, has(4), 4}, {"0:13", spend, 1, 4, has(0), 4},
-			{"0:14", settle, 1, 1, settled(1, 0), 3}, {"1:11", read, 0, 0, none, 5}, {"1:13", read, 0, 0, none, 9}, {"1:14", read, 0, 0, none, 10},
-		}},
-		{"extended", window, false, []reservationStep{
-			{"0:10", reserve, 1, 6, has(6), 4}, {"0:15", extend, 1, 3, has(9), 1}, {"0:16", extend, 1, 2, has(9), 1},
-			{"0:24.999999999", read, 0, 0, none, 1}, {"0:24.999999999", extend, 1, -4, has(5), 5}, {"0:34", settle, 1, 5, settled(5, 0), 5},
 		}},
 		{"trap 9: not settled, and charged", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:20", read, 0, 0, none, 4}, {"0:21", settle, 1, 2, bucket.Reserved{Units: 6, Late: true}, 4},
@@ -99,7 +84,7 @@ func reservationStories(t *testing.T, trap string) {
 			{"0:10", reserve, 1, 4, has(4), 6}, {"0:11", reserve, 2, 3, has(3), 3}, {"0:19", extend, 2, 0, has(3), 3}, {"0:19", check, 0, 1, none, 2},
 			{"0:20", read, 0, 0, none, 6}, {"0:28", extend, 2, 0, has(3), 6}, {"0:37", settle, 2, 3, settled(3, 0), 6},
 		}},
-		{"trap 8: of a sliding window", per(bucket.SlidingCounter, 10, time.Minute), false, []reservationStep{
+		{"trap 8: of a sliding window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Minute)}, false, []reservationStep{
 			{"0:55", reserve, 1, 6, has(6), 4}, {"1:04", read, 0, 0, none, 4}, {"1:04", settle, 1, 3, settled(3, 3), 7},
 		}},
 		{"trap 11: both ask for the last units", window, false, []reservationStep{
@@ -116,6 +101,16 @@ func reservationStories(t *testing.T, trap string) {
 		{"trap 17: unknown", window, false, []reservationStep{
 			{"0:10", settle, 1, 6, unknown, 10}, {"0:10", check, 0, 1, none, 9}, {"0:11", spend, 1, 6, unknown, 9}, {"0:11", extend, 7, 1, unknown, 9},
 		}},
+		{"slots", []bucket.Limit{three}, false, []reservationStep{
+			{"0:00", reserve, 1, 1, has(1), 2}, {"0:00", reserve, 2, 2, has(2), 0}, {"0:01", reserve, 3, 1, none, 0}, {"0:01", settle, 2, 0, settled(0, 2), 2},
+			{"0:02", settle, 2, 0, bucket.Reserved{Repeated: true}, 2}, {"0:02", reserve, 3, 1, has(1), 1}, {"0:05", extend, 3, 0, has(1), 1},
+			{"0:09.999999999", read, 0, 0, none, 1}, {"0:10", read, 0, 0, none, 2}, {"0:14.999999999", read, 0, 0, none, 2},
+			{"0:15", read, 0, 0, none, 3}, {"0:16", settle, 3, 0, bucket.Reserved{Late: true}, 3},
+		}},
+		{"slots beside a window, which is charged when they are taken", []bucket.Limit{three, per(bucket.FixedWindow, 5, time.Minute)}, false, []reservationStep{
+			{"0:00", reserve, 1, 2, has(2), 1}, {"0:01", settle, 1, 2, has(2), 3}, {"0:02", reserve, 2, 3, has(3), 0}, {"0:03", settle, 2, 0, settled(0, 3), 0},
+			{"0:04", reserve, 3, 1, none, 0},
+		}},
 		{"forgotten", window, false, []reservationStep{
 			{"0:10", reserve, 1, 6, has(6), 4}, {"0:12", settle, 1, 2, settled(2, 4), 8},
 			{"10:11.999999999", settle, 1, 2, bucket.Reserved{Units: 2, Repeated: true}, 10}, {"10:12", settle, 1, 2, unknown, 10},
@@ -131,7 +126,7 @@ func reservationStories(t *testing.T, trap string) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			// A second table gets all changes, as a replica does, and has to decide alike at every step.
-			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
+			table, replica, limits := smallTable(t), smallTable(t), mustLimits(t, c.limits...)
 			table.Record(0, bucket.RecordAll, 0)
 			replica.Seal(0)
 			for i, s := range c.steps {
@@ -155,6 +150,9 @@ func reservationStories(t *testing.T, trap string) {
 					if got.Expires = 0; got != s.want {
 						t.Errorf("step %d, %v at %s: %+v, want %+v", i, s.verb, s.at, got, s.want)
 					}
+					if s.verb == reserve && d.Allowed != (s.want.Units > 0) {
+						t.Errorf("step %d, %v at %s: %+v", i, s.verb, s.at, d)
+					}
 					if !s.want.Unknown && d.Remaining != s.left {
 						t.Errorf("step %d, %v at %s: %+v, want %d left", i, s.verb, s.at, d, s.left)
 					}
@@ -163,11 +161,7 @@ func reservationStories(t *testing.T, trap string) {
 					t.Errorf("step %d, %v at %s: %d left, want %d", i, s.verb, s.at, got, s.left)
 				}
 				keys, seq, _ := table.Drain(0, nil)
-				var im bucket.Image
-				table.Export(now, 0, keys, &im)
-				if err := replica.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-					t.Fatal(err)
-				}
+				handKeys(t, table, replica, keys, now, now, false)
 				replica.Open(0, seq)
 				if got := left(replica, now, &bucket.Request{Limits: limits}); got != s.left {
 					t.Errorf("step %d, %v at %s: the replica has %d left, want %d", i, s.verb, s.at, got, s.left)
@@ -175,43 +169,6 @@ func reservationStories(t *testing.T, trap string) {
 				replica.Seal(0)
 			}
 		})
-	}
-}
-
-// TestMergedReservations: one copy has settled what the other one has open. Merged either way it counts once, and cannot be settled
-// again.
-func TestMergedReservations(t *testing.T) {
-	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
-		for _, back := range []bool{false, true} {
-			limits := mustLimits(t, per(algorithm, 20, time.Hour))
-			one, other := smallTable(t), smallTable(t)
-			about := func(table *bucket.Table, verb bucket.Verb, units int64) bucket.Reserved {
-				r := &bucket.Request{
-					Limits: limits, Cost: units, Verb: verb, Reservation: &bucket.Reservation{ID: 9, Least: 1, MaxOpen: 9, For: time.Minute},
-				}
-				if d := table.Do(day, r); !d.Allowed {
-					t.Fatalf("%s: %+v", algorithm, d)
-				}
-				return r.Reservation.Reserved
-			}
-			about(one, bucket.Reserve, 6)
-			hand(t, one, other, day, day, false)
-			about(other, bucket.Settle, 2)
-			one.Do(day, &bucket.Request{Limits: limits, Cost: 3})
-			from, to := other, one
-			if back {
-				from, to = one, other
-			}
-			for range 2 { // the second time changes nothing
-				hand(t, from, to, day, day, true)
-				if got := left(to, day, &bucket.Request{Limits: limits}); got != 15 {
-					t.Errorf("%s, back %v: %d left of 20 with 2 and 3 spent", algorithm, back, got)
-				}
-			}
-			if got := about(to, bucket.Settle, 6); !got.Repeated || got.Units != 2 {
-				t.Errorf("%s, back %v: settled again: %+v", algorithm, back, got)
-			}
-		}
 	}
 }
 
@@ -349,12 +306,7 @@ func TestHeldCaller(t *testing.T) {
 			once++
 		}
 	}
-	im := new(bucket.Image)
-	table.Export(day, 0, table.Keys(0, nil), im)
-	if err := to.Import(day, 0, im, im.Data, im.Counters, false); err != nil {
-		t.Fatal(err)
-	}
-	to.Open(0, 0)
+	hand(t, table, to, day, day, false)
 	for _, x := range []*bucket.Table{table, to} {
 		list, _, _ := x.Held(day, bucket.Key{}, 10)
 		if len(list) != len(want) {
@@ -371,10 +323,9 @@ func TestHeldCaller(t *testing.T) {
 // TestSettlementDeniesForAWhile: what a settlement charges beyond the limits makes a bucket deny
 // for the time of the request, or for that of a full bucket, and no longer.
 func TestSettlementDeniesForAWhile(t *testing.T) {
-	steps := per(bucket.TokenBucket, 10, time.Minute)
-	steps.Refill = bucket.RefillInterval
-	twice := per(bucket.TokenBucket, 10, time.Minute)
-	twice.Cost = 2
+	tokens := per(bucket.TokenBucket, 10, time.Minute)
+	steps := with(tokens, func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })
+	twice := with(tokens, func(l *bucket.Limit) { l.Cost = 2 })
 	for _, c := range []struct {
 		name            string
 		limits          []bucket.Limit
@@ -382,26 +333,21 @@ func TestSettlementDeniesForAWhile(t *testing.T) {
 		actual, charged int64
 		denied          time.Duration
 	}{
-		{"tokens for 10 minutes", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
+		{"tokens for 10 minutes", []bucket.Limit{tokens}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
 		{"a full bucket", []bucket.Limit{per(bucket.TokenBucket, 10, time.Hour)}, time.Minute, 1 << 62, 20, time.Hour + 6*time.Minute},
-		{"within the bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 10 * time.Minute, 70, 70, 6*time.Minute + 6*time.Second},
+		{"within the bound", []bucket.Limit{tokens}, 10 * time.Minute, 70, 70, 6*time.Minute + 6*time.Second},
 		{"cost of 2", []bucket.Limit{twice}, 10 * time.Minute, 1 << 62, 55, 10*time.Minute + 12*time.Second},
 		{"refill in steps", []bucket.Limit{steps}, 10 * time.Minute, 1 << 62, 110, 11 * time.Minute},
 		{"a leaky bucket", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 110, 10*time.Minute + 6*time.Second},
 		{"a window", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, time.Minute},
 		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Minute)}, 10 * time.Minute, 1 << 62, 1 << 62, 2 * time.Minute},
-		{"beside a window", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute), per(bucket.FixedWindow, 50, time.Hour)}, time.Minute, 40, 40, time.Minute + 6*time.Second},
-		{"no bound", []bucket.Limit{per(bucket.TokenBucket, 10, time.Minute)}, 0, 1000, 1000, 99*time.Minute + 6*time.Second},
+		{"beside a window", []bucket.Limit{tokens, per(bucket.FixedWindow, 50, time.Hour)}, time.Minute, 40, 40, time.Minute + 6*time.Second},
+		{"no bound", []bucket.Limit{tokens}, 0, 1000, 1000, 99*time.Minute + 6*time.Second},
 	} {
-		limits, err := bucket.NewLimits(c.limits...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		table := smallTable(t)
-		now, key := int64(1000*time.Hour), bucket.Key{Hi: 1}
+		table, limits, now := smallTable(t), mustLimits(t, c.limits...), int64(1000*time.Hour)
 		do := func(verb bucket.Verb, cost int64, x bucket.Reservation) (bucket.Decision, bucket.Reserved) {
 			x.ID = 7
-			q := bucket.Request{Key: key, Limits: limits, Verb: verb, Cost: cost}
+			q := bucket.Request{Limits: limits, Verb: verb, Cost: cost}
 			if verb >= bucket.Reserve {
 				q.Reservation = &x
 			}
@@ -425,18 +371,14 @@ func TestSettlementDeniesForAWhile(t *testing.T) {
 
 // TestLeaseIsChargedItsUnits: a leaseholder can have spent what was leased, and no more.
 func TestLeaseIsChargedItsUnits(t *testing.T) {
-	limits, err := bucket.NewLimits(per(bucket.TokenBucket, 100, time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, now, key := smallTable(t), int64(1000*time.Hour), bucket.Key{Hi: 1}
+	table, limits, now := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 100, time.Minute)), int64(1000*time.Hour)
 	x := &bucket.Reservation{ID: 7, Least: 1, MaxOpen: 9, For: time.Second, Lease: true}
-	table.Do(now, &bucket.Request{Key: key, Limits: limits, Verb: bucket.Reserve, Cost: 20, Reservation: x})
+	table.Do(now, &bucket.Request{Limits: limits, Verb: bucket.Reserve, Cost: 20, Reservation: x})
 	if x.Reserved.Units != 12 {
 		t.Fatalf("%+v", x.Reserved)
 	}
 	end := &bucket.Reservation{ID: 7, For: time.Second, Lease: true}
-	d := table.Do(now, &bucket.Request{Key: key, Verb: bucket.Settle, Cost: 1 << 62, Reservation: end})
+	d := table.Do(now, &bucket.Request{Verb: bucket.Settle, Cost: 1 << 62, Reservation: end})
 	if end.Reserved.Units != 12 || d.Remaining != 88 {
 		t.Errorf("%+v, %+v", end.Reserved, d)
 	}

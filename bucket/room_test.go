@@ -9,11 +9,8 @@ import (
 
 // TestTooLargeIsLeftOutAlone: a counter that no message takes seems to be missing, and its neighbours are exported.
 func TestTooLargeIsLeftOutAlone(t *testing.T) {
-	limits, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 1 << 40, Period: time.Hour, LogEntries: 4096})
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, to := boundedTable(t), boundedTable(t)
+	limits := mustLimits(t, Limit{Algorithm: SlidingLog, Count: 1 << 40, Period: time.Hour, LogEntries: 4096})
+	from, to := mustTable(t, Config{Shards: 1}), mustTable(t, Config{Shards: 1})
 	keys := []Key{{Lo: 1}, {Lo: 2}, {Lo: 3}}
 	for now := range int64(4096) {
 		from.Do(now+1, &Request{Key: keys[1], Limits: limits, Cost: 1})
@@ -36,25 +33,13 @@ func TestTooLargeIsLeftOutAlone(t *testing.T) {
 	}
 }
 
-func boundedTable(t interface{ Fatal(...any) }) *Table {
-	table, err := NewTable(Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
-}
-
 // TestCounterIsBounded: whatever limits a key is asked with, one after the other, and merged from another node, it keeps few former
 // sets of them and no more entries than one key may.
 func TestCounterIsBounded(t *testing.T) {
 	const many = 1000 // longer than the longest sub-window, and than small logs
 	rapid.Check(t, func(t *rapid.T) {
-		large := rapid.Bool().Draw(t, "large")
-		tables := []*Table{boundedTable(t), boundedTable(t)}
-		most, now := int32(1024), int64(1)
-		if large {
-			most = MaxLogEntries
-		}
+		tables := []*Table{mustTable(t, Config{Shards: 1}), mustTable(t, Config{Shards: 1})}
+		most, now := rapid.SampledFrom([]int32{1024, MaxLogEntries}).Draw(t, "most"), int64(1)
 		r := &Request{}
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			var list []Limit
@@ -79,11 +64,7 @@ func TestCounterIsBounded(t *testing.T) {
 				table.Do(now, r)
 			}
 			if rapid.IntRange(0, 3).Draw(t, "merge") == 0 {
-				var im Image
-				tables[0].Export(now, 0, tables[0].Keys(0, nil), &im)
-				if err := tables[1].Import(now, 0, &im, im.Data, im.Counters, true); err != nil {
-					t.Fatal(err)
-				}
+				hand(t, tables[0], tables[1], now, 0, tables[0].Keys(0, nil), true)
 			}
 			for _, table := range tables {
 				checkBounds(t, table)
@@ -119,43 +100,5 @@ func checkBounds(t *rapid.T, table *Table) {
 	}
 	if got, want := table.Stats().Bytes-table.Stats().SetBytes, c.bytes(); got != want {
 		t.Fatalf("%d bytes accounted, the counter has %d", got, want)
-	}
-}
-
-// TestEntriesOfAKey: the limits of one key keep so many entries in all, and the error names the limit and its field. Unlimited ones are
-// left out, and places are those of what was given.
-func TestEntriesOfAKey(t *testing.T) {
-	log := func(entries int32, hours int) Limit {
-		return Limit{Algorithm: SlidingLog, Count: 9, Period: time.Duration(hours) * time.Hour, LogEntries: entries}
-	}
-	free := Limit{Unlimited: true}
-	windows := Limit{Algorithm: SlidingWindow, Count: 9, Period: time.Hour, SubWindows: 1000}
-	for _, c := range []struct {
-		list  []Limit
-		place int
-		field string
-	}{
-		{[]Limit{log(MaxLogEntries, 1)}, 0, ""},
-		{[]Limit{log(MaxLogEntries/2, 1), free, log(MaxLogEntries/2, 2)}, 0, ""},
-		{[]Limit{log(MaxLogEntries/2, 1), free, log(MaxLogEntries/2, 2), log(1, 3)}, 3, "log_entries"},
-		{[]Limit{free, log(MaxLogEntries-1000, 1), windows}, 2, "sub_windows"},
-	} {
-		_, err := NewLimits(c.list...)
-		if c.field == "" {
-			if err != nil {
-				t.Errorf("%v: %v", c.list, err)
-			}
-			continue
-		}
-		if fe, ok := err.(*FieldError); !ok || fe.Index != c.place || fe.Field != c.field {
-			t.Errorf("%v: %v, want limit %d, %s", c.list, err, c.place, c.field)
-		}
-	}
-	l, err := NewLimits(free, log(1, 1), free, windows, free)
-	if err != nil || l.Len() != 2 || l.Place(0) != 1 || l.Place(1) != 3 || l.Unlimited() {
-		t.Errorf("%+v, %v", l, err)
-	}
-	if l, err = NewLimits(free, free); err != nil || l.Len() != 1 || l.Place(0) != 0 || !l.Unlimited() {
-		t.Errorf("%+v, %v", l, err)
 	}
 }

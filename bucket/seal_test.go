@@ -31,6 +31,16 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: %+v, change %d, verdict %d", r.Verb, d, seq, v)
 		}
 	}
+	r := &bucket.Request{Limits: mustLimits(t, per(bucket.FixedWindow, 10, time.Minute)), Cost: 4}
+	if x, v := table.Counts(day, r, 1, r.Limits.WindowEnd(day)); v != bucket.Sealed || x != (bucket.Counted{}) {
+		t.Errorf("counts: %+v, verdict %d", x, v)
+	}
+	if s, charged, seq, v := table.TryTimes(day, r, 3); v != bucket.Sealed || s != (bucket.Series{}) || charged || seq != 1 {
+		t.Errorf("a series: %+v, verdict %d, change %d", s, v, seq)
+	}
+	if _, v := table.Renew(day, r); v != bucket.Sealed {
+		t.Errorf("renewed: verdict %d", v)
+	}
 	table.GiveBack(day, &rc)
 	if after := exported(table, day, 0); !bytes.Equal(before.Data, after.Data) {
 		t.Error("a sealed shard has changed")

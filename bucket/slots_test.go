@@ -10,82 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSlots: a limit of concurrency has so many units in use at a time, and its other limits are charged when a slot is taken.
-func TestSlots(t *testing.T) {
-	three := bucket.Limit{Algorithm: bucket.Concurrency, Count: 3}
-	window := per(bucket.FixedWindow, 5, time.Minute)
-	for _, c := range []struct {
-		name   string
-		limits []bucket.Limit
-		steps  []reservationStep // left is of the slots
-		spent  int64             // of the window, if there is one
-	}{
-		{"alone", []bucket.Limit{three}, []reservationStep{
-			{"0:00", bucket.Reserve, 1, 1, bucket.Reserved{Units: 1}, 2}, {"0:00", bucket.Reserve, 2, 2, bucket.Reserved{Units: 2}, 0},
-			{"0:01", bucket.Reserve, 3, 1, bucket.Reserved{}, 0}, {"0:01", bucket.Settle, 2, 0, bucket.Reserved{Returned: 2}, 2},
-			{"0:02", bucket.Settle, 2, 0, bucket.Reserved{Repeated: true}, 2}, {"0:02", bucket.Reserve, 3, 1, bucket.Reserved{Units: 1}, 1},
-			{"0:05", bucket.Extend, 3, 0, bucket.Reserved{Units: 1}, 1}, {"0:09.999999999", bucket.Read, 0, 0, bucket.Reserved{}, 1},
-			{"0:10", bucket.Read, 0, 0, bucket.Reserved{}, 2}, {"0:14.999999999", bucket.Read, 0, 0, bucket.Reserved{}, 2},
-			{"0:15", bucket.Read, 0, 0, bucket.Reserved{}, 3}, {"0:16", bucket.Settle, 3, 0, bucket.Reserved{Late: true}, 3},
-		}, 0},
-		{"with a window", []bucket.Limit{three, window}, []reservationStep{
-			{"0:00", bucket.Reserve, 1, 2, bucket.Reserved{Units: 2}, 1}, {"0:01", bucket.Settle, 1, 2, bucket.Reserved{Units: 2}, 3},
-			{"0:02", bucket.Reserve, 2, 3, bucket.Reserved{Units: 3}, 0}, {"0:03", bucket.Settle, 2, 0, bucket.Reserved{Returned: 3}, 3},
-			{"0:04", bucket.Reserve, 3, 1, bucket.Reserved{}, 3},
-		}, 5},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			table, limits := smallTable(t), mustLimits(t, c.limits...)
-			for i, s := range c.steps {
-				now := clock(t, s.at)
-				r := &bucket.Request{Limits: limits, Cost: s.units, Verb: s.verb}
-				if s.verb >= bucket.Reserve {
-					r.Reservation = &bucket.Reservation{ID: s.id, Least: s.units, MaxOpen: 100, For: 10 * time.Second}
-				}
-				d := table.Do(now, r)
-				if r.Reservation != nil {
-					got := r.Reservation.Reserved
-					if got.Expires = 0; got != s.want || d.Allowed != (s.want != bucket.Reserved{}) {
-						t.Errorf("step %d at %s: %+v, %+v, want %+v", i, s.at, d, got, s.want)
-					}
-				}
-				copied := smallTable(t)
-				hand(t, table, copied, now, now, i%2 == 0)
-				for _, each := range []*bucket.Table{table, copied} {
-					list, _ := each.Look(now, bucket.Key{}, limits)
-					if list[0].Remaining != s.left {
-						t.Errorf("step %d at %s: %+v, want %d left", i, s.at, list, s.left)
-					}
-				}
-			}
-			if list, _ := table.Look(clock(t, "0:16"), bucket.Key{}, limits); len(list) > 1 && list[1].Spent != c.spent {
-				t.Errorf("%+v, want %d spent of the window", list, c.spent)
-			}
-		})
-	}
-}
-
-// TestSlotRetry: a denial says when the first slots are free again at the latest.
-func TestSlotRetry(t *testing.T) {
-	table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: 3})
-	for i := range uint64(3) {
-		r := &bucket.Request{Limits: limits, Cost: 1, Verb: bucket.Reserve, Reservation: &bucket.Reservation{
-			ID: i + 1, Least: 1, MaxOpen: 9, For: time.Duration(i+1) * time.Second,
-		}}
-		if d := table.Do(day, r); !d.Allowed {
-			t.Fatalf("%+v", d)
-		}
-	}
-	for cost, retry := range map[int64]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 3 * time.Second, 4: bucket.Never} {
-		if d := table.Do(day, &bucket.Request{Limits: limits, Cost: cost}); d.Allowed || d.RetryAfter != retry {
-			t.Errorf("%d units: %+v, want %v", cost, d, retry)
-		}
-	}
-}
-
-// TestManySlotsRetry: however many slots are taken, renewed and released, a denial never says a later time than the first at which the
+// TestSlotRetry: however many slots are taken, renewed and released, a denial never says a later time than the first at which the
 // units are free, and that time itself if so few are taken that it looks at all.
-func TestManySlotsRetry(t *testing.T) {
+func TestSlotRetry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const count = 60
 		table, limits := smallTable(t), mustLimits(t, bucket.Limit{Algorithm: bucket.Concurrency, Count: count})
@@ -131,12 +58,15 @@ func TestManySlotsRetry(t *testing.T) {
 			}
 			open = slices.DeleteFunc(open, func(x slot) bool { return x.end <= now })
 			slices.SortStableFunc(open, func(a, b slot) int { return cmp.Compare(a.end, b.end) })
-			units := rapid.Int64Range(1, count).Draw(t, "wanted")
+			units := rapid.Int64Range(1, count+1).Draw(t, "wanted")
 			got, want, rest := table.Do(now, &bucket.Request{Limits: limits, Cost: units}).RetryAfter, time.Duration(0), held()
-			for i := 0; rest+units > count; i++ {
+			for i := 0; rest+units > count && i < len(open); i++ {
 				rest, want = rest-open[i].units, time.Duration(open[i].end-now)
 			}
-			if got > want || got < want && len(open) <= 16 || got == 0 && want > 0 {
+			if units > count {
+				want = bucket.Never
+			}
+			if got > want || got < want && (len(open) <= 16 || units > count) || got == 0 && want > 0 {
 				t.Fatalf("%d units beside %d of %d slots: retry after %v, free after %v", units, held(), len(open), got, want)
 			}
 		}

@@ -1,5 +1,44 @@
 package bucket
 
+// failer is the part of testing.TB and of *rapid.T that checks need.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func mustLimits(t failer, list ...Limit) *Limits {
+	t.Helper()
+	return limitsIn(t, "", list...)
+}
+
+func limitsIn(t failer, domain string, list ...Limit) *Limits {
+	t.Helper()
+	l, err := NewLimitsIn(domain, list...)
+	if err != nil {
+		t.Fatalf("NewLimits(%+v): %v", list, err)
+	}
+	return l
+}
+
+func mustTable(t failer, c Config) *Table {
+	t.Helper()
+	table, err := NewTable(c)
+	if err != nil {
+		t.Fatalf("NewTable(%+v): %v", c, err)
+	}
+	return table
+}
+
+// hand exports keys of a shard of from, and imports them into to.
+func hand(t failer, from, to *Table, now int64, shard int, keys []KeyAt, merge bool) {
+	t.Helper()
+	var im Image
+	from.Export(now, shard, keys, &im)
+	if err := to.Import(now, shard, &im, im.Data, im.Counters, merge); err != nil {
+		t.Fatalf("importing what was exported: %v", err)
+	}
+}
+
 // counterOf returns a copy of the counter of key in its shard, nil if there is none.
 func (t *Table) counterOf(key Key) *counter {
 	sh := t.lockKey(key)

@@ -12,30 +12,14 @@ func spreadKey(n int) Key {
 	return Key{Hi: uint64(n)*0x9e3779b97f4a7c15 + 1, Lo: uint64(n) * 0xbf58476d1ce4e5b9}
 }
 
-func memoryTable(t *testing.T, c Config) *Table {
-	table, err := NewTable(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
-}
-
-func memoryLimits(t *testing.T, list ...Limit) *Limits {
-	l, err := NewLimits(list...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 const memoryNow = int64(1e18)
 
 // TestUnusedSetsAreCollected: nothing keeps a set of limits alive that no counter refers to.
 func TestUnusedSetsAreCollected(t *testing.T) {
-	table := memoryTable(t, Config{Shards: 4})
+	table := mustTable(t, Config{Shards: 4})
 	var refs []weak.Pointer[Limits]
 	for n := range 1000 {
-		l := memoryLimits(t, Limit{Algorithm: TokenBucket, Count: int64(1000 + n), Period: time.Second})
+		l := mustLimits(t, Limit{Algorithm: TokenBucket, Count: int64(1000 + n), Period: time.Second})
 		refs = append(refs, weak.Make(l))
 		table.Do(memoryNow, &Request{Key: spreadKey(n), Limits: l, Cost: 1})
 	}
@@ -58,9 +42,9 @@ func TestUnusedSetsAreCollected(t *testing.T) {
 // TestFormerSetsCount: sets of limits that are in use only as former limits give way too when there are too many.
 func TestFormerSetsCount(t *testing.T) {
 	const most = 500
-	table := memoryTable(t, Config{Shards: 1, MaxSets: most, MaxEntries: 1e6})
+	table := mustTable(t, Config{Shards: 1, MaxSets: most, MaxEntries: 1e6})
 	set := func(n int) *Limits {
-		return memoryLimits(t, Limit{Algorithm: FixedWindow, Count: 1000, Period: time.Duration(n+1) * time.Hour})
+		return mustLimits(t, Limit{Algorithm: FixedWindow, Count: 1000, Period: time.Duration(n+1) * time.Hour})
 	}
 	shared, sent, highest := set(0), 0, int64(0)
 	for n := range 10_000 {
@@ -83,16 +67,12 @@ func TestFormerSetsCount(t *testing.T) {
 // TestImportedAgainIsUsed: on a replica, a counter whose changes arrive again and again outlives those that come once.
 func TestImportedAgainIsUsed(t *testing.T) {
 	const hot, room = 100, 1000
-	owner, replica := memoryTable(t, Config{Shards: 1}), memoryTable(t, Config{Shards: 1, MaxEntries: room})
-	l, now := memoryLimits(t, Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: 1000 * time.Hour}), memoryNow
+	owner, replica := mustTable(t, Config{Shards: 1}), mustTable(t, Config{Shards: 1, MaxEntries: room})
+	l, now := mustLimits(t, Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: 1000 * time.Hour}), memoryNow
 	change := func(k Key) {
 		now += 1000
 		owner.Do(now, &Request{Key: k, Limits: l, Cost: 1})
-		var im Image
-		owner.Export(now, 0, At(k), &im)
-		if err := replica.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
-			t.Fatal(err)
-		}
+		hand(t, owner, replica, now, 0, At(k), false)
 	}
 	missing := 0
 	for n := range 10 * room {
@@ -111,7 +91,7 @@ func TestImportedAgainIsUsed(t *testing.T) {
 // TestNearlyEmptyPagesAreGivenBack: a few counters that stay, among many of their size that go, keep no more memory than they need.
 func TestNearlyEmptyPagesAreGivenBack(t *testing.T) {
 	const most = 2 << 20
-	table, now, key, stay := memoryTable(t, Config{Shards: 1, MaxBytes: most}), memoryNow, 0, 0
+	table, now, key, stay := mustTable(t, Config{Shards: 1, MaxBytes: most}), memoryNow, 0, 0
 	for _, limits := range []int{2, 3, 5, 7, 11, 15} {
 		set := func(period time.Duration) *Limits {
 			list := make([]Limit, limits)
@@ -121,7 +101,7 @@ func TestNearlyEmptyPagesAreGivenBack(t *testing.T) {
 					list[i] = Limit{Algorithm: SlidingLog, Count: 10, Period: period}
 				}
 			}
-			return memoryLimits(t, list...)
+			return mustLimits(t, list...)
 		}
 		short, long := set(time.Second), set(10_000*time.Hour)
 		page := slabBytes / blockSizes[classOf(headBytes+stateBytes*limits)]
@@ -153,8 +133,8 @@ func TestNearlyEmptyPagesAreGivenBack(t *testing.T) {
 
 // TestLossLeavesTheLog: a check that only reads, under a loss that the clock has yet to reach, changes no counter.
 func TestLossLeavesTheLog(t *testing.T) {
-	table, key := memoryTable(t, Config{Shards: 1}), spreadKey(1)
-	r := Request{Key: key, Limits: memoryLimits(t, Limit{Algorithm: SlidingLog, Count: 10, Period: time.Hour}), Cost: 8}
+	table, key := mustTable(t, Config{Shards: 1}), spreadKey(1)
+	r := Request{Key: key, Limits: mustLimits(t, Limit{Algorithm: SlidingLog, Count: 10, Period: time.Hour}), Cost: 8}
 	table.Do(memoryNow, &r)
 	table.SetLost(0, memoryNow+int64(time.Minute), memoryNow+int64(2*time.Hour)) // the clock was set back since
 	r.Verb, r.DenyLost = Read, true

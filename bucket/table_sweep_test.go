@@ -13,7 +13,13 @@ import (
 // key, and shows that no decision after it differs.
 func TestSweepRemovesExactlyTheFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limits := mixOfLimits(t)
+		var list []bucket.Limit
+		for range rapid.IntRange(1, 3).Draw(t, "limits") {
+			l := genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm, true).Draw(t, "limit")
+			genOptions(t, &l)
+			list = append(list, l)
+		}
+		limits := mustLimits(t, list...)
 		const shards = 3
 		table := mustTable(t, bucket.Config{Shards: shards, MaxEntries: 1000})
 		ks := keys(12)
@@ -26,7 +32,8 @@ func TestSweepRemovesExactlyTheFree(t *testing.T) {
 			for range rapid.IntRange(1, 15).Draw(t, "checks") {
 				now += genStep(t, now, limits.At(0), bucket.Decision{})
 				i := rapid.IntRange(0, len(ks)-1).Draw(t, "key")
-				r := &bucket.Request{Key: ks[i], Limits: limits, Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
+				r := &bucket.Request{Key: ks[i], Limits: limits, Cost: rapid.Int64Range(0, 3).Draw(t, "cost")}
+				r.Verb = genVerb(t, accounts[i], now, r.Cost)
 				d := table.Do(now, r)
 				accounts[i].compare(t, accounts[i].do(now, r), d)
 			}
@@ -62,61 +69,18 @@ func (a *account) free(now int64) bool {
 	return true
 }
 
-// TestSweepKeepsMinInterval: a counter whose interval has not passed is not free.
-func TestSweepKeepsMinInterval(t *testing.T) {
-	l := per(bucket.FixedWindow, 10, time.Second)
-	l.MinInterval = time.Hour
-	limits, table := mustLimits(t, l), smallTable(t)
-	r := &bucket.Request{Limits: limits, Cost: 1}
-	table.Do(day, r)
-	hour := day + int64(time.Hour)
-	if n := table.Sweep(hour-1, 0); n != 0 {
-		t.Errorf("swept %d before the interval had passed", n)
-	}
-	if d := table.Do(hour-1, r); d.Allowed || d.RetryAfter != 1 {
-		t.Errorf("1 ns before the interval has passed: %+v", d)
-	}
-	if n := table.Sweep(hour, 0); n != 1 {
-		t.Errorf("swept %d after the interval had passed, want 1", n)
-	}
-}
-
-// TestReadsLeaveNothing: a flood of reads, denials of blocked keys and refunds
-// of unknown keys keeps no counters alive after a sweep.
-func TestReadsLeaveNothing(t *testing.T) {
-	table := mustTable(t, bucket.Config{Shards: 4, MaxEntries: 1000})
-	open, blocked := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), mustLimits(t, per(bucket.TokenBucket, 0, time.Hour))
-	for _, k := range keys(200) {
-		table.Do(day, &bucket.Request{Key: k, Limits: open, Cost: 1, Verb: bucket.Read})
-		table.Do(day, &bucket.Request{Key: k, Limits: open})
-		table.Do(day, &bucket.Request{Key: k, Limits: open, Cost: 5, Verb: bucket.Refund})
-		table.Do(day, &bucket.Request{Key: k, Limits: open, Verb: bucket.Reset})
-		table.Do(day, &bucket.Request{Key: k, Limits: blocked, Cost: 1})
-	}
-	for s := range 4 {
-		table.Sweep(day, s)
-	}
-	if s := table.Stats(); s.Entries != 0 || s.EvictedLive != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
+// TestResetForgetsOneKey: and not the one beside it.
 func TestResetForgetsOneKey(t *testing.T) {
-	for _, c := range algorithms {
-		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 3, time.Hour))
-		a := &bucket.Request{Key: bucket.Key{Hi: 1}, Limits: limits, Cost: 3}
-		b := &bucket.Request{Key: bucket.Key{Hi: 2}, Limits: limits, Cost: 3}
-		table.Do(day, a)
-		table.Do(day, b)
-		reset := &bucket.Request{Key: a.Key, Limits: limits, Verb: bucket.Reset}
-		if d := table.Do(day, reset); !d.Allowed || d.Remaining != 3 {
-			t.Errorf("%s: reset: %+v", c.name, d)
-		}
-		if d := table.Do(day, a); !d.Allowed {
-			t.Errorf("%s: after its reset: %+v", c.name, d)
-		}
-		if d := table.Do(day, b); d.Allowed {
-			t.Errorf("%s: another key was reset too: %+v", c.name, d)
+	table, limits, ks := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 3, time.Hour)), keys(2)
+	for _, k := range ks {
+		table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 3})
+	}
+	if d := table.Do(day, &bucket.Request{Key: ks[0], Limits: limits, Verb: bucket.Reset}); !d.Allowed || d.Remaining != 3 {
+		t.Errorf("reset: %+v", d)
+	}
+	for i, k := range ks {
+		if d := table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 3}); d.Allowed != (i == 0) {
+			t.Errorf("key %d: %+v", i, d)
 		}
 	}
 }
@@ -136,10 +100,6 @@ func TestRenew(t *testing.T) {
 			t.Errorf("%v, change %d after %d: %+v, %d counters", v, seq, before, d, table.Stats().Entries)
 		}
 	}
-	if table.Seal(0); func() bool { _, v := table.Renew(day, charge); return v != bucket.Sealed }() {
-		t.Error("a sealed counter was renewed")
-	}
-	table.Open(0, 0)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		for range 2000 {
@@ -154,29 +114,24 @@ func TestRenew(t *testing.T) {
 	renewing.Wait()
 }
 
-func TestDropShardForgetsItsKeysOnly(t *testing.T) {
+// TestDropShard: it forgets the keys of the shard only, and each once.
+func TestDropShard(t *testing.T) {
 	const shards = 5
-	table := mustTable(t, bucket.Config{Shards: shards, MaxEntries: 10_000})
-	limits := mustLimits(t, per(bucket.SlidingLog, 1, time.Hour))
-	ks := keys(500)
+	table, limits, ks := mustTable(t, bucket.Config{Shards: shards}), mustLimits(t, per(bucket.SlidingLog, 1, time.Hour)), keys(500)
 	var in [shards]int
 	for _, k := range ks {
 		table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
 		in[k.Shard(shards)]++
 	}
-	if n := table.DropShard(2); n != in[2] {
-		t.Errorf("dropped %d, the shard had %d", n, in[2])
-	}
-	if n := table.DropShard(2); n != 0 {
-		t.Errorf("dropped %d from an empty shard", n)
+	if n, again := table.DropShard(2), table.DropShard(2); n != in[2] || again != 0 {
+		t.Errorf("dropped %d, then %d; the shard had %d", n, again, in[2])
 	}
 	if s := table.Stats(); s.Entries != int64(500-in[2]) || s.EvictedLive != 0 {
 		t.Errorf("after the drop: %+v", s)
 	}
 	for _, k := range ks {
-		d := table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
-		if dropped := k.Shard(shards) == 2; d.Allowed != dropped {
-			t.Fatalf("key in shard %d: %+v", k.Shard(shards), d)
+		if table.Has(k) != (k.Shard(shards) != 2) {
+			t.Fatalf("key in shard %d: it is there %v", k.Shard(shards), table.Has(k))
 		}
 	}
 	for s := range shards {

@@ -36,7 +36,7 @@ func TestTableStaysWithinEntries(t *testing.T) {
 	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
 	for _, c := range []bucket.Config{
 		{Shards: 1, MaxEntries: 1}, {Shards: 1, MaxEntries: 100}, {Shards: 7, MaxEntries: 100},
-		{Shards: 64, MaxEntries: 64}, {Shards: 100, MaxEntries: 150}, {Shards: 16, MaxEntries: 5000},
+		{Shards: 64, MaxEntries: 64}, {Shards: 100, MaxEntries: 150}, {Shards: 16, MaxEntries: 5000}, {Shards: 1021, MaxEntries: 100},
 	} {
 		table := mustTable(t, c)
 		for i, k := range keys(20_000) {
@@ -52,22 +52,6 @@ func TestTableStaysWithinEntries(t *testing.T) {
 		if s.Inserted != 20_000 || s.EvictedLive != 20_000-uint64(s.Entries) || s.EvictedExpired+s.Expired != 0 {
 			t.Errorf("%+v: every key that left was live: %+v", c, s)
 		}
-	}
-}
-
-// TestTableFewerEntriesThanShards: a table too small for its shards is rejected,
-// or holds its cap.
-func TestTableFewerEntriesThanShards(t *testing.T) {
-	table, err := bucket.NewTable(bucket.Config{Shards: 1021, MaxEntries: 100})
-	if err != nil {
-		return
-	}
-	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
-	for _, k := range keys(5000) {
-		table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
-	}
-	if s := table.Stats(); s.Entries > 100 {
-		t.Errorf("%d entries, at most 100 were asked for", s.Entries)
 	}
 }
 
@@ -122,50 +106,38 @@ func TestTableCountsGrowingLogs(t *testing.T) {
 	}
 }
 
-// TestTableEvictsOldestAndCountsLife: the least recently used leave first; those
-// that were free again are counted apart.
+// TestTableEvictsOldestAndCountsLife: the least recently used leave first; those that were free again are counted apart.
 func TestTableEvictsOldestAndCountsLife(t *testing.T) {
-	short, long := mustLimits(t, per(bucket.FixedWindow, 1, time.Second)), mustLimits(t, per(bucket.FixedWindow, 1, time.Hour))
-	table := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 10})
-	ks := keys(20)
-	check := func(now int64, k bucket.Key, l *bucket.Limits) bool {
-		return table.Do(now, &bucket.Request{Key: k, Limits: l, Cost: 1}).Allowed
-	}
-	for i, k := range ks[:10] {
-		l := short
-		if i >= 5 {
-			l = long
+	table, ks := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 10}), keys(20)
+	check := func(now int64, period time.Duration, ks ...bucket.Key) (allowed int) {
+		for _, k := range ks {
+			if table.Do(now, &bucket.Request{Key: k, Limits: mustLimits(t, per(bucket.FixedWindow, 1, period)), Cost: 1}).Allowed {
+				allowed++
+			}
 		}
-		check(day, k, l)
+		return allowed
 	}
+	check(day, time.Second, ks[:5]...)
+	check(day, time.Hour, ks[5:10]...)
 	now := day + int64(time.Minute)
-	for _, k := range ks[10:15] { // five free ones make room
-		check(now, k, long)
-	}
+	check(now, time.Hour, ks[10:15]...) // five free ones make room
 	if s := table.Stats(); s.EvictedLive != 0 || s.EvictedExpired+s.Expired != 5 || s.Entries != 10 {
 		t.Errorf("five that were free have left: %+v", s)
 	}
-	for _, k := range ks[5:15] {
-		if check(now, k, long) {
-			t.Errorf("a counter that was live has been forgotten")
-		}
+	if n := check(now, time.Hour, ks[5:15]...); n > 0 {
+		t.Errorf("%d counters that were live have been forgotten", n)
 	}
-	check(now, ks[15], long) // now something live has to go: the oldest, ks[5]
+	check(now, time.Hour, ks[15]) // now something live has to go: the oldest, ks[5]
 	if s := table.Stats(); s.EvictedLive != 1 {
 		t.Errorf("one live counter was evicted: %+v", s)
 	}
-	for _, k := range ks[6:16] {
-		if check(now, k, long) {
-			t.Errorf("another than the least recently used was evicted")
-		}
-	}
-	if !check(now, ks[5], long) {
-		t.Errorf("the least recently used is still there")
+	if others, oldest := check(now, time.Hour, ks[6:16]...), check(now, time.Hour, ks[5]); others != 0 || oldest != 1 {
+		t.Errorf("forgotten are %d of the others and %d of the least recently used", others, oldest)
 	}
 }
 
-// TestManyGoroutinesSpendTheLimitOnce: whatever runs concurrently, one key admits exactly its limit, even under several limits,
-// and charges that are given back in between do not count.
+// TestManyGoroutinesSpendTheLimitOnce: whatever runs concurrently, one key admits exactly its limit, even under several limits, each check
+// tells another remainder, and charges that are given back in between do not count.
 func TestManyGoroutinesSpendTheLimitOnce(t *testing.T) {
 	const workers, each, limit = 16, 500, 1000
 	for _, c := range algorithms {
@@ -173,13 +145,15 @@ func TestManyGoroutinesSpendTheLimitOnce(t *testing.T) {
 			table := mustTable(t, bucket.Config{Shards: 4})
 			limits := mustLimits(t, per(c.algorithm, limit, time.Hour), per(bucket.FixedWindow, 2*limit, 24*time.Hour))
 			var admitted atomic.Int64
+			var told [limit]atomic.Int64
 			var wait sync.WaitGroup
 			for w := range workers {
 				wait.Go(func() {
 					for i := range each {
 						r := &bucket.Request{Limits: limits, Cost: 1}
-						if table.Do(day, r).Allowed {
+						if d := table.Do(day, r); d.Allowed {
 							admitted.Add(1)
+							told[d.Remaining].Add(1)
 						}
 						r.Key = bucket.Key{Hi: 1, Lo: uint64(1 + i%50)}
 						var rc bucket.Receipt
@@ -201,6 +175,11 @@ func TestManyGoroutinesSpendTheLimitOnce(t *testing.T) {
 			if admitted.Load() != limit {
 				t.Errorf("%d admitted, want %d", admitted.Load(), limit)
 			}
+			for n := range told {
+				if told[n].Load() != 1 {
+					t.Fatalf("%d checks were told that %d are left", told[n].Load(), n)
+				}
+			}
 			for s := range 4 {
 				table.Sweep(day, s)
 			}
@@ -208,30 +187,5 @@ func TestManyGoroutinesSpendTheLimitOnce(t *testing.T) {
 				t.Errorf("what was given back still counts somewhere: %+v", s)
 			}
 		})
-	}
-}
-
-// TestCheckDoesNotAllocate: a check of a key that is there, admitted or denied.
-func TestCheckDoesNotAllocate(t *testing.T) {
-	for _, c := range algorithms {
-		table := smallTable(t)
-		limits := mustLimits(t, per(c.algorithm, 1000, time.Hour))
-		r := &bucket.Request{Limits: limits, Cost: 1}
-		var rc bucket.Receipt
-		now := day
-		for range 3000 { // a log has grown to its full length by then
-			now++
-			table.Do(now, r)
-		}
-		table.Do(now, &bucket.Request{Limits: limits, Cost: 500, Verb: bucket.Refund})
-		if n := testing.AllocsPerRun(100, func() {
-			now++
-			table.Do(now, r)
-			if _, charged := table.DoHeld(now, r, &rc); charged {
-				table.GiveBack(now, &rc)
-			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations a check", c.name, n)
-		}
 	}
 }

@@ -2,8 +2,6 @@ package rules_test
 
 import (
 	"fmt"
-	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -47,11 +45,7 @@ func TestLimitsAsRead(t *testing.T) {
 		{"count: 3, algorithm: concurrency, weight: 2, align: epoch, count_denied: false", bucket.Limit{Algorithm: bucket.Concurrency, Count: 3, Cost: 2}},
 		{"period: 1s, count: 3, algorithm: sliding_window, sub_windows: 3600", bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 3, Period: time.Second, SubWindows: 3600}},
 	} {
-		set, err := parse(t, one(c.limit))
-		if err != nil {
-			t.Errorf("%s: %v", c.limit, err)
-			continue
-		}
+		set := load(t, one(c.limit))
 		r := set.Rules()[0]
 		if r.Limits == nil || r.Limits.Len() != 1 || r.Limits.At(0) != c.want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.limit, r.Limits, c.want)
@@ -101,64 +95,18 @@ descriptors:
 	if got := fmt.Sprint(r.LimitName(0), r.LimitName(1), r.LimitName(2)); got != "firstsecondfirst#3" {
 		t.Errorf("limits are called %s", got)
 	}
-	got := *r
-	got.Limits = nil
-	type kept = struct {
-		Name, Path, File         string
-		Line                     int
-		Shadow, Quota, Detailed  bool
-		NoDenialCache            bool
-		Replaces                 []string
-		Consistency, Replication string
-		OnFailure, OnPartition   string
-		UnknownShare             string
-		OnLostState              string
-		Response                 rules.Response
-		Metadata                 map[string]any
-		Entries                  []rules.Entry
+	flags := fmt.Sprint(r.Shadow, r.Quota, r.DetailedMetric, r.NoDenialCache, r.Consistency, r.Replication, r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState)
+	if want := "true true true true strict sync closed open none fresh"; flags != want {
+		t.Errorf("got  %s\nwant %s", flags, want)
 	}
-	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.NoDenialCache, r.Replaces, r.Consistency.String(),
-		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), r.UnknownShare.String(), r.OnLostState.String(), *r.Response, r.Metadata, r.Entries()}
-	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open", "none", "fresh",
-		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
-		map[string]any{"a": 1.0, "b": map[string]any{"c": []any{"x", true, nil, 2.5}}},
-		[]rules.Entry{{Key: "a", Value: "b*"}}}
-	if !reflect.DeepEqual(have, want) {
-		t.Errorf("got  %+v\nwant %+v", have, want)
+	place := fmt.Sprint(r.Name, " ", r.Path, " ", r.File, ":", r.Line, " ", r.Replaces, " ", r.Entries())
+	if want := "first d/a=b* f.yaml:4 [x y] [{a b*}]"; place != want {
+		t.Errorf("got  %s\nwant %s", place, want)
 	}
-}
-
-func TestDefaults(t *testing.T) {
-	set := mustParse(t, `
-domain: d
-descriptors:
-  - key: short
-    rate_limit: {unit: second, requests_per_unit: 1}
-  - key: ten
-    rate_limit: {period: 10s, count: 1}
-  - key: mixed
-    limits: [{unit: second, count: 1}, {unit: hour, count: 1}]
-  - key: calendar
-    rate_limit: {unit: minute, count: 1, align: calendar}
-  - key: free
-    rate_limit: {unlimited: true, requests_per_unit: 7}
-  - key: named
-    limits: [{unit: day, count: 1, name: only}]
-`)
-	for i, want := range []string{
-		"d/short none strict share share", "d/ten async strict share share", "d/mixed async strict share share",
-		"d/calendar async strict share share", "d/free none strict share share", "only async strict share share",
-	} {
-		r := set.Rules()[i]
-		if got := fmt.Sprint(r.Name, " ", r.Replication, " ", r.Consistency, " ", r.OnFailure, " ", r.OnPartition); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-		if r.Shadow || r.Quota || r.NoDenialCache || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
-			t.Errorf("%s: something is set: %+v", r.Name, r)
-		}
-		if r.Unlimited != (r.Limits == nil) {
-			t.Errorf("%s: unlimited %v with limits %v", r.Name, r.Unlimited, r.Limits)
-		}
+	answer := fmt.Sprintf("%+v %#v", *r.Response, r.Metadata)
+	if want := "{Status:503 Headers:[{Name:Retry-After Value:5} {Name:X-Why Value:too much} {Name:X-Ok Value:yes}] Body:no} " +
+		`map[string]interface {}{"a":1, "b":map[string]interface {}{"c":[]interface {}{"x", true, interface {}(nil), 2.5}}}`; answer != want {
+		t.Errorf("got  %s\nwant %s", answer, want)
 	}
 }
 
@@ -172,7 +120,7 @@ func TestShortLimits(t *testing.T) {
 		{"7 / WEEK", "{requests_per_unit: 7, period: 7d}"},
 		{"3/month", "{count: 3, period: 30d}"},
 	} {
-		set := mustParse(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+c.short+", 1/1s]}\n  - {key: b, limits: ["+c.long+", 1/1s]}\n")
+		set := load(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+c.short+", 1/1s]}\n  - {key: b, limits: ["+c.long+", 1/1s]}\n")
 		if a, b := set.Rules()[0].Limits.At(0), set.Rules()[1].Limits.At(0); a != b || a.Algorithm != bucket.FixedWindow {
 			t.Errorf("%s is %+v, %s is %+v", c.short, a, c.long, b)
 		}
@@ -192,8 +140,9 @@ descriptors:
   - {key: one, name: rule, limits: [{count: 1, period: 1s, name: limit}]}
   - {key: envoy, name: rule, rate_limit: {requests_per_unit: 1, unit: day, name: limit}, limits: [1/1s]}
   - {key: none, limits: [5/1m, 100/1h]}
+  - {key: only, limits: [{unit: day, count: 1, name: limit}]}
 `)
-	for i, want := range []string{"both: both both#2", "rule: limit", "rule: limit rule#2", "d/none: d/none d/none#2"} {
+	for i, want := range []string{"both: both both#2", "rule: limit", "rule: limit rule#2", "d/none: d/none d/none#2", "limit: limit"} {
 		r := set.Rules()[i]
 		got := r.Name + ":"
 		for j := range r.Limits.Len() {
@@ -201,80 +150,6 @@ descriptors:
 		}
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-}
-
-// TestUnmatched: one file of a domain says what becomes of checks without a rule.
-func TestUnmatched(t *testing.T) {
-	files := []rules.File{
-		{Name: "a.yaml", Data: []byte("domain: d\nunmatched: deny\n")}, {Name: "b.yaml", Data: []byte("domain: d\n")},
-		{Name: "c.yaml", Data: []byte("domain: e\n")}, {Name: "d.yaml", Data: []byte("domain: f\nunmatched: allow\nversion: 1\n")},
-	}
-	set, err := rules.Parse(files, rules.Options{MergeDomains: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for domain, want := range map[string]rules.Unmatched{"d": rules.UnmatchedDeny, "e": rules.UnmatchedWarn, "f": rules.UnmatchedAllow, "g": rules.UnmatchedWarn} {
-		if got := set.Unmatched(domain); got != want {
-			t.Errorf("%s: %v, want %v", domain, got, want)
-		}
-	}
-	for key, want := range map[string]string{
-		"unmatched: deny":             `z.yaml:2: unmatched: another file has it for domain "d" already; leave one out`,
-		"otherwise: {limits: [1/1s]}": "z.yaml:2: d.otherwise: the level has one already, at a.yaml:3",
-	} {
-		files := []rules.File{
-			{Name: "a.yaml", Data: []byte("domain: d\nunmatched: allow\notherwise: {limits: [2/1s]}\n")},
-			{Name: "z.yaml", Data: []byte("domain: d\n" + key + "\n")},
-		}
-		if _, err := rules.Parse(files, rules.Options{MergeDomains: true}); err == nil || err.Error() != want {
-			t.Errorf("%s twice: %v", key, err)
-		}
-	}
-}
-
-// TestEnvoyFilesLoad: oddities that envoyproxy/ratelimit loads, and the warnings
-// that say what becomes of them.
-func TestEnvoyFilesLoad(t *testing.T) {
-	const head = "domain: d\ndescriptors:\n"
-	long := strings.Repeat("v", 1025)
-	for _, c := range []struct {
-		name, text string
-		warnings   []string
-	}{
-		{"nothing but a domain", "domain: d\n", nil},
-		{"nulls", "domain: d\ndescriptors:\n  - key: a\n    value:\n    rate_limit:\n    descriptors:\n    shadow_mode: ~\n", nil},
-		{"a number for a domain", "domain: 5\n", nil},
-		{"values that are not text", head + "  - {key: a, value: 5}\n  - {key: a, value: yes}\n  - {key: a, value: 2024-01-01}\n", nil},
-		{"document marks", "---\ndomain: d\n...\n---\n", nil},
-		{"anchors and merges", head + "  - key: a\n    rate_limit: &l {unit: day, requests_per_unit: 1}\n  - key: b\n    rate_limit: *l\n  - key: c\n    rate_limit: {<<: *l, name: x}\n", nil},
-		{"JSON", `{"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "day", "requests_per_unit": 1}}]}`, nil},
-		{"key in the wrong mapping", one("unit: day, requests_per_unit: 1, shadow_mode: true"), []string{
-			"f.yaml:4: d/a.rate_limit: the key shadow_mode has no effect here; it belongs in a descriptor"}},
-		{"count is missing", one("unit: day"), []string{
-			"f.yaml:4: d/a.rate_limit: requests_per_unit is missing, which blocks everything; write 0 if that is meant"}},
-		{"name that nothing has", head + "  - {key: a, name: n}\n", []string{"f.yaml:3: d/a.name: has no effect without limits beside it"}},
-		{"wildcard in the key", head + "  - key: a*\n", []string{
-			"f.yaml:3: d/a*.key: * is a wildcard in value only; in key it stands for itself"}},
-		{"a long value", head + "  - key: a\n    value: " + long + "\n", nil},
-		{"a key that cannot come", head + "  - key: " + long + "\n", []string{
-			"f.yaml:3: d/" + long[:80] + "….key: has 1025 bytes, and a check cannot carry more than 1024: nothing will match it"}},
-		{"eventual", beside("consistency: eventual\n    replication: none\n    on_partition: closed"), nil},
-		{"eventual by the calendar", one("unit: month, align: calendar, timezone: Europe/Berlin, count: 1") + "    consistency: eventual\n", nil},
-		{"eventual and nothing", one("unit: day, count: 0") + "    consistency: eventual\n", nil},
-	} {
-		set, err := parse(t, c.text)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		var got []string
-		for _, w := range set.Warnings() {
-			got = append(got, w.String())
-		}
-		if !reflect.DeepEqual(got, c.warnings) {
-			t.Errorf("%s: warnings\n%s\nwant\n%s", c.name, strings.Join(got, "\n"), strings.Join(c.warnings, "\n"))
 		}
 	}
 }
@@ -298,46 +173,22 @@ descriptors:
 	}
 }
 
-// TestMaxKeys: one file of a domain may have it.
-func TestMaxKeys(t *testing.T) {
-	files := []rules.File{
-		{Name: "a.yaml", Data: []byte("domain: d\nmax_keys: 5000\n")}, {Name: "b.yaml", Data: []byte("domain: d\n")}, {Name: "c.yaml", Data: []byte("domain: e\n")},
-	}
-	set, err := rules.Parse(files, rules.Options{MergeDomains: true})
+// TestMergedFiles: what the files of a domain say together.
+func TestMergedFiles(t *testing.T) {
+	set, err := rules.Parse(files(
+		"domain: d\nmax_keys: 5000\nunmatched: deny\n", "domain: d\npools: {p: {"+somePool+"}}\n", one("unit: day, count: 1")+"    elastic: {pool: p}\n",
+		"domain: d\ndescriptors: [{key: b, limits: [2/1s]}]\n", "domain: e\n", "domain: f\nunmatched: allow\nversion: 1\n",
+	), rules.Options{MergeDomains: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(set.MaxKeys()); got != "map[d:5000 e:0]" {
-		t.Error(got)
-	}
-	files = append(files, rules.File{Name: "z.yaml", Data: files[0].Data})
-	if _, err := rules.Parse(files, rules.Options{MergeDomains: true}); err == nil ||
-		err.Error() != `z.yaml:2: max_keys: another file has it for domain "d" already; leave one out` {
-		t.Error(err)
-	}
-}
-
-func TestMergeDomains(t *testing.T) {
-	a := rules.File{Name: "a.yaml", Data: []byte(one("unit: day, requests_per_unit: 1"))}
-	b := rules.File{Name: "b.yaml", Data: []byte(strings.Replace(one("unit: day, requests_per_unit: 2"), "key: a", "key: b", 1))}
-	if _, err := rules.Parse([]rules.File{a, b}, rules.Options{}); err == nil ||
-		err.Error() != `b.yaml:1: domain: domain "d" is already described in a.yaml:1; put both in one file, or allow domains to be merged (--merge-domains)` {
-		t.Errorf("without merging: %v", err)
-	}
-	set, err := rules.Parse([]rules.File{a, b}, rules.Options{MergeDomains: true})
-	if err != nil {
-		t.Fatal(err)
+	got := fmt.Sprint(set.Domains(), set.MaxKeys(), set.Unmatched("d"), set.Unmatched("e"), set.Unmatched("f"), set.Unmatched("g"))
+	if want := "[d e f] map[d:5000 e:0 f:0] deny warn allow warn"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	for key, want := range map[string]int64{"a": 1, "b": 2} {
-		if r, _ := set.Match("d", []rules.Entry{{Key: key, Value: "x"}}); r == nil || r.Limits.At(0).Count != want {
+		if r, _ := set.Match("d", []rules.Entry{{Key: key, Value: "x"}}); r == nil || r.Limits.At(0).Count != want || key == "a" && r.Elastic.Pool != set.Pool("d", "p") {
 			t.Errorf("%s: %+v", key, r)
 		}
-	}
-	if _, err := rules.Parse([]rules.File{a, {Name: "c.yaml", Data: a.Data}}, rules.Options{MergeDomains: true}); err == nil ||
-		err.Error() != "c.yaml:3: d/a: the same key and value are already at a.yaml:3" {
-		t.Errorf("the same rule twice: %v", err)
-	}
-	if got := set.Domains(); len(got) != 1 || got[0] != "d" {
-		t.Errorf("domains %v", got)
 	}
 }

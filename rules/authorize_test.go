@@ -119,10 +119,11 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// TestAuthorizeRejected has one line for everything that is rejected below authorize.
-func TestAuthorizeRejected(t *testing.T) {
-	sound := "  descriptors: [[{key: a, value: x}]]\n"
-	for _, c := range []struct{ name, text, want string }{
+const sound = "  descriptors: [[{key: a, value: x}]]\n"
+
+// authorizeFaults are those below authorize.
+var authorizeFaults = faults{
+	bySchema: []fault{
 		{"no mapping", "domain: d\nauthorize: [a]\n", "2: authorize: must be a mapping (key: value), not a list"},
 		{"no descriptors", authorize("  denied_status: 403\n"), "2: authorize.descriptors: is missing: name at least one descriptor to check"},
 		{"null descriptors", authorize("  descriptors:\n"), "2: authorize.descriptors: is missing: name at least one descriptor to check"},
@@ -132,9 +133,6 @@ func TestAuthorizeRejected(t *testing.T) {
 		{"authorize in a descriptor", "domain: d\ndescriptors:\n  - key: a\n    authorize: {}\n", "4: d.descriptors[0]: the key authorize belongs in the file's top level, not here"},
 		{"status", authorize("  denied_status: 200\n" + sound), "3: authorize.denied_status: must be from 400 to 599, not 200"},
 		{"flag", authorize("  all_or_nothing: some\n" + sound), `3: authorize.all_or_nothing: must be true or false, not the string "some"`},
-		{"proxy by name", authorize("  trusted_proxies: [proxy.local]\n" + sound), `3: authorize.trusted_proxies[0]: "proxy.local" is neither an address nor a network such as 10.0.0.0/8`},
-		{"network with a host", authorize("  trusted_proxies: [10.0.0.1/8]\n" + sound), `3: authorize.trusted_proxies[0]: "10.0.0.1/8" has bits beyond its length; did you mean 10.0.0.0/8?`},
-		{"proxy with a zone", authorize("  trusted_proxies: ['fe80::1%eth0']\n" + sound), `3: authorize.trusted_proxies[0]: "fe80::1%eth0" has a zone, which addresses of callers are compared without`},
 		{"too many proxies", authorize("  trusted_proxies: [" + strings.Repeat("10.0.0.1,", 257) + "]\n" + sound), "3: authorize.trusted_proxies: has 257 networks; at most 256 are allowed"},
 		{"prefix v4", authorize("  client_address: {v4: 33}\n" + sound), "3: authorize.client_address.v4: must be from 1 to 32, not 33"},
 		{"prefix v6", authorize("  client_address: {v6: 0}\n" + sound), "3: authorize.client_address.v6: must be from 1 to 128, not 0"},
@@ -148,7 +146,6 @@ func TestAuthorizeRejected(t *testing.T) {
 		{"too many entries", authorize("  descriptors: [[" + strings.Repeat("{key: a, value: x},", 65) + "]]\n"), "3: authorize.descriptors[0]: has 65 entries; no rule lies deeper than 64"},
 		{"entry that is no mapping", authorize("  descriptors: [[a]]\n"), "3: authorize.descriptors[0][0]: every entry of a descriptor must be a mapping with a key"},
 		{"no key", entry("value: x"), "3: authorize.descriptors[0][0].key: an entry must have a key, which may not be empty"},
-		{"long key", entry("key: " + strings.Repeat("k", 1025) + ", value: x"), "3: authorize.descriptors[0][0].key: has 1025 bytes, and a check cannot carry more than 1024"},
 		{"no source", entry("key: a"), "3: authorize.descriptors[0][0]: must say where its value comes from, with from, or have a value"},
 		{"two sources", entry("key: a, from: path, value: x"), "3: authorize.descriptors[0][0].value: excludes from; default is the value where the source has none"},
 		{"unknown source", entry("key: a, from: cookie"), `3: authorize.descriptors[0][0].from: must be one of client_address, header, method, host, path, not "cookie"`},
@@ -163,98 +160,19 @@ func TestAuthorizeRejected(t *testing.T) {
 		{"default of the address", entry("key: a, from: client_address, default: x"), "3: authorize.descriptors[0][0].default: has no effect with from: client_address; every client has an address"},
 		{"no patterns", entry("key: a, from: path, patterns: []"), "3: authorize.descriptors[0][0].patterns: is empty; leave the key out to take every value as it is"},
 		{"empty pattern", entry("key: a, from: path, patterns: ['']"), "3: authorize.descriptors[0][0].patterns[0]: is empty"},
-		{"long pattern", entry("key: a, from: path, patterns: [" + strings.Repeat("k", 1025) + "]"), "3: authorize.descriptors[0][0].patterns[0]: has 1025 bytes, and a check cannot carry more than 1024"},
 		{"too many patterns", entry("key: a, from: path, patterns: [" + strings.Repeat("k,", 257) + "]"), "3: authorize.descriptors[0][0].patterns: has 257 patterns; at most 256 are allowed"},
-	} {
-		set, err := parse(t, c.text)
-		if err == nil || set != nil {
-			t.Errorf("%s: loaded", c.name)
-			continue
-		}
-		if want := "f.yaml:" + c.want; err.Error() != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, err, want)
-		}
-	}
-}
-
-func TestAuthorizeOnce(t *testing.T) {
-	text := "domain: d\nauthorize: {descriptors: [[{key: a, value: x}]]}\n"
-	_, err := rules.Parse([]rules.File{{Name: "a", Data: []byte(text)}, {Name: "b", Data: []byte(text)}}, rules.Options{MergeDomains: true})
-	if err == nil || err.Error() != "b:2: authorize: the domain has one already, at a:2" {
-		t.Error(err)
-	}
-	set, err := rules.Parse([]rules.File{{Name: "a", Data: []byte(text)}, {Name: "b", Data: []byte(one("unit: day, count: 1"))}}, rules.Options{MergeDomains: true})
-	if err != nil || set.Authorize("d") == nil || len(set.Warnings()) != 0 {
-		t.Errorf("rules in another file: %v, %v", err, set.Warnings())
-	}
-}
-
-func TestAuthorizeWarns(t *testing.T) {
-	tree := "descriptors:\n  - key: a\n    value: x*\n    descriptors:\n      - key: b\n        rate_limit: {unit: day, count: 1}\n  - key: c\n"
-	for _, c := range []struct{ lines, want string }{
-		{"descriptors: [[{key: a, value: x}, {key: b, from: method}]]", ""},
-		{"descriptors: [[{key: a, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"descriptors: [[{key: b, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"descriptors: [[{key: c, value: x}]]", "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"},
-		{"trusted_proxies: [0.0.0.0/0], descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies[0]: every caller is trusted: any client that reaches this node can name any address as its own"},
-		{"descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]",
-			"f.yaml:2: authorize.trusted_proxies: without trusted_proxies the client's address is that of the proxy, so all clients are one"},
-	} {
-		var got []string
-		for _, w := range mustParse(t, "domain: d\nauthorize: {"+c.lines+"}\n"+tree).Warnings() {
-			got = append(got, w.String())
-		}
-		if strings.Join(got, "\n") != c.want {
-			t.Errorf("%s: %q, want %q", c.lines, got, c.want)
-		}
-	}
-}
-
-// TestAuthorizeSchema: what the schema accepts and rejects, Parse accepts and rejects.
-func TestAuthorizeSchema(t *testing.T) {
-	s := compileSchema(t)
-	sound := "  descriptors: [[{key: a, value: x}]]\n"
-	for _, c := range []struct {
-		sound bool
-		text  string
-	}{
-		{true, authorize("  trusted_proxies: [127.0.0.1]\n  client_address: {header: X-Real-IP, v4: 24, v6: 56}\n  original: {uri: X-Original-URI}\n  denied_status: 403\n  all_or_nothing: false\n" + sound)},
-		{true, entry("key: a, from: path, patterns: [/a, /b*], default: other")},
-		{true, entry("key: a, from: header, name: X-User")},
-		{true, entry("key: a, from: client_address")},
-		{true, entry("key: a, value: 5")},
-		{false, "domain: d\nauthorize: 5\n"},
-		{false, "domain: d\nauthorize: {denied_status: 403}\n"},
-		{false, authorize("  descriptors: []\n")},
-		{false, authorize("  descriptors: [[]]\n")},
-		{false, authorize("  denied_status: 302\n" + sound)},
-		{false, authorize("  charge: each\n" + sound)},
-		{false, authorize("  client_address: {v6: 129}\n" + sound)},
-		{false, authorize("  client_address: {header: Forwarded}\n" + sound)},
-		{false, authorize("  original: {host: Host}\n" + sound)},
-		{false, authorize("  original: {uri: 'a b'}\n" + sound)},
-		{false, entry("key: a")},
-		{false, entry("value: a")},
-		{false, entry("key: '', value: a")},
-		{false, entry("key: a, value: ''")},
-		{false, entry("key: a, from: cookie")},
-		{false, entry("key: a, from: path, value: x")},
-		{false, entry("key: a, value: x, default: y")},
-		{false, entry("key: a, from: header")},
-		{false, entry("key: a, from: path, name: X")},
-		{false, entry("key: a, from: header, name: X-Forwarded-For")},
-		{false, entry("key: a, from: client_address, patterns: [a]")},
-		{false, entry("key: a, from: path, patterns: []")},
-		{false, entry("key: a, from: path, patterns: ['']")},
-	} {
-		if err := validate(t, s, c.text); (err == nil) != c.sound {
-			t.Errorf("the schema says %v of\n%s", err, c.text)
-		}
-		if _, err := parse(t, c.text); (err == nil) != c.sound {
-			t.Errorf("Parse says %v of\n%s", err, c.text)
-		}
-	}
+		{"empty key of an entry", entry("key: '', value: a"), "3: authorize.descriptors[0][0].key: an entry must have a key, which may not be empty"},
+		{"default of a value", entry("key: a, value: x, default: y"), "3: authorize.descriptors[0][0].default: has no effect beside value"},
+		{"patterns of the address", entry("key: a, from: client_address, patterns: [a]"), "3: authorize.descriptors[0][0].patterns: has no effect with from: client_address; every client has an address"},
+		{"v6 too long", authorize("  client_address: {v6: 129}\n" + sound), "3: authorize.client_address.v6: must be from 1 to 128, not 129"},
+	},
+	byReader: []fault{
+		{"proxy by name", authorize("  trusted_proxies: [proxy.local]\n" + sound), `3: authorize.trusted_proxies[0]: "proxy.local" is neither an address nor a network such as 10.0.0.0/8`},
+		{"network with a host", authorize("  trusted_proxies: [10.0.0.1/8]\n" + sound), `3: authorize.trusted_proxies[0]: "10.0.0.1/8" has bits beyond its length; did you mean 10.0.0.0/8?`},
+		{"proxy with a zone", authorize("  trusted_proxies: ['fe80::1%eth0']\n" + sound), `3: authorize.trusted_proxies[0]: "fe80::1%eth0" has a zone, which addresses of callers are compared without`},
+		{"long key", entry("key: " + strings.Repeat("k", 1025) + ", value: x"), "3: authorize.descriptors[0][0].key: has 1025 bytes, and a check cannot carry more than 1024"},
+		{"long pattern", entry("key: a, from: path, patterns: [" + strings.Repeat("k", 1025) + "]"), "3: authorize.descriptors[0][0].patterns[0]: has 1025 bytes, and a check cannot carry more than 1024"},
+	},
 }
 
 // FuzzAuthorizePattern: a pattern matches what the regular expression does that says the same.

@@ -102,43 +102,40 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 // TestEveryKeyIsRead: a key that the grammar has and no reader takes up would be
 // accepted and ignored. What no key can be is rejected at every one.
 func TestEveryKeyIsRead(t *testing.T) {
-	const head = "domain: d\ndescriptors:\n  - key: a\n"
+	const (
+		head     = "domain: d\ndescriptors:\n  - key: a\n"
+		of       = "    %s: {%s: {[x]: y}}\n" // a mapping of a descriptor
+		original = "domain: d\nauthorize: {%s: {%s: {[x]: y}}}\n"
+	)
+	forms := map[string]struct{ text, path string }{
+		inFile:          {"domain: d\n%[2]s: {[x]: y}\n", "%[2]s"},
+		inDescriptor:    {head + "    %[2]s: {[x]: y}\n", "d/a.%[2]s"},
+		inRateLimit:     {head + of, "d/a.%s.%s"},
+		inResponse:      {head + of, "d/a.%s.%s"},
+		inIPPrefix:      {head + of, "d/a.%s.%s"},
+		inReservation:   {head + of, "d/a.%s.%s"},
+		inElastic:       {head + of, "d/a.%s.%s"},
+		inOtherwise:     {"domain: d\n%s: {%s: {[x]: y}}\n", "d.%s.%s"},
+		inLimits:        {head + "    limits: [{%[2]s: {[x]: y}}]\n", "d/a.limits[0].%[2]s"},
+		inReplaces:      {head + "    rate_limit: {replaces: [{%[2]s: {[x]: y}}]}\n", "d/a.rate_limit.replaces[0].%[2]s"},
+		inPool:          {"domain: d\npools: {p: {%[2]s: {[x]: y}}}\n", "pools.p.%[2]s"},
+		inPoolLimit:     {"domain: d\npools: {p: {limit: {%[2]s: {[x]: y}}}}\n", "pools.p.limit.%[2]s"},
+		inLoad:          {"domain: d\npools: {p: {load: {%[2]s: {[x]: y}}}}\n", "pools.p.load.%[2]s"},
+		inAuthorize:     {"domain: d\nauthorize: {%[2]s: {[x]: y}}\n", "authorize.%[2]s"},
+		inClientAddress: {original, "authorize.%s.%s"},
+		inOriginal:      {original, "authorize.%s.%s"},
+		inEntry:         {"domain: d\nauthorize: {descriptors: [[{%[2]s: {[x]: y}}]]}\n", "authorize.descriptors[0][0].%[2]s"},
+	}
 	for mapping, keys := range grammar {
 		for _, k := range keys {
-			var text, path string
-			switch mapping {
-			case inFile:
-				text, path = k+": {[x]: y}\n", k
-				if k == "otherwise" {
-					text, path = "domain: d\n"+text, "d."+k
-				}
-			case inDescriptor:
+			text, path := fmt.Sprintf(forms[mapping].text, mapping, k), fmt.Sprintf(forms[mapping].path, mapping, k)
+			switch {
+			case mapping == inFile && k == "domain":
+				text = "domain: {[x]: y}\n"
+			case mapping == inFile && (k == "otherwise" || k == "descriptors"):
+				path = "d." + k
+			case mapping == inDescriptor && (k == "key" || k == "value"):
 				text, path = "domain: d\ndescriptors:\n  - "+k+": {[x]: y}\n", "d.descriptors[0]."+k
-				if k != "key" && k != "value" {
-					text, path = head+"    "+k+": {[x]: y}\n", "d/a."+k
-				}
-			case inRateLimit, inResponse, inIPPrefix, inReservation:
-				text, path = head+"    "+mapping+": {"+k+": {[x]: y}}\n", "d/a."+mapping+"."+k
-			case inOtherwise:
-				text, path = "domain: d\notherwise: {"+k+": {[x]: y}}\n", "d.otherwise."+k
-			case inLimits:
-				text, path = head+"    limits: [{"+k+": {[x]: y}}]\n", "d/a.limits[0]."+k
-			case inReplaces:
-				text, path = head+"    rate_limit: {replaces: [{"+k+": {[x]: y}}]}\n", "d/a.rate_limit.replaces[0]."+k
-			case inPool:
-				text, path = "domain: d\npools: {p: {"+k+": {[x]: y}}}\n", "pools.p."+k
-			case inPoolLimit:
-				text, path = "domain: d\npools: {p: {limit: {"+k+": {[x]: y}}}}\n", "pools.p.limit."+k
-			case inLoad:
-				text, path = "domain: d\npools: {p: {load: {"+k+": {[x]: y}}}}\n", "pools.p.load."+k
-			case inElastic:
-				text, path = head+"    elastic: {"+k+": {[x]: y}}\n", "d/a.elastic."+k
-			case inAuthorize:
-				text, path = "domain: d\nauthorize: {"+k+": {[x]: y}}\n", "authorize."+k
-			case inClientAddress, inOriginal:
-				text, path = "domain: d\nauthorize: {"+mapping+": {"+k+": {[x]: y}}}\n", "authorize."+mapping+"."+k
-			case inEntry:
-				text, path = "domain: d\nauthorize: {descriptors: [[{"+k+": {[x]: y}}]]}\n", "authorize.descriptors[0][0]."+k
 			}
 			_, err := Parse([]File{{Name: "f", Data: []byte(text)}}, Options{})
 			if !slices.ContainsFunc(Errors(err), func(e *Error) bool { return e.Path == path }) {

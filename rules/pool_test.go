@@ -20,9 +20,9 @@ const (
 	reserved = somePool + ", reserves: {high: 0, low: 50%}"
 )
 
-// TestPoolRejected has one line for everything that pools and elastic reject.
-func TestPoolRejected(t *testing.T) {
-	for _, c := range []struct{ name, text, want string }{
+// poolFaults are those of pools and elastic.
+var poolFaults = faults{
+	bySchema: []fault{
 		{"no limit", withPool("", "pool: p"), "3: pools.p.limit: is missing: say how large the pool is"},
 		{"nothing", "domain: d\npools: {p: }\n", "2: pools.p.limit: is missing: say how large the pool is"},
 		{"a list", "domain: d\npools: [p]\n", "2: pools: must be a mapping (key: value), not a list"},
@@ -32,51 +32,42 @@ func TestPoolRejected(t *testing.T) {
 		{"soft", withPool("limit: {count: 100, period: 1s, soft: 5%}", "pool: p"), "3: pools.p.limit: the key soft belongs in rate_limit or limits, not here"},
 		{"pool of nothing", withPool("limit: {count: 0, period: 1s}", "pool: p"), "3: pools.p.limit.count: must be at least 1: a pool of nothing admits nothing"},
 		{"queue", withPool("limit: {count: 5, period: 1s, algorithm: leaky_queue}", "pool: p"), "3: pools.p.limit.algorithm: leaky_queue delays checks, and a pool admits them at once; use leaky_bucket"},
-		{"misfit", withPool("limit: {count: 5, period: 1s, sub_windows: 5}", "pool: p"), "3: pools.p.limit.sub_windows: is for the sliding window only; leave it out"},
 		{"unknown replication", withPool(somePool+", replication: twice", "pool: p"), `3: pools.p.replication: must be one of async, sync, none, not "twice"`},
 		{"negative reserve", withPool(somePool+", reserves: {low: -1}", "pool: p"), "3: pools.p.reserves.low: must be from 0 to 4611686018427387904, not -1"},
 		{"reserve of words", withPool(somePool+", reserves: {low: half}", "pool: p"), `3: pools.p.reserves.low: must be a whole percentage from 0% to 100%, not "half"`},
 		{"reserve above 100%", withPool(somePool+", reserves: {low: 101%}", "pool: p"), `3: pools.p.reserves.low: must be a whole percentage from 0% to 100%, not "101%"`},
 		{"reserve of nothing", withPool(somePool+", reserves: {low: }", "pool: p"), "3: pools.p.reserves.low: is missing: say how much the priority leaves free, in units or percent"},
-		{"reserve of everything", withPool(somePool+", reserves: {low: 100}", "pool: p"), "3: pools.p.reserves.low: leaves 100 of 100 units free, so the priority would never get any"},
-		{"reserve of all bursts", withPool("limit: {algorithm: token_bucket, count: 100, burst: 10, period: 1s}, reserves: {low: 10}", "pool: p"), "3: pools.p.reserves.low: leaves 10 of 10 units free, so the priority would never get any"},
 		{"a priority without a name", withPool(somePool+", reserves: {'': 1}", "pool: p"), "3: pools.p.reserves.: a priority has a name, which may not be empty"},
 		{"too many priorities", withPool(somePool+", reserves: {"+numbered(17, "p%d: 1,")+"}", "pool: p"), "3: pools.p.reserves: has 17 priorities; at most 16 are allowed"},
 		{"too many pools", "domain: d\npools: {" + numbered(257, "p%d: {"+somePool+"},") + "}\n", "2: pools.p256: the domain has 256 pools already, and more are not allowed"},
 		{"load without a size", withPool(somePool+", load: {expires: 5s}", "pool: p"), "3: pools.p.load.shrink_to: is missing: say what is left of the pool at full load, such as 20%"},
 		{"load that changes nothing", withPool(somePool+", load: {shrink_to: 100%}", "pool: p"), "3: pools.p.load.shrink_to: 100% is no shrinking; give less, or leave load out"},
 		{"load without percent", withPool(somePool+", load: {shrink_to: 20}", "pool: p"), `3: pools.p.load.shrink_to: needs a percent sign: write 20%`},
+		{"load assumed", withPool(somePool+", load: {shrink_to: 0%, unreported: 2}", "pool: p"), `3: pools.p.load.unreported: needs a percent sign: write 2%`},
+		{"load assumed of more", withPool(somePool+", load: {shrink_to: 0%, unreported: 101%}", "pool: p"), `3: pools.p.load.unreported: must be a whole percentage from 0% to 100%, not "101%"`},
+		{"elastic without a pool", withPool(somePool, "priority: low"), "7: d/a.elastic.pool: is missing: name a pool of this domain"},
+		{"unknown key of elastic", withPool(somePool, "pool: p, share: 5"), `7: d/a.elastic: unknown key "share"`},
+		{"elastic without limits", "domain: d\npools: {p: {" + somePool + "}}\ndescriptors: [{key: a, elastic: {pool: p}}]\n", "3: d/a.elastic: has no effect without limits beside it"},
+		{"concurrency", withPool("limit: {count: 5, algorithm: concurrency}", "pool: p"), "3: pools.p.limit.algorithm: concurrency is for reservations, and only checks take from a pool; use another one"},
+	},
+	byReader: []fault{
+		{"misfit", withPool("limit: {count: 5, period: 1s, sub_windows: 5}", "pool: p"), "3: pools.p.limit.sub_windows: is for the sliding window only; leave it out"},
+		{"reserve of everything", withPool(somePool+", reserves: {low: 100}", "pool: p"), "3: pools.p.reserves.low: leaves 100 of 100 units free, so the priority would never get any"},
+		{"reserve of all bursts", withPool("limit: {algorithm: token_bucket, count: 100, burst: 10, period: 1s}, reserves: {low: 10}", "pool: p"), "3: pools.p.reserves.low: leaves 10 of 10 units free, so the priority would never get any"},
 		{"load that ends at once", withPool(somePool+", load: {shrink_to: 0%, expires: 1ms}", "pool: p"), "3: pools.p.load.expires: must be at least 100ms, not 1ms"},
 		{"load that stays for days", withPool(somePool+", load: {shrink_to: 0%, expires: 2d}", "pool: p"), "3: pools.p.load.expires: must be at most 1h, not 48h0m0s: a load that old says nothing"},
-		{"load assumed", withPool(somePool+", load: {shrink_to: 0%, unreported: 2}", "pool: p"), `3: pools.p.load.unreported: needs a percent sign: write 2%`},
-
-		{"elastic without a pool", withPool(somePool, "priority: low"), "7: d/a.elastic.pool: is missing: name a pool of this domain"},
 		{"elastic of an unauthenticated client", withPool(somePool, "pool: q"), `7: d/a.elastic.pool: the domain has no pool "q"`},
 		{"no such priority", withPool(reserved, "pool: p, priority: mid"), `7: d/a.elastic.priority: must be one of high, low, not "mid"`},
 		{"no priority", withPool(reserved, "pool: p"), `7: d/a.elastic.priority: is missing: pool "p" has high, low`},
 		{"priority without reserves", withPool(somePool, "pool: p, priority: low"), `7: d/a.elastic.priority: pool "p" has no reserves, so all rules take from it alike`},
 		{"priority of no entry", withPool(reserved, "pool: p, priority: low, priority_key: tier"), `7: d/a.elastic.priority_key: no entry that leads to this rule has the key "tier"`},
-		{"unknown key of elastic", withPool(somePool, "pool: p, share: 5"), `7: d/a.elastic: unknown key "share"`},
-		{"elastic without limits", "domain: d\npools: {p: {" + somePool + "}}\ndescriptors: [{key: a, elastic: {pool: p}}]\n", "3: d/a.elastic: has no effect without limits beside it"},
-		{"concurrency", withPool("limit: {count: 5, algorithm: concurrency}", "pool: p"), "3: pools.p.limit.algorithm: concurrency is for reservations, and only checks take from a pool; use another one"},
 		{"elastic of concurrency", ofOwn("count: 1, algorithm: concurrency"), "4: d/a.rate_limit.algorithm: does not go with elastic: reservations take units of concurrency, and never of a pool"},
 		{"elastic of a queue", ofOwn("count: 1, period: 1s, algorithm: leaky_queue"), "4: d/a.rate_limit.algorithm: does not go with elastic: checks that the pool admits would overtake those that wait in the queue"},
 		{"elastic of a pace", ofOwn("count: 1, period: 1s, min_interval: 1s"), "4: d/a.rate_limit.min_interval: does not go with elastic: a pool has units to give and no time"},
 		{"elastic of what blocks", ofOwn("count: 1, period: 1s, block_for: 1s"), "4: d/a.rate_limit.block_for: does not go with elastic: a pool would admit what is blocked"},
 		{"elastic of what counts denials", ofOwn("count: 1, period: 1s, algorithm: sliding_log, count_denied: true"), "4: d/a.rate_limit.count_denied: does not go with elastic: what the pool admits would count as denied"},
 		{"elastic of no limit", ofOwn("unlimited: true"), "4: d/a.rate_limit.unlimited: does not go with elastic: the rule denies nothing"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := parse(t, c.text)
-			if err == nil {
-				t.Fatal("loaded")
-			}
-			// A rule's own fault with a pool that is wrong itself may follow.
-			if got, want := rules.Errors(err)[0].Error(), "f.yaml:"+c.want; got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
-		})
-	}
+	},
 }
 
 func numbered(n int, format string) string {
@@ -90,38 +81,6 @@ func numbered(n int, format string) string {
 // ofOwn is an elastic rule with the limit given.
 func ofOwn(limit string) string {
 	return one(limit) + "    elastic: {pool: p}\npools: {p: {" + somePool + "}}\n"
-}
-
-// TestPoolSchema: what the schema accepts and rejects of pools, Parse does too.
-func TestPoolSchema(t *testing.T) {
-	s := compileSchema(t)
-	for _, c := range []struct {
-		sound bool
-		text  string
-	}{
-		{true, withPool(somePool, "pool: p")},
-		{true, withPool(reserved+", load: {shrink_to: 20%, expires: 5s, unreported: 50%}, replication: sync", "pool: p, priority: low, priority_key: a")},
-		{true, withPool("limit: {algorithm: token_bucket, count: 5, unit: second, burst: 50}, reserves: {x: 7}", "pool: p, priority: x")},
-		{false, withPool("", "pool: p")},
-		{false, withPool(somePool+", reserves: {low: -1}", "pool: p")},
-		{false, withPool(somePool+", reserves: {low: 50 %}", "pool: p, priority: low")},
-		{false, withPool(somePool+", load: {expires: 5s}", "pool: p")},
-		{false, withPool(somePool+", load: {shrink_to: 100%}", "pool: p")},
-		{false, withPool("limit: {count: 0, period: 1s}", "pool: p")},
-		{false, withPool("limit: {count: 1, period: 1s, soft: 1%}", "pool: p")},
-		{false, withPool("limit: {count: 1, period: 1s, algorithm: leaky_queue}", "pool: p")},
-		{false, withPool("limit: {count: 1, algorithm: concurrency}", "pool: p")},
-		{false, withPool(somePool, "priority: low")},
-		{false, "domain: d\npools: {a/b: {" + somePool + "}}\n"},
-		{false, "domain: d\npools: {p: {" + somePool + "}}\ndescriptors: [{key: a, elastic: {pool: p}}]\n"},
-	} {
-		if err := validate(t, s, c.text); (err == nil) != c.sound {
-			t.Errorf("the schema says %v of\n%s", err, c.text)
-		}
-		if _, err := parse(t, c.text); (err == nil) != c.sound {
-			t.Errorf("Parse says %v of\n%s", err, c.text)
-		}
-	}
 }
 
 func TestPoolAsRead(t *testing.T) {
@@ -181,35 +140,6 @@ func TestPoolShrinksToNothing(t *testing.T) {
 	}
 	if l := p.Limits(rules.StepOf(0.6)).At(0); l.Count != 0 {
 		t.Errorf("a burst below 1 at load 0.6: %+v", l)
-	}
-}
-
-// TestPoolsOfSeveralFiles: a rule may take from a pool in another file of its domain, and from none of
-// another domain.
-func TestPoolsOfSeveralFiles(t *testing.T) {
-	rule := rules.File{Name: "a.yaml", Data: []byte(one("unit: day, count: 1") + "    elastic: {pool: p}\n")}
-	pool := rules.File{Name: "b.yaml", Data: []byte("domain: d\npools: {p: {" + somePool + "}}\n")}
-	again := pool
-	again.Name = "c.yaml"
-	o := rules.Options{MergeDomains: true}
-	set, err := rules.Parse([]rules.File{rule, pool}, o)
-	if err != nil || set.Rules()[0].Elastic.Pool != set.Pool("d", "p") {
-		t.Errorf("%v", err)
-	}
-	if _, err := rules.Parse([]rules.File{rule, pool, again}, o); err == nil ||
-		err.Error() != "c.yaml:2: pools.p: the domain has a pool of this name already, at b.yaml:2" {
-		t.Errorf("a pool twice: %v", err)
-	}
-	other := rules.File{Name: "b.yaml", Data: []byte("domain: e\npools: {p: {" + somePool + "}}\n")}
-	if _, err := rules.Parse([]rules.File{rule, other}, o); err == nil || err.Error() != `a.yaml:5: d/a.elastic.pool: the domain has no pool "p"` {
-		t.Errorf("a pool of another domain: %v", err)
-	}
-	set, err = rules.Parse([]rules.File{other}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w := set.Warnings(); len(w) != 1 || w[0].String() != "b.yaml:2: pools.p: no rule of the domain takes from this pool" {
-		t.Errorf("warnings %v", w)
 	}
 }
 

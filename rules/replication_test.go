@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,31 +9,25 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
+// TestDefaultReplication: what lasts less than ten seconds is not replicated.
 func TestDefaultReplication(t *testing.T) {
-	window := func(period time.Duration) bucket.Limit {
-		return bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: period}
-	}
-	for _, c := range []struct {
-		name   string
-		limits []bucket.Limit
-		want   rules.Replication
-	}{
-		{"a second", []bucket.Limit{window(time.Second)}, rules.ReplicateNone},
-		{"just below ten seconds", []bucket.Limit{window(10*time.Second - 1)}, rules.ReplicateNone},
-		{"ten seconds", []bucket.Limit{window(10 * time.Second)}, rules.ReplicateAsync},
-		{"the longest counts", []bucket.Limit{window(time.Second), window(time.Hour), window(time.Minute)}, rules.ReplicateAsync},
-		{"a calendar unit", []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 1, Align: bucket.AlignCalendar, Unit: bucket.Minute}}, rules.ReplicateAsync},
-		{"concurrency beside a second", []bucket.Limit{window(time.Second), {Algorithm: bucket.Concurrency, Count: 1}}, rules.ReplicateAsync},
-		{"unlimited", []bucket.Limit{{Unlimited: true, Period: time.Hour}}, rules.ReplicateNone},
-		{"unlimited beside a second", []bucket.Limit{{Unlimited: true, Period: time.Hour}, window(time.Second)}, rules.ReplicateNone},
+	const slots = "{algorithm: concurrency, count: 1}"
+	for limits, want := range map[string]string{
+		"1/1s": "none", "1/9.999999999s": "none", "1/10s": "async", "1/1s, 1/1h, 1/1m": "async", "1/1s, " + slots: "async",
+		"{count: 1, unit: minute, align: calendar}": "async", "{unlimited: true}": "none",
 	} {
-		l, err := bucket.NewLimits(c.limits...)
-		if err != nil {
-			t.Fatal(err)
+		r := mustParse(t, "domain: d\ndescriptors:\n  - {key: a, limits: ["+limits+"]}\n").Rules()[0]
+		if got := fmt.Sprint(r.Replication, r.Consistency, r.OnFailure, r.OnPartition); got != want+" strict share share" {
+			t.Errorf("%s: %s, want %s", limits, got, want)
 		}
-		if got := rules.DefaultReplication(l); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		if r.Shadow || r.Quota || r.NoDenialCache || r.Response != nil || r.Metadata != nil || r.Replaces != nil || r.Unlimited != (r.Limits == nil) {
+			t.Errorf("%s: something is set: %+v", limits, r)
 		}
+	}
+	free, second := bucket.Limit{Unlimited: true, Period: time.Hour}, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Second}
+	l, err := bucket.NewLimits(free, second)
+	if got := rules.DefaultReplication(l); err != nil || got != rules.ReplicateNone {
+		t.Errorf("unlimited beside a second: %v, %v", got, err)
 	}
 }
 
@@ -50,10 +45,7 @@ func TestDefaultLostState(t *testing.T) {
 		{"on_lost_state: deny", "deny"},
 		{"consistency: eventual\n    on_partition: closed", "fresh"},
 	} {
-		set, err := parse(t, beside(c.beside))
-		if err != nil {
-			t.Errorf("%s: %v", c.beside, err)
-		} else if got := set.Rules()[0].OnLostState.String(); got != c.want {
+		if got := mustParse(t, beside(c.beside)).Rules()[0].OnLostState.String(); got != c.want {
 			t.Errorf("%s: on_lost_state is %s, want %s", c.beside, got, c.want)
 		}
 	}

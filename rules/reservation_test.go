@@ -18,7 +18,6 @@ func TestReservationAsRead(t *testing.T) {
 		change(&r)
 		return r
 	}
-	schema := compileSchema(t)
 	for _, c := range []struct {
 		text string
 		want rules.Reservation
@@ -42,20 +41,12 @@ func TestReservationAsRead(t *testing.T) {
 		{reserving("period: 1h, count: 9", "max_ttl: 5s, ttl: 5s"), with(func(r *rules.Reservation) { r.TTL, r.MaxTTL = 5*time.Second, 5*time.Second })},
 		{reserving("period: 1h, count: 9", "max_ttl: 5m"), with(func(r *rules.Reservation) { r.MaxTTL = 5 * time.Minute })},
 	} {
-		set, err := parse(t, c.text)
-		if err != nil {
-			t.Errorf("%s: %v", c.text, err)
-			continue
-		}
-		if err := validate(t, schema, c.text); err != nil {
-			t.Errorf("%s: the schema says %v", c.text, err)
-		}
-		if got := set.Rules()[0].Reservation; got != c.want {
+		if got := mustParse(t, c.text).Rules()[0].Reservation; got != c.want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.text, got, c.want)
 		}
 	}
 	for _, text := range []string{one("period: 1h, count: 9") + "    reservation:\n", reserving("period: 1h, count: 9", "ttl: , max_ttl: , on_expiry: , max_units: , max_open: , estimate: ")} {
-		if got := mustParse(t, text).Rules()[0].Reservation; got != usual {
+		if got := load(t, text).Rules()[0].Reservation; got != usual {
 			t.Errorf("%s: keys without a value: %+v", text, got)
 		}
 	}
@@ -69,92 +60,69 @@ func TestReservationAsRead(t *testing.T) {
 
 // TestMostUnits: max_units and the smallest capacity bound a reservation.
 func TestMostUnits(t *testing.T) {
-	burst := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Second, Burst: 50}
-	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second}
-	weighted := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second, Cost: 3}
-	soft := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 40, Period: time.Second, Soft: 100}
+	const (
+		window, weighted = "100/1s", "{count: 100, period: 1s, weight: 3}"
+		burst, soft      = "{algorithm: token_bucket, count: 10, period: 1s, burst: 50}", "{count: 40, period: 1s, soft: 100%}"
+	)
 	for _, c := range []struct {
-		name   string
-		max    int64
-		limits []bucket.Limit
-		want   int64
+		limits    string
+		max, want int64
 	}{
-		{"a window", 0, []bucket.Limit{window}, 100},
-		{"the smallest", 0, []bucket.Limit{window, burst}, 50},
-		{"without the soft margin", 0, []bucket.Limit{window, soft}, 40},
-		{"by weight", 0, []bucket.Limit{window, weighted}, 33},
-		{"beside unlimited", 0, []bucket.Limit{{Unlimited: true}, window}, 100},
-		{"unlimited", 0, []bucket.Limit{{Unlimited: true}}, math.MaxInt64},
-		{"no rule's limits", 0, nil, math.MaxInt64},
-		{"max_units", 7, []bucket.Limit{window, burst}, 7},
-		{"max_units alone", 7, nil, 7},
-		{"max_units above the capacity", 70, []bucket.Limit{window, burst}, 50},
+		{window, 0, 100}, {window + ", " + burst, 0, 50}, {window + ", " + soft, 0, 40}, {window + ", " + weighted, 0, 33},
+		{"{unlimited: true}", 0, math.MaxInt64}, {window + ", " + burst, 7, 7}, {"{unlimited: true}", 7, 7}, {window + ", " + burst, 70, 50},
 	} {
-		var limits *bucket.Limits
-		if c.limits != nil {
-			var err error
-			if limits, err = bucket.NewLimits(c.limits...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := rules.DefaultReservation(limits)
+		rule := mustParse(t, head+"  - {key: a, limits: ["+c.limits+"]}\n").Rules()[0]
+		r := rules.DefaultReservation(rule.Limits)
 		r.MaxUnits = c.max
-		if got := r.Most(limits); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		if got := r.Most(rule.Limits); got != c.want {
+			t.Errorf("%s: %d, want %d", c.limits, got, c.want)
 		}
+	}
+	l, err := bucket.NewLimits(bucket.Limit{Unlimited: true}, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Second})
+	if r := rules.DefaultReservation(l); err != nil || r.Most(l) != 100 {
+		t.Errorf("beside unlimited: %d, %v", r.Most(l), err)
 	}
 }
 
-// TestReservationRejected has one line for everything that reservation rejects. bySchema: the schema rejects it too.
-func TestReservationRejected(t *testing.T) {
-	const window = "period: 1h, count: 9000"
-	schema := compileSchema(t)
-	for _, c := range []struct {
-		name, text, want string
-		bySchema         bool
-	}{
-		{"no units", reserving(window, "max_units: 0"), "5: d/a.reservation.max_units: must be from 1 to 9223372036854775807, not 0", true},
-		{"none open", reserving(window, "max_open: 0"), "5: d/a.reservation.max_open: must be from 1 to 200000, not 0", true},
-		{"too many open", reserving(window, "max_open: 200001"), "5: d/a.reservation.max_open: must be from 1 to 200000, not 200001", true},
-		{"a number of words", reserving(window, "max_open: many"), `5: d/a.reservation.max_open: must be a whole number, not the string "many"`, true},
-		{"a short ttl", reserving(window, "ttl: 999us"), "5: d/a.reservation.ttl: must be at least 1ms, not 999us", false},
-		{"a ttl of nothing", reserving(window, "ttl: 0s"), "5: d/a.reservation.ttl: must be at least 1ms, not 0s", false},
-		{"a long ttl", reserving(window, "ttl: 25h"), "5: d/a.reservation.ttl: must be from 1ms to 24h, not 25h", false},
-		{"a ttl without a unit", reserving(window, "ttl: 60"), `5: d/a.reservation.ttl: "60" is not a duration such as 90s, 1h30m or 7d: a unit is missing`, true},
-		{"a ttl above max_ttl", reserving(window, "ttl: 10m, max_ttl: 5m"), "5: d/a.reservation.ttl: must be from 1ms to max_ttl, 5m, not 10m", false},
-		{"a short max_ttl", reserving(window, "max_ttl: 1us"), "5: d/a.reservation.max_ttl: must be at least 1ms, not 1us", false},
-		{"a long max_ttl", reserving(window, "ttl: 1h, max_ttl: 2d"), "5: d/a.reservation.max_ttl: must be from 1ms to 24h, not 2d", false},
-		{"unknown on_expiry", reserving(window, "on_expiry: return"), `5: d/a.reservation.on_expiry: must be one of charge, release, not "return"`, true},
-		{"charged concurrency", reserving("algorithm: concurrency, count: 9", "on_expiry: charge"), "5: d/a.reservation.on_expiry: charge is not for concurrency, whose units are free again at the deadline; leave it out", false},
-		{"an estimate above the concurrency", reserving("algorithm: concurrency, count: 9", "estimate: 10"), "5: d/a.reservation.estimate: must be from 1 to 9, the most units of one reservation, not 10", false},
-		{"no estimate", reserving(window, "estimate: 0"), "5: d/a.reservation.estimate: must be from 1 to 9223372036854775807, not 0", true},
-		{"an estimate above max_units", reserving(window, "max_units: 400, estimate: 500"), "5: d/a.reservation.estimate: must be from 1 to 400, the most units of one reservation, not 500", false},
-		{"an estimate above the limit", reserving(window, "estimate: 9001"), "5: d/a.reservation.estimate: must be from 1 to 9000, the most units of one reservation, not 9001", false},
-		{"an estimate above the weighted limit", reserving(window+", weight: 100", "max_units: 400, estimate: 91"), "5: d/a.reservation.estimate: must be from 1 to 90, the most units of one reservation, not 91", false},
-		{"an estimate of what is unlimited", reserving("unlimited: true", "max_units: 4, estimate: 5"), "5: d/a.reservation.estimate: must be from 1 to 4, the most units of one reservation, not 5", false},
-		{"a line of its own", one(window) + "    reservation:\n      max_units: 4\n      estimate: 5\n", "7: d/a.reservation.estimate: must be from 1 to 4, the most units of one reservation, not 5", false},
-		{"unknown key", reserving(window, "max_unit: 5"), `5: d/a.reservation: unknown key "max_unit"; did you mean max_units?`, true},
-		{"key of a reservation", beside("max_ttl: 5m"), "5: d.descriptors[0]: the key max_ttl belongs in reservation, not here", true},
-		{"no mapping", beside("reservation: false"), `5: d/a.reservation: must be a mapping (key: value), not "false"`, true},
-		{"without limits", "domain: d\ndescriptors: [{key: a, reservation: {ttl: 5s}}]\n", "2: d/a.reservation: has no effect without limits beside it", true},
-		{"of a queue", reserving("period: 1s, count: 5, algorithm: leaky_queue", ""), "4: d/a.rate_limit: does not go with reservation: a queue delays what it admits, so it cannot set units aside", false},
-		{"of a pace", reserving(window+", min_interval: 1s", ""), "4: d/a.rate_limit: does not go with reservation: min_interval makes checks under it depend on each other", false},
-		{"of what blocks", reserving(window+", block_for: 1s", ""), "4: d/a.rate_limit: does not go with reservation: block_for makes checks under it depend on each other", false},
-		{"of what counts denials", reserving(window+", algorithm: sliding_log, count_denied: true", ""), "4: d/a.rate_limit: does not go with reservation: count_denied makes checks under it depend on each other", false},
-		{"of less than a unit", reserving(window+", weight: 9001", ""), "4: d/a.rate_limit: does not go with reservation: one unit is more than the limit", false},
-		{"of nothing", reserving("period: 1h, count: 0", ""), "4: d/a.rate_limit: does not go with reservation: one unit is more than the limit", false},
-		{"of the second limit", "domain: d\notherwise:\n  limits:\n    - 5/1m\n    - {count: 5, period: 1h, min_interval: 1s}\n  reservation: {}\n", "5: d.otherwise.limits[1]: does not go with reservation: min_interval makes checks under it depend on each other", false},
-	} {
-		_, err := parse(t, c.text)
-		if err == nil {
-			t.Errorf("%s: loaded", c.name)
-		} else if want := "f.yaml:" + c.want; err.Error() != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, err, want)
-		}
-		if err := validate(t, schema, c.text); (err != nil) != c.bySchema {
-			t.Errorf("%s: the schema says %v", c.name, err)
-		}
-	}
+const hourly = "period: 1h, count: 9000"
+
+// reservationFaults are those of reservation.
+var reservationFaults = faults{
+	bySchema: []fault{
+		{"no units", reserving(hourly, "max_units: 0"), "5: d/a.reservation.max_units: must be from 1 to 9223372036854775807, not 0"},
+		{"none open", reserving(hourly, "max_open: 0"), "5: d/a.reservation.max_open: must be from 1 to 200000, not 0"},
+		{"too many open", reserving(hourly, "max_open: 200001"), "5: d/a.reservation.max_open: must be from 1 to 200000, not 200001"},
+		{"a number of words", reserving(hourly, "max_open: many"), `5: d/a.reservation.max_open: must be a whole number, not the string "many"`},
+		{"a ttl without a unit", reserving(hourly, "ttl: 60"), `5: d/a.reservation.ttl: "60" is not a duration such as 90s, 1h30m or 7d: a unit is missing`},
+		{"unknown on_expiry", reserving(hourly, "on_expiry: return"), `5: d/a.reservation.on_expiry: must be one of charge, release, not "return"`},
+		{"no estimate", reserving(hourly, "estimate: 0"), "5: d/a.reservation.estimate: must be from 1 to 9223372036854775807, not 0"},
+		{"unknown key", reserving(hourly, "max_unit: 5"), `5: d/a.reservation: unknown key "max_unit"; did you mean max_units?`},
+		{"key of a reservation", beside("max_ttl: 5m"), "5: d.descriptors[0]: the key max_ttl belongs in reservation, not here"},
+		{"no mapping", beside("reservation: false"), `5: d/a.reservation: must be a mapping (key: value), not "false"`},
+		{"without limits", "domain: d\ndescriptors: [{key: a, reservation: {ttl: 5s}}]\n", "2: d/a.reservation: has no effect without limits beside it"},
+	},
+	byReader: []fault{
+		{"a short ttl", reserving(hourly, "ttl: 999us"), "5: d/a.reservation.ttl: must be at least 1ms, not 999us"},
+		{"a ttl of nothing", reserving(hourly, "ttl: 0s"), "5: d/a.reservation.ttl: must be at least 1ms, not 0s"},
+		{"a long ttl", reserving(hourly, "ttl: 25h"), "5: d/a.reservation.ttl: must be from 1ms to 24h, not 25h"},
+		{"a ttl above max_ttl", reserving(hourly, "ttl: 10m, max_ttl: 5m"), "5: d/a.reservation.ttl: must be from 1ms to max_ttl, 5m, not 10m"},
+		{"a short max_ttl", reserving(hourly, "max_ttl: 1us"), "5: d/a.reservation.max_ttl: must be at least 1ms, not 1us"},
+		{"a long max_ttl", reserving(hourly, "ttl: 1h, max_ttl: 2d"), "5: d/a.reservation.max_ttl: must be from 1ms to 24h, not 2d"},
+		{"charged concurrency", reserving("algorithm: concurrency, count: 9", "on_expiry: charge"), "5: d/a.reservation.on_expiry: charge is not for concurrency, whose units are free again at the deadline; leave it out"},
+		{"an estimate above the concurrency", reserving("algorithm: concurrency, count: 9", "estimate: 10"), "5: d/a.reservation.estimate: must be from 1 to 9, the most units of one reservation, not 10"},
+		{"an estimate above max_units", reserving(hourly, "max_units: 400, estimate: 500"), "5: d/a.reservation.estimate: must be from 1 to 400, the most units of one reservation, not 500"},
+		{"an estimate above the limit", reserving(hourly, "estimate: 9001"), "5: d/a.reservation.estimate: must be from 1 to 9000, the most units of one reservation, not 9001"},
+		{"an estimate above the weighted limit", reserving(hourly+", weight: 100", "max_units: 400, estimate: 91"), "5: d/a.reservation.estimate: must be from 1 to 90, the most units of one reservation, not 91"},
+		{"an estimate of what is unlimited", reserving("unlimited: true", "max_units: 4, estimate: 5"), "5: d/a.reservation.estimate: must be from 1 to 4, the most units of one reservation, not 5"},
+		{"a line of its own", one(hourly) + "    reservation:\n      max_units: 4\n      estimate: 5\n", "7: d/a.reservation.estimate: must be from 1 to 4, the most units of one reservation, not 5"},
+		{"of a queue", reserving("period: 1s, count: 5, algorithm: leaky_queue", ""), "4: d/a.rate_limit: does not go with reservation: a queue delays what it admits, so it cannot set units aside"},
+		{"of a pace", reserving(hourly+", min_interval: 1s", ""), "4: d/a.rate_limit: does not go with reservation: min_interval makes checks under it depend on each other"},
+		{"of what blocks", reserving(hourly+", block_for: 1s", ""), "4: d/a.rate_limit: does not go with reservation: block_for makes checks under it depend on each other"},
+		{"of what counts denials", reserving(hourly+", algorithm: sliding_log, count_denied: true", ""), "4: d/a.rate_limit: does not go with reservation: count_denied makes checks under it depend on each other"},
+		{"of less than a unit", reserving(hourly+", weight: 9001", ""), "4: d/a.rate_limit: does not go with reservation: one unit is more than the limit"},
+		{"of nothing", reserving("period: 1h, count: 0", ""), "4: d/a.rate_limit: does not go with reservation: one unit is more than the limit"},
+		{"of the second limit", "domain: d\notherwise:\n  limits:\n    - 5/1m\n    - {count: 5, period: 1h, min_interval: 1s}\n  reservation: {}\n", "5: d.otherwise.limits[1]: does not go with reservation: min_interval makes checks under it depend on each other"},
+	},
 }
 
 // reserving is a rule with the limit and the reservation given.

@@ -12,10 +12,59 @@ import (
 func warnings(t *testing.T, text string) string {
 	t.Helper()
 	var all strings.Builder
-	for _, w := range mustParse(t, text).Warnings() {
+	for _, w := range load(t, text).Warnings() {
 		fmt.Fprintln(&all, w)
 	}
 	return strings.TrimSpace(all.String())
+}
+
+// TestWarnings: what loads, and is told what becomes of it. The first are oddities that envoyproxy/ratelimit loads, too.
+func TestWarnings(t *testing.T) {
+	const (
+		tree  = "descriptors:\n  - key: a\n    value: x*\n    descriptors:\n      - key: b\n        rate_limit: {unit: day, count: 1}\n  - key: c\n"
+		unmet = "f.yaml:2: authorize.descriptors[0]: no rule of the domain has these keys, so nothing limits what is checked here"
+	)
+	long := strings.Repeat("v", 1025)
+	log := func(limit string) string {
+		return head + "  - key: a\n    limits: [{algorithm: sliding_log, " + limit + "}]\n"
+	}
+	asks := func(lines string) string { return "domain: d\nauthorize: {" + lines + "}\n" + tree }
+	for _, c := range []struct{ name, text, want string }{
+		{"nothing but a domain", "domain: d\n", ""},
+		{"nulls", "domain: d\ndescriptors:\n  - key: a\n    value:\n    rate_limit:\n    descriptors:\n    shadow_mode: ~\n", ""},
+		{"a number for a domain", "domain: 5\n", ""},
+		{"values that are not text", head + "  - {key: a, value: 5}\n  - {key: a, value: yes}\n  - {key: a, value: 2024-01-01}\n", ""},
+		{"document marks", "---\ndomain: d\n...\n---\n", ""},
+		{"anchors and merges", head + "  - key: a\n    rate_limit: &l {unit: day, requests_per_unit: 1}\n  - key: b\n    rate_limit: *l\n  - key: c\n    rate_limit: {<<: *l, name: x}\n", ""},
+		{"JSON", `{"domain": "d", "descriptors": [{"key": "a", "rate_limit": {"unit": "day", "requests_per_unit": 1}}]}`, ""},
+		{"key in the wrong mapping", one("unit: day, requests_per_unit: 1, shadow_mode: true"), "f.yaml:4: d/a.rate_limit: the key shadow_mode has no effect here; it belongs in a descriptor"},
+		{"count is missing", one("unit: day"), "f.yaml:4: d/a.rate_limit: requests_per_unit is missing, which blocks everything; write 0 if that is meant"},
+		{"name that nothing has", head + "  - {key: a, name: n}\n", "f.yaml:3: d/a.name: has no effect without limits beside it"},
+		{"wildcard in the key", head + "  - key: a*\n", "f.yaml:3: d/a*.key: * is a wildcard in value only; in key it stands for itself"},
+		{"a long value", head + "  - key: a\n    value: " + long + "\n", ""},
+		{"a key that cannot come", head + "  - key: " + long + "\n", "f.yaml:3: d/" + long[:80] + "….key: has 1025 bytes, and a check cannot carry more than 1024: nothing will match it"},
+		{"eventual", beside("consistency: eventual\n    replication: none\n    on_partition: closed"), ""},
+		{"eventual by the calendar", one("unit: month, align: calendar, timezone: Europe/Berlin, count: 1") + "    consistency: eventual\n", ""},
+		{"eventual and nothing", one("unit: day, count: 0") + "    consistency: eventual\n", ""},
+		{"a log of all", log("count: 1024, period: 1h"), ""},
+		{"a log of more entries", log("count: 3000, period: 1h, log_entries: 3000"), ""},
+		{"a log of large checks", log("count: 3000, period: 1h, weight: 3"), ""},
+		{"a long log", log("count: 3000, period: 1h"), "f.yaml:4: d/a.limits[0]: count is above log_entries: a check may count 7.04501s longer than the period; use sliding_window, or more log_entries"},
+		{"a short log", log("count: 6, period: 12s, log_entries: 3"), "f.yaml:4: d/a.limits[0]: count is above log_entries: a check may count 6s longer than the period; use sliding_window, or more log_entries"},
+		{"sub-windows", one("algorithm: sliding_window, count: 3000, period: 1h"), ""},
+		{"both keys", asks("descriptors: [[{key: a, value: x}, {key: b, from: method}]]"), ""},
+		{"one of two keys", asks("descriptors: [[{key: a, value: x}]]"), unmet},
+		{"the second key", asks("descriptors: [[{key: b, value: x}]]"), unmet},
+		{"a key without limits", asks("descriptors: [[{key: c, value: x}]]"), unmet},
+		{"everybody trusted", asks("trusted_proxies: [0.0.0.0/0], descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]"),
+			"f.yaml:2: authorize.trusted_proxies[0]: every caller is trusted: any client that reaches this node can name any address as its own"},
+		{"nobody trusted", asks("descriptors: [[{key: a, value: x}, {key: b, from: client_address}]]"),
+			"f.yaml:2: authorize.trusted_proxies: without trusted_proxies the client's address is that of the proxy, so all clients are one"},
+	} {
+		if got := warnings(t, c.text); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		}
+	}
 }
 
 // TestLiterals: a value that only makes sense as an expression is reported with what to write instead, and nothing else is.
