@@ -13,23 +13,10 @@ import (
 // TestConsole: a node has a console unless it is told not to, and who watches does not keep it from stopping.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	get := func(ctx context.Context, n *running, path string) *http.Response {
-		t.Helper()
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.listen.http.Addr().String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { res.Body.Close() })
-		return res
-	}
 	c := testConfig(t)
 	c.Admin.Addr, c.Admin.Anywhere = "127.0.0.1:0", true
 	n := startNode(t, c)
-	if res := get(t.Context(), n, "/console"); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
+	if res, _ := send(t, n.listen.http.Addr(), "GET", "/console", ""); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
 		t.Errorf("the page: %v", res)
 	}
 	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/console/api/watch", nil)
@@ -71,8 +58,8 @@ func TestConsole(t *testing.T) {
 	s.Console = false
 	off := startNode(t, s)
 	for _, path := range []string{"/console", "/console/api/watch", "/console/api/rules"} {
-		if res := get(t.Context(), off, path); res.StatusCode != http.StatusNotFound {
-			t.Errorf("%s with --console=false: %s", path, res.Status)
+		if status, _ := off.get(t, path); status != http.StatusNotFound {
+			t.Errorf("%s with --console=false: %d", path, status)
 		}
 	}
 }

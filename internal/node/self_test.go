@@ -1,10 +1,6 @@
 package node
 
 import (
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-
 	"context"
 	"errors"
 	"log/slog"
@@ -22,15 +18,15 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluicecluster/sluice/internal/listen"
 	"github.com/sluicecluster/sluice/internal/shed"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestNotice(t *testing.T) {
@@ -107,19 +103,6 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// A node that others do not reach where it says is not ready, and says why.
-func TestLostAddressIsNotReady(t *testing.T) {
-	t.Parallel()
-	n := startNode(t, testConfig(t))
-	if n.ownAddress().addr.IsValid() {
-		t.Error("an address that was bound to is looked for")
-	}
-	n.lostAddress.Store(true)
-	if code, text := n.get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "--advertise") {
-		t.Errorf("readyz: %d %s", code, text)
-	}
-}
-
 func TestSleeper(t *testing.T) {
 	second := int64(time.Second)
 	s := sleeper{50 * second}
@@ -153,13 +136,9 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			return shed.Load{}, idleGoroutines
 		}
 	})
-	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := n.conn(t)
 	api := sluicev1.NewRateLimitServiceClient(conn)
-	one := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}}, Verb: sluicev1.Verb_VERB_READ}}}
+	one := checksOf("auth", "user", "a", sluicev1.Verb_VERB_READ)
 	stream, err := api.CheckStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -208,11 +187,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			return res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT
 		},
 		"HTTP": func() bool {
-			resp, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
+			resp, _ := send(t, n.listen.http.Addr(), "POST", "/v1/check", "{}")
 			if resp.StatusCode != http.StatusServiceUnavailable {
 				return false
 			}
