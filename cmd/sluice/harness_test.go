@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/sluicecluster/sluice/internal/certs/mint"
 	"github.com/sluicecluster/sluice/internal/node"
@@ -45,6 +48,7 @@ func writeRule(t *testing.T, dir, text string) {
 type running struct {
 	*node.Node
 	grpc, http string
+	rules      string
 }
 
 // startNode runs a node with c until the test ends.
@@ -70,15 +74,27 @@ func startNodeUnready(t *testing.T, c node.Config) *running {
 		cancel()
 		<-ended
 	})
-	return &running{n, n.Addrs().GRPC.String(), n.Addrs().HTTP.String()}
+	return &running{n, n.Addrs().GRPC.String(), n.Addrs().HTTP.String(), c.Rules}
 }
 
-// startOperated starts a node without callers that has an admin port.
-func startOperated(t *testing.T) *running {
+// serveGRPC serves what register puts on a gRPC server until the test ends, and returns its address.
+func serveGRPC(t *testing.T, register func(*grpc.Server)) (addr string) {
 	t.Helper()
-	c := testConfig(t)
-	c.Admin.Addr, c.Admin.Level = "127.0.0.1:0", new(slog.LevelVar)
-	return startNode(t, c)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
 }
 
 // await polls until ok, at most a minute.

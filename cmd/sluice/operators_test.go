@@ -10,10 +10,9 @@ import (
 	"github.com/sluicecluster/sluice/internal/operators"
 )
 
-// TestOperatorsCommands: the commands find the socket, or else the token, by the address alone; who is not the operator is told
+// operatorsCommands: the commands find the socket, or else the token, by the address alone; who is not the operator is told
 // what to do.
-func TestOperatorsCommands(t *testing.T) {
-	n := startOperated(t)
+func operatorsCommands(t *testing.T, n *running) {
 	addr := n.grpc
 	commands := [][]string{
 		{"members"}, {"members", "forget", "nobody"}, {"members", "accept-loss", "--yes"}, {"members", "bootstrap", "--yes"},
@@ -51,9 +50,8 @@ func TestOperatorsCommands(t *testing.T) {
 	all("token")
 }
 
-// TestConsoleLogin: the address that `sluice console` prints gives a browser a session, once.
-func TestConsoleLogin(t *testing.T) {
-	n := startOperated(t)
+// consoleLogin: the address that `sluice console` prints gives a browser a session, once.
+func consoleLogin(t *testing.T, n *running) {
 	code, out, errs := cli("console", "--addr", n.grpc)
 	base := "http://" + n.http
 	login, ok := strings.CutPrefix(strings.TrimSpace(out), base+"/console#login=")
