@@ -320,24 +320,6 @@ func TestConfigMapSwap(t *testing.T) {
 	}
 }
 
-// TestLinkSwap: the path itself is a link, to versions kept elsewhere.
-func TestLinkSwap(t *testing.T) {
-	root := t.TempDir()
-	for n := 1; n <= 2; n++ {
-		do(t, os.Mkdir(filepath.Join(root, fmt.Sprint("v", n)), 0o700))
-		write(t, filepath.Join(root, fmt.Sprint("v", n), "a.yaml"), limit(n))
-	}
-	path := filepath.Join(root, "current")
-	do(t, os.Symlink("v1", path))
-	h := watch(t, path, quick)
-	do(t, os.Symlink("v2", path+".new"))
-	do(t, os.Rename(path+".new", path))
-	h.becomes(2)
-	// Behind the link the new version is followed.
-	write(t, filepath.Join(root, "v2", "a.yaml"), limit(3))
-	h.becomes(3)
-}
-
 // TestReread: changes are found without any sign too. A file that is written by its name in another directory
 // gives none.
 func TestReread(t *testing.T) {
