@@ -47,9 +47,7 @@ func TestCheck(t *testing.T) {
 		q := user
 		q.Amount, q.Limits = 3, []Limit{{Algorithm: limit.TokenBucket, Count: 7, Period: time.Second}}
 		d, err := c.Check(t.Context(), as(limit.VerbRead, q))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		if got.GetDomain() != "shop" || got.GetDescriptor_()[0].GetValue() != "42" || got.GetCost() != 3 ||
 			got.GetVerb() != sluicev1.Verb_VERB_READ || got.GetLimits()[0].GetCount() != 7 {
 			t.Errorf("asked %v", got)
@@ -195,9 +193,7 @@ func TestDenied(t *testing.T) {
 			q := user
 			q.Amount, q.Limits = cost, limits
 			d, err := c.Check(t.Context(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d
 		}
 		ask(5, nil)
@@ -222,9 +218,7 @@ func TestDenied(t *testing.T) {
 			"reset":  func() error { return c.Key("shop", "user", "42").Reset(t.Context()) },
 		} {
 			ask(5, nil)
-			if err := give(); err != nil {
-				t.Fatal(err)
-			}
+			do(t, give())
 			if d := ask(5, nil); d.Source != limit.SourceOwned {
 				t.Errorf("after a %s: %+v", name, d)
 			}
@@ -508,9 +502,7 @@ func TestWait(t *testing.T) {
 		})
 		key := f.dial().Key("shop", "user", "42")
 		began := time.Now()
-		if err := key.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		do(t, key.Wait(t.Context()))
 		if took := time.Since(began); took < 50*time.Millisecond || took > 60*time.Millisecond {
 			t.Errorf("waited %v, want twice 20 ms and 10 ms, and a little more", took)
 		}

@@ -54,9 +54,7 @@ func newDenying(t *testing.T) *fakeCluster {
 // newDown returns a client that reaches no node.
 func newDown(t *testing.T, p FailurePolicy) *Client {
 	c, err := New("10.0.0.1:7460", new(network).option, WithTimeout(50*time.Millisecond), WithFailurePolicy(p), WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -217,9 +215,7 @@ func TestDenials(t *testing.T) {
 				l := netlimit.NewListener(c, inner, netlimit.Config{Domain: domain, Keys: []netlimit.Key{netlimit.Value("k", "x")}})
 				defer l.Close()
 				conn, err := inner.Dial()
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				defer conn.Close()
 				result := make(chan string, 2)
 				go func() {
@@ -238,9 +234,7 @@ func TestDenials(t *testing.T) {
 		up, open, closed := f.dial(), newDown(t, FailOpen()), newDown(t, FailClosed())
 		f.ledger.byID = map[string]*reserved{"r": {units: 1}}
 		page, err := os.ReadFile("client.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		rows := regexp.MustCompile(`(?m)^//\t(\S.*?)  +(\S.*?)  +(\S.*?)  +(\S.*)$`).FindAllStringSubmatch(string(page), -1)
 		if len(rows) != len(calls)+1 {
 			t.Errorf("the table has %d rows for %d calls", len(rows)-1, len(calls))
@@ -365,13 +359,9 @@ func TestDeniedError(t *testing.T) {
 // TestPageSnippet: the snippet about slots is that of ExampleClient_Acquire, which runs.
 func TestPageSnippet(t *testing.T) {
 	page, err := os.ReadFile("../docs/use/reservations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	source, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	plain := regexp.MustCompile(`(?m)^[ \t]+`)
 	snippets := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllSubmatch(page, -1)
 	if len(snippets) == 0 {

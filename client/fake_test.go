@@ -261,3 +261,11 @@ func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.Nod
 	}
 	return res, nil
 }
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -21,9 +21,7 @@ func TestHurryAsksAnother(t *testing.T) {
 		c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
 		f.known(c)
 		d, err := c.Check(t.Context(), user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		owner, other := f.nodes[0], f.nodes[1]
 		if d.Owner != owner.name {
 			owner, other = other, owner

@@ -94,9 +94,7 @@ func TestOutage(t *testing.T) {
 		f.serve(f.nodes[0])
 		waitFor(t, "the node to be asked again", func() bool {
 			d, err := c.Check(t.Context(), user)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d.Source == limit.SourceOwned
 		})
 	})
@@ -198,9 +196,7 @@ func TestPolicyByRule(t *testing.T) {
 		ask := func(key, value string) Decision {
 			t.Helper()
 			d, err := c.Key("shop", key, value).Check(t.Context(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d
 		}
 		learn := func() {
@@ -380,9 +376,7 @@ func TestFullConnection(t *testing.T) {
 		})
 		t.Cleanup(func() { close(ended) }) // before c is closed
 		d, err := c.Check(t.Context(), user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		owner, other := f.nodes[0], f.nodes[1]
 		if d.Owner == other.name {
 			owner, other = other, owner

@@ -133,9 +133,7 @@ func (n *fakeNode) Settle(_ context.Context, req *sluicev1.SettleRequest) (*slui
 func reserve(t *testing.T, c *Client) *Reservation {
 	t.Helper()
 	r, err := c.Reserve(t.Context(), ReserveRequest{Keys: []Key{c.Key("shop", "user", "ann"), c.Key("shop", "team", "red")}, Units: 100, Least: 10, TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return r
 }
 

@@ -196,9 +196,7 @@ func TestTrap15_CallersStopInTime(t *testing.T) {
 		c := f.dial()
 		f.known(c)
 		x, err := c.Acquire(t.Context(), AcquireRequest{Key: c.Key("jobs", "queue", "q")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		waitFor(t, "heartbeats for longer than the slot lasts alone", func() bool { f.slots.Lock(); defer f.slots.Unlock(); return len(f.slots.beats) > 6 })
 		if x.Context().Err() != nil {
 			t.Fatal("the slot ended beside heartbeats")

@@ -123,9 +123,7 @@ func TestBenchAPIs(t *testing.T) {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
 				var got benchJSON
-				if err := json.Unmarshal([]byte(stdout), &got); err != nil {
-					t.Fatal(err)
-				}
+				do(t, json.Unmarshal([]byte(stdout), &got))
 				whole := k.Name == "sdk" && batch != "1" // whole calls may leave some over
 				if got.Allowed != 5*20 && !(whole && got.Allowed > 5*20-7*5 && got.Allowed < 5*20) || got.Denied == 0 || got.Errors != 0 || got.FirstError != "" || got.FailedCalls != 0 {
 					t.Errorf("want 100 allowed, some denied and no error: %s", stdout)

@@ -21,9 +21,7 @@ import (
 func testToken(t *testing.T, b byte) (token, digest string) {
 	t.Helper()
 	token, err := access.NewToken(bytes.NewReader(bytes.Repeat([]byte{b}, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	d, ok := access.DigestOf(token)
 	if !ok {
 		t.Fatal("no token")
@@ -37,9 +35,7 @@ func TestKnownDomains(t *testing.T) {
 	s := testConfig(t)
 	for _, d := range []string{"mine", "team-a", "secret", "reset-only"} {
 		rule := "domain: " + d + "\ndescriptors: [{key: user, rate_limit: {count: 2, period: 1h}}]\n"
-		if err := os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rule), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rule), 0o644))
 	}
 	token, digest := testToken(t, 1)
 	s.Callers = writeFile(t, "callers:\n  - name: c\n    tokens: ["+digest+"]\n    grants:\n"+
@@ -210,9 +206,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	addr := n.grpc
 	ready := func(o ...sluice.Option) error {
 		c, err := sluice.New(addr, o...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer c.Close()
 		return c.Ready(t.Context())
 	}
@@ -224,9 +218,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	mine := writeFile(t, one)
 	c, err := sluice.New(addr, sluice.WithToken(sluice.TokenFile(mine)), sluice.WithoutLeases())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer c.Close()
 	key := c.Key("auth", "user", "u")
 	var stop atomic.Bool

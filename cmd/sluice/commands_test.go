@@ -99,9 +99,7 @@ func TestRulesCommands(t *testing.T) {
 	writeRule(t, dir, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	bad, skipped := t.TempDir(), t.TempDir()
 	for _, file := range []string{filepath.Join(dir, "load_test.yaml"), filepath.Join(skipped, "rules.conf")} {
-		if err := os.WriteFile(file, []byte("domain: load\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(file, []byte("domain: load\n"), 0o644))
 	}
 	denying := t.TempDir()
 	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m, {algorithm: concurrency, count: 3}]}\n")

@@ -15,9 +15,7 @@ func parsed(t *testing.T, args ...string) (*settings, *pflag.FlagSet) {
 	s := new(settings)
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	s.register(f)
-	if err := f.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	do(t, f.Parse(args))
 	return s, f
 }
 
@@ -31,9 +29,7 @@ func fromMap(env map[string]string) func(string) (string, bool) {
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -41,9 +37,7 @@ func TestSettingsPrecedence(t *testing.T) {
 	path := writeFile(t, "name: from-file\nbind: 127.0.0.2\ngrpc-port: 1\njoin:\n  - a\n  - b:7000\ncheck-timeout: 2s\n")
 	s, f := parsed(t, "--config", path, "--name", "from-line")
 	env := map[string]string{"SLUICE_NAME": "from-env", "SLUICE_GRPC_PORT": "2", "SLUICE_RULES": "from-env"}
-	if err := settle(f, fromMap(env)); err != nil {
-		t.Fatal(err)
-	}
+	do(t, settle(f, fromMap(env)))
 	if s.Name != "from-line" || s.GRPCPort != 2 || s.Bind != "127.0.0.2" || s.Rules != "from-env" || s.CheckTimeout != 2*time.Second {
 		t.Errorf("got %+v", s)
 	}

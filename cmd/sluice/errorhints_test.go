@@ -23,14 +23,10 @@ func TestCausesAreExplained(t *testing.T) {
 	ca := filepath.Join(ours.dir, "ca")
 
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer silent.Close()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	closed.Close()
 	other := newPapers(t)
 	for _, command := range []string{"check --domain auth a=b", "audit --answer-within 100ms", "bench"} {

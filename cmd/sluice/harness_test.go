@@ -36,12 +36,8 @@ func testConfig(t *testing.T) node.Config {
 func writeRule(t *testing.T, dir, text string) {
 	t.Helper()
 	next := filepath.Join(dir, ".next")
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(next, []byte(text), 0o644))
+	do(t, os.Rename(next, filepath.Join(dir, "rules.yaml")))
 }
 
 // running is a node that the commands ask.
@@ -81,9 +77,7 @@ func startNodeUnready(t *testing.T, c node.Config) *running {
 func serveGRPC(t *testing.T, register func(*grpc.Server)) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	server := grpc.NewServer()
 	register(server)
 	served := make(chan error, 1)
@@ -145,9 +139,7 @@ type papers struct {
 func newPapers(t *testing.T) papers {
 	t.Helper()
 	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	p := papers{a, t.TempDir()}
 	p.write(t, "ca", a.PEM)
 	return p
@@ -156,9 +148,7 @@ func newPapers(t *testing.T) papers {
 func (p papers) write(t *testing.T, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(p.dir, name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -169,9 +159,7 @@ func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca
 		CommonName: "test", Hosts: append(hosts, name), Server: true, Client: true,
 		From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return p.write(t, name+".crt", made.Cert), p.write(t, name+".key", made.Key), filepath.Join(p.dir, "ca")
 }
 
@@ -180,4 +168,12 @@ func (p papers) withTLS(t *testing.T, c *node.Config, auth string) {
 	t.Helper()
 	c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = p.files(t, "api")
 	c.TLS.ClientAuth = auth
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,9 +9,7 @@ import (
 // healthCommand tells a node that is ready, which the first address that accepts a connection or a file of settings names.
 func healthCommand(t *testing.T, n *running) {
 	_, port, err := net.SplitHostPort(n.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	config := func(text string) []string { return []string{"--config", writeFile(t, text)} }
 	for _, c := range []struct {
 		args []string
@@ -68,9 +66,7 @@ func TestHealthOverTLS(t *testing.T) {
 	p.withTLS(t, &s, "require")
 	n := startNode(t, s)
 	_, port, err := net.SplitHostPort(n.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Setenv("SLUICE_BIND", "127.0.0.1")
 	t.Setenv("SLUICE_HTTP_PORT", port)
 	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert)

@@ -164,9 +164,7 @@ n2    serving  no     no     0         0      -     -
 `},
 	} {
 		var out bytes.Buffer
-		if err := write(&out, c.format, membersText(c.r, c.format == "wide"), jsonOf(c.r)); err != nil {
-			t.Fatal(err)
-		}
+		do(t, write(&out, c.format, membersText(c.r, c.format == "wide"), jsonOf(c.r)))
 		if got := "\n" + out.String(); got != c.want && (c.format != "json" || !sameJSON(decoded(t, got), decoded(t, c.want))) {
 			t.Errorf("%s, %s:%s\nwant:%s", c.name, c.format, got, c.want)
 		}

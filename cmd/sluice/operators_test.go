@@ -44,9 +44,7 @@ func operatorsCommands(t *testing.T, n *running) {
 		t.Errorf("members by another user: %d %s", code, errs)
 	}
 	way, _ := operators.Find("", addr)
-	if err := os.Remove(way.String()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.Remove(way.String()))
 	all("token")
 }
 
@@ -59,23 +57,17 @@ func consoleLogin(t *testing.T, n *running) {
 		t.Fatalf("%d %q %s", code, out, errs)
 	}
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	browser := &http.Client{Jar: jar}
 	defer browser.CloseIdleConnections()
 	status := func(method, path, body string) int {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 		resp, err := browser.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		resp.Body.Close()
 		return resp.StatusCode
 	}

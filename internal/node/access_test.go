@@ -312,9 +312,7 @@ func startGuarded(t *testing.T) (*running, map[string]string) {
 		text := "domain: " + d + "\nauthorize: {descriptors: [[{key: user, value: u}]]}\n" +
 			"pools: {spare: {limit: {count: 1, period: 1h}, load: {shrink_to: 50%}}}\n" +
 			"descriptors: [{key: user, rate_limit: {count: 100, period: 1h}, elastic: {pool: spare}}]\n"
-		if err := os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(text), 0o644))
 	}
 	bearers := make(map[string]string)
 	file := "callers:\n"
@@ -448,9 +446,7 @@ func TestMixedBatches(t *testing.T) {
 	if err == nil {
 		err = stream.Send(both(sluicev1.Verb_VERB_CHECK, false))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	byWeb := func(fields string) string {
 		_, body := s.http("Authorization", "POST", "/v1/check", `{"checks":[`+userU+`,`+strings.Replace(userU, `"a"`, `"b"`, 1)+`]`+fields+`}`, []string{bearers["check"]})
 		var many struct {
@@ -480,9 +476,7 @@ func TestMixedBatches(t *testing.T) {
 	reset.Behavior = gubernatorv1.Behavior_RESET_REMAINING
 	g, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(bearers["check"]),
 		&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", "u", 1, 100), gubernatorOf("b", "u", 1, 100), reset}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if r := g.GetResponses(); r[0].GetError() != "" || !strings.Contains(r[1].GetError(), "may not check") || !strings.Contains(r[2].GetError(), "may not reset") {
 		t.Errorf("gubernator: %v", r)
 	}

@@ -103,9 +103,7 @@ func TestMaxConnectionAge(t *testing.T) {
 			addr := b.nodes[dialed.Add(1)%2].listen.grpc.Addr()
 			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { conn.Close() })
 	api, health := sluicev1.NewRateLimitServiceClient(conn), healthv1.NewHealthClient(conn)
 	request := checksOf("llm", "model", "plain", 0)

@@ -45,9 +45,7 @@ type alert struct {
 // The metrics and labels of an alert are those of this program, and it says what to do.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for _, fault := range alertFaults(text) {
 		t.Error(fault)
 	}
@@ -56,9 +54,7 @@ func TestAlerts(t *testing.T) {
 // Each fault is found in a file that is otherwise right.
 func TestAlertFaults(t *testing.T) {
 	text, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for _, c := range []struct{ old, new, want string }{
 		{"sluice_ready == 0", "sluice_redy == 0", "SluiceNotReady: there is no metric sluice_redy"},
 		{`source="overloaded"`, `source="full"`, `SluiceOverloaded: sluice_decisions_total has no source "full"`},

@@ -23,9 +23,7 @@ func TestAloneOnDisk(t *testing.T) {
 	n.stop()
 
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	target := nobody.Addr().String()
 	nobody.Close()
 	lone := s
@@ -39,9 +37,7 @@ func TestAloneOnDisk(t *testing.T) {
 	if n.cluster.Stats().HasQuorum || n.holding() > 0 {
 		t.Errorf("it decides: %+v", n.cluster.Stats())
 	}
-	if err := n.cluster.Bootstrap(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, n.cluster.Bootstrap(t.Context()))
 	await(t, "ready", func() bool { ok, _ := n.Ready(); return ok })
 	if got := n.left(t, "a"); got != 1 {
 		t.Errorf("after bootstrap: %d are left", got)

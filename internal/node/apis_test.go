@@ -182,9 +182,7 @@ func gubernatorOf(name, key string, hits, limit int64) *gubernatorv1.RateLimitRe
 func (r *running) gubernator(t *testing.T, q *gubernatorv1.RateLimitReq) *gubernatorv1.RateLimitResp {
 	t.Helper()
 	res, err := gubernatorv1.NewV1Client(r.conn(t)).GetRateLimits(t.Context(), &gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{q}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return res.GetResponses()[0]
 }
 
@@ -192,9 +190,7 @@ func (r *running) gubernator(t *testing.T, q *gubernatorv1.RateLimitReq) *gubern
 func gubernatorOfTwo(t *testing.T, nodes []*running) {
 	byHTTP := func(q *gubernatorv1.RateLimitReq) *gubernatorv1.RateLimitResp {
 		body, err := protojson.Marshal(&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{q}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		_, text := send(t, nodes[1].listen.http.Addr(), "POST", "/v1/GetRateLimits", string(body))
 		res := new(gubernatorv1.GetRateLimitsResp)
 		if err := protojson.Unmarshal([]byte(text), res); err != nil {

@@ -24,13 +24,9 @@ func (r *running) ready(t testing.TB, options ...sluice.Option) *sluice.Client {
 	t.Helper()
 	options = append([]sluice.Option{sluice.WithTimeout(time.Minute)}, options...)
 	c, err := sluice.New(r.listen.grpc.Addr().String(), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	return c
 }
 
@@ -46,9 +42,7 @@ func TestClientLeases(t *testing.T) {
 		key, allowed := c.Key("shop", "user", "one"), 0
 		for range 60_000 {
 			ok, err := key.Allow(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			if ok {
 				allowed++
 			}

@@ -20,17 +20,13 @@ func TestConsole(t *testing.T) {
 		t.Errorf("the page: %v", res)
 	}
 	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/console/api/watch", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	socket := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return net.Dial("unix", n.operators.place.Socket())
 	}}
 	t.Cleanup(socket.CloseIdleConnections)
 	res, err := socket.RoundTrip(watching)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)

@@ -65,9 +65,7 @@ func TestStopHandsOver(t *testing.T) {
 	s := nodes[2].config
 	s.Join, s.DataDir = []string{nodes[0].gossip.Addr()}, ""
 	twin, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if err := twin.Run(t.Context()); err == nil {
 		t.Error("the twin ran")
 	}
@@ -85,9 +83,7 @@ func TestStopHandsOver(t *testing.T) {
 	for i := range 30 {
 		nodes[i%3].check(t, fmt.Sprint(i))
 	}
-	if err := nodes[0].stop(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, nodes[0].stop())
 	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
 	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Complete != 0 {
 		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)

@@ -68,9 +68,7 @@ func newClient(t *testing.T, target string, options ...sluice.Option) (*sluice.C
 	log := &logLines{}
 	options = append([]sluice.Option{sluice.WithTimeout(time.Minute), sluice.WithLogger(slog.New(slog.NewTextHandler(log, nil)))}, options...)
 	c, err := sluice.New(target, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c, log
 }
@@ -84,9 +82,7 @@ func TestMistakes(t *testing.T) {
 	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
 	c, log := newClient(t, addr)
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	// outage asks through another client that reaches nothing, and expects one line of log, and why.
 	outage := func(target, why string) func(*testing.T) {
 		return func(t *testing.T) {

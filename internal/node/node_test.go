@@ -81,12 +81,8 @@ func (c *processClock) now() int64 {
 func writeRule(t *testing.T, dir, text string) {
 	t.Helper()
 	next := filepath.Join(dir, ".next")
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(next, []byte(text), 0o644))
+	do(t, os.Rename(next, filepath.Join(dir, "rules.yaml")))
 }
 
 // running is a node under test.
@@ -154,9 +150,7 @@ func await(t *testing.T, what string, ok func() bool) {
 func send(t *testing.T, addr net.Addr, method, path, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr.String()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i] == "Host" {
 			req.Host = headers[i+1]
@@ -167,14 +161,10 @@ func send(t *testing.T, addr net.Addr, method, path, body string, headers ...str
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return resp, string(text)
 }
 
@@ -207,9 +197,7 @@ func (r *running) metric(t *testing.T, line string) {
 func (r *running) conn(t testing.TB) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(r.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -226,9 +214,7 @@ func (r *running) decide(t *testing.T, verb sluicev1.Verb, domain, key, value st
 	conn := r.conn(t)
 	defer conn.Close()
 	resp, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), checksOf(domain, key, value, verb))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return resp.Decisions[0]
 }
 
@@ -248,9 +234,7 @@ func (r *running) left(t *testing.T, user string) int64 {
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -258,9 +242,7 @@ func writeFile(t *testing.T, text string) string {
 func testToken(t *testing.T, b byte) (token, digest string) {
 	t.Helper()
 	token, err := access.NewToken(bytes.NewReader(bytes.Repeat([]byte{b}, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	d, ok := access.DigestOf(token)
 	if !ok {
 		t.Fatal("no token")
@@ -294,9 +276,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
 
-	if err := os.WriteFile(filepath.Join(s.Rules, "load_test.yaml"), []byte("domain: load\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(filepath.Join(s.Rules, "load_test.yaml"), []byte("domain: load\n"), 0o644))
 	writeRule(t, s.Rules, seven)
 	for _, line := range []string{"sluice_rules_skipped_files 1", "sluice_rules_stale 0"} {
 		n.metric(t, line)
@@ -378,5 +358,13 @@ func TestOwnSettings(t *testing.T) {
 	}
 	if n.ownAddress().addr.IsValid() {
 		t.Error("an address that was given is looked for")
+	}
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

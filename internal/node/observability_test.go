@@ -55,12 +55,8 @@ type panel struct {
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	text, err := os.ReadFile(observability + "grafana/dashboards/sluice.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
+	do(t, json.Unmarshal(text, &d))
 	return d
 }
 
@@ -72,9 +68,7 @@ func (d *datasource) chosen() bool {
 // TestDashboardPage: the page about the dashboard has its rows, in order.
 func TestDashboardPage(t *testing.T) {
 	page, err := os.ReadFile(observability + "README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	_, table, _ := strings.Cut(string(page), "| Row | Content |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var rows []string
@@ -187,9 +181,7 @@ func (d *dashboard) faults() (faults []string) {
 // Every alert leads to a section of docs/operate/troubleshooting.md, and every such section is about one.
 func TestAlertRunbooks(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operate/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var sections []string
 	for _, m := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllStringSubmatch(string(text), -1) {
 		sections = append(sections, m[1])
@@ -205,13 +197,9 @@ func TestAlertRunbooks(t *testing.T) {
 func alertNames(t *testing.T) (names []string) {
 	t.Helper()
 	text, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var file alertRules
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	do(t, yaml.Unmarshal(text, &file))
 	for _, g := range file.Groups {
 		for _, a := range g.Rules {
 			names = append(names, a.Alert)
@@ -223,9 +211,7 @@ func alertNames(t *testing.T) (names []string) {
 // Every alert has a test in which it fires, and is in none by another name.
 func TestAlertsAreTested(t *testing.T) {
 	text, err := os.ReadFile(observability + "alerts_test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var file struct {
 		Tests []struct {
 			Name  string `yaml:"name"`
@@ -237,9 +223,7 @@ func TestAlertsAreTested(t *testing.T) {
 			} `yaml:"promql_expr_test"`
 		} `yaml:"tests"`
 	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	do(t, yaml.Unmarshal(text, &file))
 	fires := map[string]bool{}
 	for _, test := range file.Tests {
 		for _, e := range test.Exprs {
@@ -307,13 +291,9 @@ func TestDashboardByPromtool(t *testing.T) {
 		t.Fatalf("%d queries", len(rules))
 	}
 	var text bytes.Buffer
-	if err := yaml.NewEncoder(&text).Encode(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}}); err != nil {
-		t.Fatal(err)
-	}
+	do(t, yaml.NewEncoder(&text).Encode(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}}))
 	file := filepath.Join(t.TempDir(), "dashboard.yaml")
-	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(file, text.Bytes(), 0o600))
 	promtool(t, "check", "rules", file)
 }
 
@@ -322,9 +302,7 @@ func TestProvisioning(t *testing.T) {
 	read := func(name, list string) (first map[string]any) {
 		t.Helper()
 		text, err := os.ReadFile(observability + "grafana/provisioning/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		var file map[string]any
 		if err := yaml.Unmarshal(text, &file); err != nil {
 			t.Fatal(name, err)
@@ -339,9 +317,7 @@ func TestProvisioning(t *testing.T) {
 		t.Errorf("%v", source)
 	}
 	readme, err := os.ReadFile(observability + "README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	boards := read("dashboards/sluice.yaml", "providers")
 	if path := boards["options"].(map[string]any)["path"]; boards["type"] != "file" || !strings.Contains(string(readme), fmt.Sprintf("`%s`", path)) {
 		t.Errorf("%v", boards)

@@ -13,9 +13,7 @@ import (
 func TestOpenAPIPathsAreServed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var doc struct {
 		Paths map[string]map[string]any
 	}

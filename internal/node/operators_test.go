@@ -43,9 +43,7 @@ func (r *running) operator(t *testing.T) (way operators.Way, token string) {
 		t.Fatalf("the socket is not found: %v", way)
 	}
 	text, err := os.ReadFile(strings.TrimSuffix(way.String(), ".sock") + ".token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return way, strings.TrimSpace(string(text))
 }
 
@@ -53,9 +51,7 @@ func (r *running) operator(t *testing.T) (way operators.Way, token string) {
 func tcpProxy(t *testing.T, to net.Addr) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); l.Close() })
 	go func() {
@@ -124,9 +120,7 @@ func (r route) grpcCalls(t *testing.T) (answered []string, all int) {
 		options = append(options, grpc.WithAuthority(r.authority))
 	}
 	conn, err := grpc.NewClient("passthrough:///localhost", options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ctx := t.Context()
 	if r.token != "" {
@@ -194,9 +188,7 @@ func (r route) httpCalls(t *testing.T, tools bool) (answered []string, all int) 
 		all++
 		ctx, cancel := context.WithCancel(t.Context()) // watching does not end by itself
 		req, err := http.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		req.Host = cmp.Or(r.authority, req.Host)
 		req.Header.Set("Content-Type", "application/json")
 		if r.token != "" {

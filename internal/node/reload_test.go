@@ -26,9 +26,7 @@ func TestReloadAllFiles(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(path, append(text, '\n'), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 	}
 	await(t, "read", func() bool {
 		all := n.rules.Status().Generation == 2
@@ -42,9 +40,7 @@ func TestReloadAllFiles(t *testing.T) {
 	}
 
 	for _, path := range []string{paths[0], s.Callers} {
-		if err := os.WriteFile(path, []byte("["), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(path, []byte("["), 0o600))
 	}
 	n.Reload(t.Context())
 	for _, want := range []string{"reloaded, but", `invalid="[callers rules]"`, `unchanged="[secret tls peer_tls gossip_keyring regions]"`, "--callers"} {

@@ -164,9 +164,7 @@ func reservationRanges(t *testing.T, b *budgets) {
 // nothingToHold: where no rule matches, nothing is reserved, settling says so, and a hold, which would have no effect, is an error.
 func nothingToHold(t *testing.T, c *sluice.Client) {
 	ctx := t.Context()
-	if err := c.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(ctx))
 	for _, key := range []sluice.Key{c.Key("llm", "usr", "ann"), c.Key("lm", "user", "ann")} {
 		r, err := c.Reserve(ctx, sluice.ReserveRequest{Keys: []sluice.Key{key}, Units: 5})
 		if err != nil || !r.Allowed || r.ID != "" || r.Units != 5 {
@@ -195,9 +193,7 @@ func nothingToHold(t *testing.T, c *sluice.Client) {
 // TestSettleWindowOfRules: by default outcomes are remembered for the longest max_ttl of the rules.
 func TestSettleWindowOfRules(t *testing.T) {
 	set, err := rules.Parse([]rules.File{{Name: "rules.yaml", Data: []byte(tokenRules)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if got := longestTTL(set); got != time.Hour {
 		t.Errorf("%v, want 1h", got)
 	}
@@ -322,9 +318,7 @@ func trap16(t *testing.T, b *budgets) {
 	}
 	for i, n := range b.nodes {
 		if n.config.Name == x.Decisions[0].Owner {
-			if err := n.stop(); err != nil {
-				t.Fatal(err)
-			}
+			do(t, n.stop())
 			b.nodes = append(b.nodes[:i:i], b.nodes[i+1:]...)
 			break
 		}
@@ -372,9 +366,7 @@ func reserveWaits(t *testing.T, b *budgets) {
 func acquireWith(t *testing.T, b *budgets) {
 	paused := longestPause(t)
 	c := b.by[2]
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	for i := range 10 {
 		name := fmt.Sprint("slots", i)
 		keys := []sluice.Key{c.Key("llm", "tool", "a"+name), c.Key("llm", "tool", "b"+name), c.Key("llm", "user", name), c.Key("llm", "model", name)}

@@ -106,9 +106,7 @@ func TestSecretFile(t *testing.T) {
 // put writes a file that the node follows, and has it read at once.
 func (r *running) put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	r.Reload(t.Context())
 }
 
@@ -121,9 +119,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 
 	// What gossip tells to those who ask for the members.
 	conn, err := net.Dial("tcp", n.gossip.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, "\x06\x83\xa5Nodes\x00\xacUserStateLen\x00\xa4Join\xc3"); err != nil {
@@ -145,9 +141,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 			Name: "outsider", Boot: newBoot(), Placement: ring.Placement, CountersTag: key,
 			ProofKeys: func() [][]byte { return [][]byte{key} },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer pool.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -188,25 +182,19 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if err := stream.Send(&peerv1.MessageFrame{Hello: &peerv1.Hello{
 		Major: peer.Major, Minor: peer.Minor, Name: "outsider", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
 	}}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return m
 }
 
@@ -373,17 +361,13 @@ func TestCallersChange(t *testing.T) {
 	n, bearers := startGuarded(t)
 	s := newOutsider(t, n)
 	stream, err := s.api().CheckStream(s.with(bearers["check"]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	ask := func() error {
 		_ = stream.Send(checksOf("a", "user", "u", 0)) // Recv says why it failed
 		_, err := stream.Recv()
 		return err
 	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, ask())
 	n.put(t, n.config.Callers, "callers: [")
 	n.metric(t, `sluice_secrets_stale{files="callers"} 1`)
 	if err := ask(); err != nil {
@@ -435,9 +419,7 @@ callers:
 	// A token goes before a certificate, and is shown to anybody over TLS.
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
 		grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.Token(token), false)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), checksOf("bank", "user", "u", 0))
 	if err != nil {

@@ -140,9 +140,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 	api := sluicev1.NewRateLimitServiceClient(conn)
 	one := checksOf("auth", "user", "a", sluicev1.Verb_VERB_READ)
 	stream, err := api.CheckStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	apis := map[string]func() (rejected bool){
 		"Check": func() bool {
 			_, err := api.Check(t.Context(), one)
@@ -162,13 +160,9 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			return true
 		},
 		"CheckStream": func() bool {
-			if err := stream.Send(one); err != nil {
-				t.Fatal(err)
-			}
+			do(t, stream.Send(one))
 			res, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return res.GetError().GetCode() == sluicev1.ErrorCode_ERROR_CODE_OVERLOADED
 		},
 		"gubernator": func() bool {
@@ -181,9 +175,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}}, HitsAddend: wrapperspb.UInt64(0)}
 			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(),
 				&ratelimitv3.RateLimitRequest{Domain: "auth", Descriptors: []*commonv3.RateLimitDescriptor{d}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT
 		},
 		"HTTP": func() bool {
@@ -231,9 +223,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 func TestOverloadPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, err := shed.New(shed.Config{MaxCalls: 1, MaxWait: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		var busy atomic.Bool
 		var looks atomic.Int64
 		busy.Store(true)

@@ -22,14 +22,10 @@ import (
 func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
 	t.Helper()
 	d, err := disk.Open(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer d.Close()
 	fingerprint, err := limiter.Fingerprint(bytes.Repeat([]byte("x"), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	r, err := d.Read(disk.Want{
 		Placement: ring.Placement, Fingerprint: [16]byte(fingerprint), Name: name, Partitions: ring.DefaultPartitions, Now: time.Now(),
 	})
@@ -117,31 +113,23 @@ func TestSnapshotLost(t *testing.T) {
 			s.Name, s.DataDir = "n1", t.TempDir()
 			opened := func() string {
 				table, err := bucket.NewTable(bucket.Config{Shards: ring.DefaultPartitions})
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				k, recorded, err := openSnapshotter(s, "boot", [16]byte{}, table, slog.New(slog.DiscardHandler))
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				defer k.close()
 				if k.lost != recorded.SnapshotLost {
 					t.Errorf("the node reports %q, the cluster gets %q", k.lost, recorded.SnapshotLost)
 				}
 				if c.set {
 					set := message.Set{ID: "c", Version: 1, Members: []string{"n1"}}
-					if err := k.dir.PutVoters("n1", [16]byte{}, message.Record{Set: set}); err != nil {
-						t.Fatal(err)
-					}
+					do(t, k.dir.PutVoters("n1", [16]byte{}, message.Record{Set: set}))
 				}
 				return recorded.SnapshotLost
 			}
 			if got := opened(); got != "" {
 				t.Errorf("a new directory: %q", got)
 			}
-			if err := c.changes(s.DataDir); err != nil {
-				t.Fatal(err)
-			}
+			do(t, c.changes(s.DataDir))
 			if got := opened(); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}

@@ -40,9 +40,7 @@ type papers struct {
 func newPapers(t *testing.T) papers {
 	t.Helper()
 	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	p := papers{a, t.TempDir()}
 	p.write(t, "ca", a.PEM)
 	return p
@@ -51,9 +49,7 @@ func newPapers(t *testing.T) papers {
 func (p papers) write(t *testing.T, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(p.dir, name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -62,9 +58,7 @@ func (p papers) pair(t *testing.T, left time.Duration, hosts ...string) tls.Cert
 	t.Helper()
 	made := p.issue(t, left, hosts...)
 	c, err := tls.X509KeyPair(made.Cert, made.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return c
 }
 
@@ -74,9 +68,7 @@ func (p papers) issue(t *testing.T, left time.Duration, hosts ...string) mint.Pa
 		CommonName: "test", Hosts: hosts, Server: true, Client: true,
 		From: time.Now().Add(-time.Hour), Until: time.Now().Add(left),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return made
 }
 
@@ -117,9 +109,7 @@ func (p papers) withPeerTLS(t *testing.T, s *Config) {
 func askGRPC(t *testing.T, addr string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -141,9 +131,7 @@ func askHTTP(t *testing.T, addr, path string, config *tls.Config) (int, string, 
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return resp.StatusCode, string(body), nil
 }
 
@@ -223,17 +211,13 @@ func TestAPICertificatesChange(t *testing.T) {
 	addr := n.listen.grpc.Addr().String()
 	show := before.pair(t, time.Hour)
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(before.client(show))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ask := func() error {
 		_, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), checksOf("auth", "user", "a", 0))
 		return err
 	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, ask())
 	made := after.issue(t, time.Hour, "api")
 	for path, text := range map[string][]byte{s.TLS.Cert: made.Cert, s.TLS.Key: made.Key, s.TLS.ClientCA: after.PEM} {
 		n.put(t, path, string(text))
@@ -259,13 +243,9 @@ func TestAPICertificatesChange(t *testing.T) {
 func outsiderConfig(t *testing.T, name string, secret []byte) peer.Config {
 	t.Helper()
 	key, err := limiter.ProofKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	tag, err := limiter.Fingerprint(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return peer.Config{
 		Name: name, Boot: newBoot(), Placement: ring.Placement,
 		ProofKeys: func() [][]byte { return [][]byte{key} }, CountersTag: tag,
@@ -278,9 +258,7 @@ func outsiderNode(t *testing.T, n *running, name string, creds credentials.Trans
 	config := outsiderConfig(t, name, n.config.Secret)
 	config.Credentials = creds
 	pool, err := peer.Open(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer pool.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -339,17 +317,13 @@ func outsidersBehindAPeerAddress(t *testing.T, n *running, ours, others papers) 
 		"plain":           nil,
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		config := outsiderConfig(t, "n2", n.config.Secret)
 		if shows != nil {
 			config.Credentials = credentials.NewTLS(&tls.Config{Certificates: shows})
 		}
 		server, err := peer.NewServer(config, denyAll{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer server.Close()
 		go func() { _ = server.Serve(l) }()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

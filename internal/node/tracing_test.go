@@ -66,9 +66,7 @@ func (s *sink) taken() []taken {
 func openSink(t *testing.T) (*sink, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	s, g := new(sink), grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(g, s)
 	go func() { _ = g.Serve(l) }()
@@ -92,9 +90,7 @@ func TestTraceAcrossNodes(t *testing.T) {
 		id := fmt.Sprintf("%032x", i+1)
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+id+"-"+above+"-01")
 		r, err := sluicev1.NewRateLimitServiceClient(conn).Check(ctx, checksOf("auth", "user", fmt.Sprintf("tell-nobody-%d", i), 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		if r.Decisions[0].Source == sluicev1.Source_SOURCE_FORWARDED {
 			trace = id
 		}
@@ -164,9 +160,7 @@ func TestCollectorIsStuck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := stuck{make(chan struct{}), want.err}
 			s, err := newSpans(t.Context(), &Config{Name: "n1", Traces: Traces{Share: 1}}, e, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			for range maxSpans + 100 {
 				s.tracer.Call("call", "").End() // would not return if it waited
 			}
