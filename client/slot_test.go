@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -111,8 +110,7 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 }
 
 func TestAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		f.slots.owner = "n2"
 		c := f.dial()
 		f.known(c)
@@ -190,8 +188,7 @@ func TestAcquire(t *testing.T) {
 // What is held by the other side of a partition is given away only after its user has stopped: a caller whose heartbeats are not answered
 // stops before two seconds have passed since the last one that was, whatever it tries meanwhile.
 func TestTrap15_CallersStopInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		f.slots.owner = "n1"
 		c := f.dial()
 		f.known(c)
