@@ -34,11 +34,10 @@ func cannot(code sluicev1.ErrorCode) serve {
 	return decides(&sluicev1.Decision{Error: &sluicev1.Error{Code: code, Message: "no luck"}})
 }
 
-// TestMisbehaviour audits three nodes of which n1 does something wrong, or something
-// that may happen to a sound node.
-func TestMisbehaviour(t *testing.T) {
+// admitsOneMore admits one check that the limit denies.
+func admitsOneMore() serve {
 	var once atomic.Bool
-	admitsOneMore := func(_ context.Context, q *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
+	return func(_ context.Context, q *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 		r := decide()
 		for i, d := range r.Decisions {
 			if strings.HasSuffix(q.Checks[i].Descriptor_[0].Value, "-0-7") && !d.Allowed && !once.Swap(true) {
@@ -47,14 +46,21 @@ func TestMisbehaviour(t *testing.T) {
 		}
 		return r, nil
 	}
-	hangs := func(ctx context.Context, _ *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
-		decide()
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	empty := func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
-		return &sluicev1.CheckResponse{}, nil
-	}
+}
+
+func hangs(ctx context.Context, _ *sluicev1.CheckRequest, decide func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
+	decide()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func empty(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
+	return &sluicev1.CheckResponse{}, nil
+}
+
+// TestMisbehaviour audits three nodes of which n1 does something wrong, or something
+// that may happen to a sound node.
+func TestMisbehaviour(t *testing.T) {
 	// first reports whether the first kind of error is this one.
 	first := func(r *audit.Report, kind string) bool { return len(r.Errors) > 0 && r.Errors[0].Kind == kind }
 	for _, c := range []struct {
@@ -67,7 +73,7 @@ func TestMisbehaviour(t *testing.T) {
 			return r.Checks == 1001 && r.Admitted == 200 && r.AtLimit == 20 && len(r.Nodes) == 3 && len(r.Errors) == 0
 		}},
 		{"in batches", nil, true, func(r *audit.Report) bool { return r.Checks >= 900 && r.Admitted == 200 }},
-		{"admits one too many", admitsOneMore, false, func(r *audit.Report) bool {
+		{"admits one too many", admitsOneMore(), false, func(r *audit.Report) bool {
 			return r.Over == audit.Keys{Keys: 1, Units: 1} && r.OverByOwners == r.Over && r.Under.Keys == 0 &&
 				len(r.Violations) == 1 && strings.HasSuffix(r.Violations[0].Key, "-0-7") && r.Violations[0].Admitted == 11
 		}},
