@@ -12,28 +12,6 @@ import (
 	"github.com/sluicecluster/sluice/internal/rulefiles"
 )
 
-// TestConfigMapWithDirectories: items of a ConfigMap may have paths, of which the first element is the link.
-func TestConfigMapWithDirectories(t *testing.T) {
-	dir := t.TempDir()
-	swap := func(version string, n int) {
-		do(t, os.MkdirAll(filepath.Join(dir, version, "team"), 0o700))
-		write(t, filepath.Join(dir, version, "team", "a.yaml"), limit(n))
-		do(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-		do(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	}
-	swap("..2026_01", 1)
-	do(t, os.Symlink(filepath.Join("..data", "team"), filepath.Join(dir, "team")))
-	h := watch(t, dir, quick)
-	for n := 2; n < 5; n++ {
-		swap(fmt.Sprintf("..2026_%02d", n), n)
-		do(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%02d", n-1))))
-		h.becomes(int64(n))
-	}
-	if s := h.w.Status(); s.LastError != nil || s.Skipped != nil {
-		t.Errorf("status %+v", s)
-	}
-}
-
 // TestLinkSwap: the path itself is a link, or one above it is, which is swapped, as git-sync does and as the runtime directories of
 // envoyproxy/ratelimit are laid out. Reading at intervals is out of the way.
 func TestLinkSwap(t *testing.T) {
