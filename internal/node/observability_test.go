@@ -88,24 +88,6 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-func TestDashboardFaults(t *testing.T) {
-	for _, c := range []struct {
-		want  string
-		spoil func(d *dashboard)
-	}{
-		{"there is no metric sluice_redy", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "sluice_redy" }},
-		{"has no source", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_decisions_total{source="nobody"}` }},
-		{"is no metric", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "node_load1" }},
-		{"a variable that there is not", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_ready{job="$cluster"}` }},
-	} {
-		d := readDashboard(t)
-		c.spoil(&d)
-		if faults := strings.Join(d.faults(), "\n"); !strings.Contains(faults, c.want) {
-			t.Errorf("want %q, the faults found are %q", c.want, faults)
-		}
-	}
-}
-
 var (
 	dashboardRows = []string{"Health", "Correctness", "Latency and load", "Limits", "Partitions and replication", "Rejected clients", "Regions"}
 	variables     = regexp.MustCompile(`\$\{?(\w+)`)
