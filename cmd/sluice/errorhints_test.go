@@ -29,7 +29,7 @@ func TestCausesAreExplained(t *testing.T) {
 	do(t, err)
 	closed.Close()
 	other := newPapers(t)
-	for _, command := range []string{"check --domain auth a=b", "audit --answer-within 100ms", "bench"} {
+	for _, command := range []string{"check --domain auth a=b", "audit --answer-within 1s", "bench"} {
 		if _, _, errs := cli(append(strings.Fields(command), "--addr", "127.0.0.99")...); !strings.HasPrefix(errs, "sluice: 127.0.0.99:7460: nothing listens there") {
 			t.Errorf("%s, without a port: %q", command, errs)
 		}
