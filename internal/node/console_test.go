@@ -43,7 +43,9 @@ func TestConsole(t *testing.T) {
 		t.Errorf("events %q, %v", got, lines.Err())
 	}
 	n.config.ShutdownTimeout = time.Hour
-	n.drain() // as when it is stopped
+	if n.drain(); !n.draining.Load() { // as when it is stopped
+		t.Error("it drains, and its APIs do not know")
+	}
 	if lines.Scan(); lines.Err() != nil {
 		for lines.Scan() {
 		}
