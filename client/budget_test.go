@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sluicecluster/sluice/client/limit"
@@ -42,8 +41,7 @@ func TestBudget(t *testing.T) {
 
 // Nodes that are too busy are not asked again and again: most checks are answered by the policy at once.
 func TestBusyNodesAreNotStormed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		f.decide = func(*fakeNode, *sluicev1.Check) *sluicev1.Decision {
 			return &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_OVERLOADED}}
 		}

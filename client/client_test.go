@@ -32,8 +32,7 @@ func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
 
 // TestCheck: a check arrives as it was asked, and its answer as it was given.
 func TestCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		var got *sluicev1.Check
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			got = c
@@ -47,9 +46,7 @@ func TestCheck(t *testing.T) {
 		q := user
 		q.Amount, q.Limits = 3, []Limit{{Algorithm: limit.TokenBucket, Count: 7, Period: time.Second}}
 		d, err := c.Check(t.Context(), as(limit.VerbRead, q))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		if got.GetDomain() != "shop" || got.GetDescriptor_()[0].GetValue() != "42" || got.GetCost() != 3 ||
 			got.GetVerb() != sluicev1.Verb_VERB_READ || got.GetLimits()[0].GetCount() != 7 {
 			t.Errorf("asked %v", got)
@@ -68,8 +65,7 @@ func TestCheck(t *testing.T) {
 
 // TestTogether: calls that come while frames are unanswered travel in one.
 func TestTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		release := make(chan struct{})
 		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-release }
 		c := f.dial()
@@ -144,8 +140,7 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 
 // TestFollowsOwner: a counter is asked of the node that answers name, and of another once they name that.
 func TestFollowsOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		var owner atomic.Value
 		owner.Store("n3")
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
@@ -181,8 +176,7 @@ func TestFollowsOwner(t *testing.T) {
 // TestDenied: a denial is remembered for as long as it stands, for no smaller cost, and until
 // something is given back.
 func TestDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			d := decision(n, c.GetCost() < 3)
 			if !d.Allowed {
@@ -195,9 +189,7 @@ func TestDenied(t *testing.T) {
 			q := user
 			q.Amount, q.Limits = cost, limits
 			d, err := c.Check(t.Context(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d
 		}
 		ask(5, nil)
@@ -222,9 +214,7 @@ func TestDenied(t *testing.T) {
 			"reset":  func() error { return c.Key("shop", "user", "42").Reset(t.Context()) },
 		} {
 			ask(5, nil)
-			if err := give(); err != nil {
-				t.Fatal(err)
-			}
+			do(t, give())
 			if d := ask(5, nil); d.Source != limit.SourceOwned {
 				t.Errorf("after a %s: %+v", name, d)
 			}
@@ -254,8 +244,7 @@ func TestDenialEnds(t *testing.T) {
 
 // TestOddValues: whatever a value is, the check is decided; what no message can carry is sent shortened, each as one of its own.
 func TestOddValues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		asked := map[string]bool{}
 		f.set(func(_ *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			asked[c.GetDescriptor_()[0].GetValue()] = true
@@ -281,8 +270,7 @@ func TestOddValues(t *testing.T) {
 
 // TestBadInput: the error names the invalid field, and no node gets the check.
 func TestBadInput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		c := f.dial()
 		long := strings.Repeat("x", 1025)
 		for field, q := range map[string]Check{
@@ -319,8 +307,7 @@ func TestBadInput(t *testing.T) {
 
 // TestLeaving: a node that leaves in order costs no answer, of any verb.
 func TestLeaving(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { time.Sleep(time.Millisecond) }
 		c := f.dial()
 		stop := make(chan struct{})
@@ -356,8 +343,7 @@ func TestLeaving(t *testing.T) {
 // TestBroken: a connection that breaks costs checks no answer, and a charge that may have been made is
 // not repeated.
 func TestBroken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		hold := make(chan struct{})
 		var taken atomic.Int64
 		f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
@@ -410,8 +396,7 @@ func TestPolicies(t *testing.T) {
 		{FailLocal(0.2), limit.SourceFailLocal, []bool{true, true, false}},
 	} {
 		t.Run(p.source.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newCluster(t, "n1")
+			inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 				c := f.dial(WithFailurePolicy(p.policy), WithTimeout(100*time.Millisecond))
 				f.known(c)
 				f.nodes[0].server.Stop()
@@ -441,8 +426,7 @@ func TestPolicies(t *testing.T) {
 
 // TestContext: a caller that gives up gets its context's error, and no other caller's answer is touched.
 func TestContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		hold := make(chan struct{})
 		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
 		c := f.dial()
@@ -466,8 +450,7 @@ func TestContext(t *testing.T) {
 
 // TestClose: waiting calls end with ErrClosed, and no goroutine is left.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		hold := make(chan struct{})
 		defer close(hold)
 		f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
@@ -494,8 +477,7 @@ func TestClose(t *testing.T) {
 
 // TestWait: it comes back when the limit admits it, or says at once that it will not.
 func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		var denials atomic.Int64
 		denials.Store(2)
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
@@ -508,9 +490,7 @@ func TestWait(t *testing.T) {
 		})
 		key := f.dial().Key("shop", "user", "42")
 		began := time.Now()
-		if err := key.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		do(t, key.Wait(t.Context()))
 		if took := time.Since(began); took < 50*time.Millisecond || took > 60*time.Millisecond {
 			t.Errorf("waited %v, want twice 20 ms and 10 ms, and a little more", took)
 		}
@@ -538,8 +518,7 @@ func TestWait(t *testing.T) {
 
 // TestStalled: a node that says nothing, not to an empty request either, costs five eighths of the time that checks have.
 func TestStalled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		c := f.dial(WithTimeout(4 * time.Second))
 		f.stop(f.nodes[1])
 		for i := range 10 {
@@ -554,8 +533,7 @@ func TestStalled(t *testing.T) {
 // TestPatient: a node that looks for an owner for longer than others take to hang is waited for, and its stream goes on
 // when it takes too long.
 func TestPatient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		const timeout = 2 * time.Second
 		c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed()))
 		var wait atomic.Int64
@@ -658,8 +636,7 @@ func TestOptions(t *testing.T) {
 
 // TestNeverOfOthers: an atomic batch that can never be admitted says so in every decision.
 func TestNeverOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			d := decision(n, false)
 			if d.Verdict = sluicev1.Verdict_VERDICT_DENIED_BY_OTHERS; c.GetCost() > 10 {

@@ -54,9 +54,7 @@ func newDenying(t *testing.T) *fakeCluster {
 // newDown returns a client that reaches no node.
 func newDown(t *testing.T, p FailurePolicy) *Client {
 	c, err := New("10.0.0.1:7460", new(network).option, WithTimeout(50*time.Millisecond), WithFailurePolicy(p), WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -83,164 +81,165 @@ func outcome(allowed bool, err error) string {
 	return "not allowed"
 }
 
+// denialCalls are the calls that may be denied, by their names in the package comment, and what they return for a Key of the domain.
+func denialCalls(t *testing.T) map[string]func(c *Client, k Key, domain string) string {
+	// reservation returns one of domain, whatever its limits say.
+	reservation := func(c *Client, domain string) *Reservation {
+		r := &Reservation{ID: "r", Units: 1, client: c}
+		if domain == "other" {
+			r.ID = ""
+		}
+		return r
+	}
+	return map[string]func(c *Client, k Key, domain string) string{
+		"Key.Allow, Check, Read": func(_ *Client, k Key, _ string) string {
+			allowed, err := k.Allow(t.Context())
+			for _, f := range []func(context.Context, int64) (Decision, error){k.Check, k.Read} {
+				if d, e := f(t.Context(), 1); d.Allowed != allowed || (e == nil) != (err == nil) {
+					t.Errorf("Allow %v %v, but %v %v", allowed, err, d.Allowed, e)
+				}
+			}
+			return outcome(allowed, err)
+		},
+		"Key.Wait": func(_ *Client, k Key, _ string) string {
+			ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // less than a FailClosed denies for
+			defer cancel()
+			err := k.Wait(ctx)
+			return outcome(true, err)
+		},
+		"Key.Charge, Refund": func(_ *Client, k Key, _ string) string {
+			d, err := k.Charge(t.Context(), 1)
+			if r, e := k.Refund(t.Context(), 1); r.Allowed != d.Allowed || (e == nil) != (err == nil) {
+				t.Errorf("Refund %+v %v", r, e)
+			}
+			return outcome(d.Allowed, err)
+		},
+		"Client.CheckAll": func(c *Client, k Key, _ string) string {
+			b, err := c.CheckAll(t.Context(), k.Spend(1), k.Spend(1))
+			return outcome(b.Allowed, err)
+		},
+		"Client.CheckEach": func(c *Client, k Key, _ string) string {
+			d, err := c.CheckEach(t.Context(), k.Spend(1))
+			return outcome(len(d) == 1 && d[0].Allowed, err)
+		},
+		"Client.Reserve": func(c *Client, k Key, _ string) string {
+			r, err := c.Reserve(t.Context(), ReserveRequest{Keys: []Key{k}, Units: 7})
+			if (r == nil) != (err != nil) || err == nil && r.Units != 7 {
+				t.Errorf("%+v beside %v", r, err)
+			}
+			return outcome(r != nil && r.Allowed, err)
+		},
+		"Client.Hold": func(c *Client, k Key, _ string) string {
+			r, err := c.Hold(t.Context(), k, time.Second)
+			if (r == nil) != (err != nil) {
+				t.Errorf("%+v beside %v", r, err)
+			}
+			return outcome(r != nil && r.Allowed, err)
+		},
+		"Client.Acquire": func(c *Client, k Key, _ string) string {
+			x, err := c.Acquire(t.Context(), AcquireRequest{Key: k, MaxWait: -1})
+			if err == nil && x.Context().Err() != nil || err != nil && (x.Context().Err() == nil || context.Cause(x.Context()) != err || x.Allowed) {
+				t.Errorf("%v, but the context: %v", err, context.Cause(x.Context()))
+			}
+			x.Release()
+			x.Release()
+			if x.Context().Err() == nil {
+				t.Error("the context outlives the slot")
+			}
+			return outcome(x.Allowed, err)
+		},
+		"Client.InFlight": func(c *Client, k Key, _ string) string {
+			d, held, release, err := c.InFlight(t.Context(), k.Spend(1), 0)
+			if d.Allowed != (held.Err() == nil) {
+				t.Errorf("allowed %v, but the context: %v", d.Allowed, context.Cause(held))
+			}
+			release()
+			release()
+			return outcome(d.Allowed, err)
+		},
+		"Reservation.Spend": func(c *Client, _ Key, domain string) string {
+			x, err := reservation(c, domain).Spend(t.Context(), 2)
+			return outcome(x.Allowed, err)
+		},
+		"Reservation.Extend": func(c *Client, _ Key, domain string) string {
+			x, err := reservation(c, domain).Extend(t.Context(), most, 0)
+			return outcome(x.Allowed, err)
+		},
+		"Reservation.Settle": func(c *Client, _ Key, domain string) string {
+			x, err := reservation(c, domain).Settle(t.Context(), 2)
+			if x.Unlimited && x == (Settlement{Unlimited: true}) {
+				return "Unlimited"
+			}
+			return outcome(true, err)
+		},
+		"httplimit.Middleware": func(c *Client, _ Key, domain string) string {
+			var answers [2]string
+			for i, slots := range []bool{false, true} {
+				called := false
+				h := httplimit.Middleware(c, httplimit.Config{Domain: domain, Keys: []httplimit.Key{httplimit.Value("k", "x")}, InFlight: slots})(
+					http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+				if answers[i] = strconv.Itoa(w.Code); called {
+					answers[i] = "allowed"
+				}
+			}
+			if answers[0] != answers[1] {
+				t.Errorf("%s, but %s with InFlight", answers[0], answers[1])
+			}
+			return answers[0]
+		},
+		"httplimit.NewTransport": func(c *Client, _ Key, domain string) string {
+			ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+			defer cancel()
+			sent := false
+			base := roundTripper(func() { sent = true })
+			tr := httplimit.NewTransport(c, base, httplimit.Config{Domain: domain, Keys: []httplimit.Key{httplimit.Value("k", "x")}})
+			_, err := tr.RoundTrip(httptest.NewRequestWithContext(ctx, "GET", "http://host.invalid/", nil))
+			if sent != (err == nil) {
+				t.Errorf("sent %v, %v", sent, err)
+			}
+			return outcome(sent, err)
+		},
+		"grpclimit.UnaryServer": func(c *Client, _ Key, domain string) string {
+			_, err := grpclimit.UnaryServer(c, grpclimit.Config{Domain: domain, Keys: []grpclimit.Key{grpclimit.Method()}})(
+				t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, nil })
+			if code := status.Code(err); code != codes.OK {
+				return code.String()
+			}
+			return "allowed"
+		},
+		"netlimit.NewListener": func(c *Client, _ Key, domain string) string {
+			inner := bufconn.Listen(1)
+			l := netlimit.NewListener(c, inner, netlimit.Config{Domain: domain, Keys: []netlimit.Key{netlimit.Value("k", "x")}})
+			defer l.Close()
+			conn, err := inner.Dial()
+			do(t, err)
+			defer conn.Close()
+			result := make(chan string, 2)
+			go func() {
+				if _, err := l.Accept(); err == nil {
+					result <- "allowed"
+				}
+			}()
+			go func() {
+				_, _ = conn.Read(make([]byte, 1)) // nothing is written
+				result <- "closed"
+			}()
+			return <-result
+		},
+	}
+}
+
 // TestDenials: every call returns what the package comment says, and what is not allowed cannot be used as if it were.
 func TestDenials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// reservation returns one of domain, whatever its limits say.
-		reservation := func(c *Client, domain string) *Reservation {
-			r := &Reservation{ID: "r", Units: 1, client: c}
-			if domain == "other" {
-				r.ID = ""
-			}
-			return r
-		}
-		calls := map[string]func(c *Client, k Key, domain string) string{
-			"Key.Allow, Check, Read": func(_ *Client, k Key, _ string) string {
-				allowed, err := k.Allow(t.Context())
-				for _, f := range []func(context.Context, int64) (Decision, error){k.Check, k.Read} {
-					if d, e := f(t.Context(), 1); d.Allowed != allowed || (e == nil) != (err == nil) {
-						t.Errorf("Allow %v %v, but %v %v", allowed, err, d.Allowed, e)
-					}
-				}
-				return outcome(allowed, err)
-			},
-			"Key.Wait": func(_ *Client, k Key, _ string) string {
-				ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // less than a FailClosed denies for
-				defer cancel()
-				err := k.Wait(ctx)
-				return outcome(true, err)
-			},
-			"Key.Charge, Refund": func(_ *Client, k Key, _ string) string {
-				d, err := k.Charge(t.Context(), 1)
-				if r, e := k.Refund(t.Context(), 1); r.Allowed != d.Allowed || (e == nil) != (err == nil) {
-					t.Errorf("Refund %+v %v", r, e)
-				}
-				return outcome(d.Allowed, err)
-			},
-			"Client.CheckAll": func(c *Client, k Key, _ string) string {
-				b, err := c.CheckAll(t.Context(), k.Spend(1), k.Spend(1))
-				return outcome(b.Allowed, err)
-			},
-			"Client.CheckEach": func(c *Client, k Key, _ string) string {
-				d, err := c.CheckEach(t.Context(), k.Spend(1))
-				return outcome(len(d) == 1 && d[0].Allowed, err)
-			},
-			"Client.Reserve": func(c *Client, k Key, _ string) string {
-				r, err := c.Reserve(t.Context(), ReserveRequest{Keys: []Key{k}, Units: 7})
-				if (r == nil) != (err != nil) || err == nil && r.Units != 7 {
-					t.Errorf("%+v beside %v", r, err)
-				}
-				return outcome(r != nil && r.Allowed, err)
-			},
-			"Client.Hold": func(c *Client, k Key, _ string) string {
-				r, err := c.Hold(t.Context(), k, time.Second)
-				if (r == nil) != (err != nil) {
-					t.Errorf("%+v beside %v", r, err)
-				}
-				return outcome(r != nil && r.Allowed, err)
-			},
-			"Client.Acquire": func(c *Client, k Key, _ string) string {
-				x, err := c.Acquire(t.Context(), AcquireRequest{Key: k, MaxWait: -1})
-				if err == nil && x.Context().Err() != nil || err != nil && (x.Context().Err() == nil || context.Cause(x.Context()) != err || x.Allowed) {
-					t.Errorf("%v, but the context: %v", err, context.Cause(x.Context()))
-				}
-				x.Release()
-				x.Release()
-				if x.Context().Err() == nil {
-					t.Error("the context outlives the slot")
-				}
-				return outcome(x.Allowed, err)
-			},
-			"Client.InFlight": func(c *Client, k Key, _ string) string {
-				d, held, release, err := c.InFlight(t.Context(), k.Spend(1), 0)
-				if d.Allowed != (held.Err() == nil) {
-					t.Errorf("allowed %v, but the context: %v", d.Allowed, context.Cause(held))
-				}
-				release()
-				release()
-				return outcome(d.Allowed, err)
-			},
-			"Reservation.Spend": func(c *Client, _ Key, domain string) string {
-				x, err := reservation(c, domain).Spend(t.Context(), 2)
-				return outcome(x.Allowed, err)
-			},
-			"Reservation.Extend": func(c *Client, _ Key, domain string) string {
-				x, err := reservation(c, domain).Extend(t.Context(), most, 0)
-				return outcome(x.Allowed, err)
-			},
-			"Reservation.Settle": func(c *Client, _ Key, domain string) string {
-				x, err := reservation(c, domain).Settle(t.Context(), 2)
-				if x.Unlimited && x == (Settlement{Unlimited: true}) {
-					return "Unlimited"
-				}
-				return outcome(true, err)
-			},
-			"httplimit.Middleware": func(c *Client, _ Key, domain string) string {
-				var answers [2]string
-				for i, slots := range []bool{false, true} {
-					called := false
-					h := httplimit.Middleware(c, httplimit.Config{Domain: domain, Keys: []httplimit.Key{httplimit.Value("k", "x")}, InFlight: slots})(
-						http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
-					w := httptest.NewRecorder()
-					h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
-					if answers[i] = strconv.Itoa(w.Code); called {
-						answers[i] = "allowed"
-					}
-				}
-				if answers[0] != answers[1] {
-					t.Errorf("%s, but %s with InFlight", answers[0], answers[1])
-				}
-				return answers[0]
-			},
-			"httplimit.NewTransport": func(c *Client, _ Key, domain string) string {
-				ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
-				defer cancel()
-				sent := false
-				base := roundTripper(func() { sent = true })
-				tr := httplimit.NewTransport(c, base, httplimit.Config{Domain: domain, Keys: []httplimit.Key{httplimit.Value("k", "x")}})
-				_, err := tr.RoundTrip(httptest.NewRequestWithContext(ctx, "GET", "http://host.invalid/", nil))
-				if sent != (err == nil) {
-					t.Errorf("sent %v, %v", sent, err)
-				}
-				return outcome(sent, err)
-			},
-			"grpclimit.UnaryServer": func(c *Client, _ Key, domain string) string {
-				_, err := grpclimit.UnaryServer(c, grpclimit.Config{Domain: domain, Keys: []grpclimit.Key{grpclimit.Method()}})(
-					t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, nil })
-				if code := status.Code(err); code != codes.OK {
-					return code.String()
-				}
-				return "allowed"
-			},
-			"netlimit.NewListener": func(c *Client, _ Key, domain string) string {
-				inner := bufconn.Listen(1)
-				l := netlimit.NewListener(c, inner, netlimit.Config{Domain: domain, Keys: []netlimit.Key{netlimit.Value("k", "x")}})
-				defer l.Close()
-				conn, err := inner.Dial()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				result := make(chan string, 2)
-				go func() {
-					if _, err := l.Accept(); err == nil {
-						result <- "allowed"
-					}
-				}()
-				go func() {
-					_, _ = conn.Read(make([]byte, 1)) // nothing is written
-					result <- "closed"
-				}()
-				return <-result
-			},
-		}
+		calls := denialCalls(t)
 		f := newDenying(t)
 		up, open, closed := f.dial(), newDown(t, FailOpen()), newDown(t, FailClosed())
 		f.ledger.byID = map[string]*reserved{"r": {units: 1}}
 		page, err := os.ReadFile("client.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		rows := regexp.MustCompile(`(?m)^//\t(\S.*?)  +(\S.*?)  +(\S.*?)  +(\S.*)$`).FindAllStringSubmatch(string(page), -1)
 		if len(rows) != len(calls)+1 {
 			t.Errorf("the table has %d rows for %d calls", len(rows)-1, len(calls))
@@ -365,13 +364,9 @@ func TestDeniedError(t *testing.T) {
 // TestPageSnippet: the snippet about slots is that of ExampleClient_Acquire, which runs.
 func TestPageSnippet(t *testing.T) {
 	page, err := os.ReadFile("../docs/use/reservations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	source, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	plain := regexp.MustCompile(`(?m)^[ \t]+`)
 	snippets := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllSubmatch(page, -1)
 	if len(snippets) == 0 {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -93,6 +95,11 @@ func newCluster(t testing.TB, names ...string) *fakeCluster {
 		c.add(name)
 	}
 	return c
+}
+
+// inBubble tells a story of a cluster of the nodes in names, in the time of a bubble.
+func inBubble(t *testing.T, names string, story func(t *testing.T, f *fakeCluster)) {
+	synctest.Test(t, func(t *testing.T) { story(t, newCluster(t, strings.Fields(names)...)) })
 }
 
 func (f *fakeCluster) add(name string) *fakeNode {
@@ -260,4 +267,12 @@ func (n *fakeNode) Nodes(context.Context, *sluicev1.NodesRequest) (*sluicev1.Nod
 		res.Nodes = append(res.Nodes, &sluicev1.Node{Name: m.name, GrpcAddress: cmp.Or(m.listed, m.addr)})
 	}
 	return res, nil
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

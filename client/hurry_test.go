@@ -16,14 +16,11 @@ import (
 // answered nothing for half of the time, and the other node learns how much is left. Then it is
 // asked first.
 func TestHurryAsksAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
 		f.known(c)
 		d, err := c.Check(t.Context(), user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		owner, other := f.nodes[0], f.nodes[1]
 		if d.Owner != owner.name {
 			owner, other = other, owner
@@ -102,8 +99,7 @@ func TestHurryAwait(t *testing.T) {
 // TestHurryAlone: where there is no other node, the silent one is not asked twice, which would
 // spend twice.
 func TestHurryAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		c := f.dial(WithTimeout(time.Minute), WithDenyCache(0), WithFailurePolicy(FailClosed()))
 		f.known(c)
 		f.stop(f.nodes[0])
@@ -122,8 +118,7 @@ func TestHurryAlone(t *testing.T) {
 // TestHurryAvoidsLast: the node that has just let a check wait is asked again only if there is no
 // other.
 func TestHurryAvoidsLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		c := f.dial(WithTimeout(time.Minute))
 		f.known(c)
 		var all []*node

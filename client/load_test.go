@@ -53,9 +53,7 @@ func TestReportLoad(t *testing.T) {
 			return nil
 		})
 		for range 4 {
-			if err := errors.Join(a.ReportLoad(t.Context(), "shop", "spare", 0.5), b.ReportLoad(t.Context(), "shop", "spare", 0.5)); err != nil {
-				t.Fatal(err)
-			}
+			do(t, errors.Join(a.ReportLoad(t.Context(), "shop", "spare", 0.5), b.ReportLoad(t.Context(), "shop", "spare", 0.5)))
 		}
 		reporters := map[string]bool{}
 		for _, r := range loads.reports {

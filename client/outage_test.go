@@ -40,8 +40,7 @@ func (f *fakeCluster) mute() string {
 // TestMembersOutOfReach: when the members' own addresses are unreachable, the target answers, and no check waits
 // for attempts to reach them.
 func TestMembersOutOfReach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		for _, n := range f.nodes {
 			n.listed = f.mute()
 		}
@@ -65,8 +64,7 @@ func TestMembersOutOfReach(t *testing.T) {
 // TestOutage: once the cluster has been out of reach for as long as a call may take, the policy answers at
 // once, and nodes do when they are back.
 func TestOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		const timeout = 2 * time.Second
 		c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed()))
 		f.nodes[0].server.Stop()
@@ -94,9 +92,7 @@ func TestOutage(t *testing.T) {
 		f.serve(f.nodes[0])
 		waitFor(t, "the node to be asked again", func() bool {
 			d, err := c.Check(t.Context(), user)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d.Source == limit.SourceOwned
 		})
 	})
@@ -104,8 +100,7 @@ func TestOutage(t *testing.T) {
 
 // TestHang: nodes that take checks and say nothing, the members' question too, cost no caller more time than it has.
 func TestHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		const timeout = 3 * time.Second
 		c := f.dial(WithTimeout(timeout))
 		f.stop(f.nodes[0])
@@ -130,8 +125,7 @@ func TestHang(t *testing.T) {
 // TestLanes: checks that a node cannot decide yet hold up neither those whose counters it holds nor, for long,
 // others.
 func TestLanes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		hold := make(chan struct{})
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			if c.GetDescriptor_()[0].GetKey() == "lost" {
@@ -177,8 +171,7 @@ func TestLanes(t *testing.T) {
 // TestPolicyByRule: the on_failure of a rule binds the client, for values that it has never asked about too, and as long as the
 // rule says so; a policy of the Key goes first.
 func TestPolicyByRule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		var loginSays atomic.Int32
 		loginSays.Store(int32(sluicev1.OnFailure_ON_FAILURE_CLOSED))
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
@@ -198,9 +191,7 @@ func TestPolicyByRule(t *testing.T) {
 		ask := func(key, value string) Decision {
 			t.Helper()
 			d, err := c.Key("shop", key, value).Check(t.Context(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return d
 		}
 		learn := func() {
@@ -283,8 +274,7 @@ func (s *spareLimiter) Check(_ context.Context, q Check) (Decision, error) {
 
 // TestBlockedStaysBlocked: a local limiter admits nothing of what the cluster's limit never does.
 func TestBlockedStaysBlocked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
 			d := decision(n, false)
 			d.Limit, d.Verdict = new(int64(0)), sluicev1.Verdict_VERDICT_DENIED_NEVER
@@ -301,8 +291,7 @@ func TestBlockedStaysBlocked(t *testing.T) {
 
 // TestLocalAllOrNothing: what is not admitted in the end leaves local limiters as they were.
 func TestLocalAllOrNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		c := f.dial(WithFailurePolicy(FailLocal(1)), WithTimeout(50*time.Millisecond))
 		f.known(c)
 		f.nodes[0].server.Stop()
@@ -324,8 +313,7 @@ func TestLocalAllOrNothing(t *testing.T) {
 
 // TestQueueTooLong: a queue whose turn comes after the deadline is not waited for, and the place in it is given back.
 func TestQueueTooLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		var refunds atomic.Int64
 		f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 			if c.GetVerb() == sluicev1.Verb_VERB_REFUND {
@@ -367,8 +355,7 @@ func (c *stuckConn) Write(b []byte) (int, error) {
 
 // TestFullConnection: a node that takes nothing any more, so that not even a frame of checks is sent to the end, is left for another.
 func TestFullConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		stuck := map[string]chan struct{}{f.nodes[0].addr: make(chan struct{}), f.nodes[1].addr: make(chan struct{})}
 		ended := make(chan struct{})
 		c := f.dial(WithTimeout(12*time.Second), WithFailurePolicy(FailClosed()), func(o *config.Options) error {
@@ -380,9 +367,7 @@ func TestFullConnection(t *testing.T) {
 		})
 		t.Cleanup(func() { close(ended) }) // before c is closed
 		d, err := c.Check(t.Context(), user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		owner, other := f.nodes[0], f.nodes[1]
 		if d.Owner == other.name {
 			owner, other = other, owner

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -133,15 +132,12 @@ func (n *fakeNode) Settle(_ context.Context, req *sluicev1.SettleRequest) (*slui
 func reserve(t *testing.T, c *Client) *Reservation {
 	t.Helper()
 	r, err := c.Reserve(t.Context(), ReserveRequest{Keys: []Key{c.Key("shop", "user", "ann"), c.Key("shop", "team", "red")}, Units: 100, Least: 10, TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return r
 }
 
 func TestReservation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1")
+	inBubble(t, "n1", func(t *testing.T, f *fakeCluster) {
 		c, ctx := f.dial(), t.Context()
 		r := reserve(t, c)
 		q := f.ledger.last
@@ -218,8 +214,7 @@ func TestReservation(t *testing.T) {
 // TestTrap10LostAnswers: after a lost answer, another node is asked to reserve and to settle, which counts once; units are not
 // spent or added again.
 func TestTrap10LostAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		c, ctx := f.dial(), t.Context()
 		lose := func(after bool, err error) (calls func() int) {
 			f.ledger.Lock()

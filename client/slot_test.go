@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -111,8 +110,7 @@ func (n *fakeNode) Session(s grpc.BidiStreamingServer[sluicev1.SessionRequest, s
 }
 
 func TestAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2", "n3")
+	inBubble(t, "n1 n2 n3", func(t *testing.T, f *fakeCluster) {
 		f.slots.owner = "n2"
 		c := f.dial()
 		f.known(c)
@@ -190,15 +188,12 @@ func TestAcquire(t *testing.T) {
 // What is held by the other side of a partition is given away only after its user has stopped: a caller whose heartbeats are not answered
 // stops before two seconds have passed since the last one that was, whatever it tries meanwhile.
 func TestTrap15_CallersStopInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newCluster(t, "n1", "n2")
+	inBubble(t, "n1 n2", func(t *testing.T, f *fakeCluster) {
 		f.slots.owner = "n1"
 		c := f.dial()
 		f.known(c)
 		x, err := c.Acquire(t.Context(), AcquireRequest{Key: c.Key("jobs", "queue", "q")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		waitFor(t, "heartbeats for longer than the slot lasts alone", func() bool { f.slots.Lock(); defer f.slots.Unlock(); return len(f.slots.beats) > 6 })
 		if x.Context().Err() != nil {
 			t.Fatal("the slot ended beside heartbeats")

@@ -40,9 +40,7 @@ func (l late) SendMsg(m any) error {
 
 func TestReadySaysThatCredentialsAreRejected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	g := &guarded{shown: make(chan string, 10)}
 	server := grpc.NewServer()
 	sluicev1.RegisterRateLimitServiceServer(server, g)
@@ -58,9 +56,7 @@ func TestReadySaysThatCredentialsAreRejected(t *testing.T) {
 	}
 	for _, o := range []Option{dial(), dial(overtaken)} {
 		c, err := New(l.Addr().String(), WithToken(Token("secret")), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		err = c.Ready(t.Context())
 		if !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "not you") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v, want ErrUnauthenticated and what the node said", err)

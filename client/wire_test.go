@@ -67,13 +67,9 @@ func TestRequestAsGenerated(t *testing.T) {
 		}
 		q.Amount, q.Verb = r.number()&math.MaxInt64, limit.Verb(r.IntN(5))
 		b, err := appendCounter(nil, &q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		var got sluicev1.Check
-		if err := proto.Unmarshal(appendSpending(b, &q), &got); err != nil {
-			t.Fatal(err)
-		}
+		do(t, proto.Unmarshal(appendSpending(b, &q), &got))
 		want.Domain, want.Verb = q.Domain, sluicev1.Verb(q.Verb)
 		if q.Amount != 1 {
 			want.Cost = &q.Amount
@@ -108,9 +104,7 @@ func TestSessionAsGenerated(t *testing.T) {
 				}
 			}
 			body, _, err := ask.encode()
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			q := &asked{body: body}
 			if r.flag() {
 				w.WaitedNs = int64(time.Second)
@@ -146,9 +140,7 @@ func TestSessionAsGenerated(t *testing.T) {
 			w.Error = &sluicev1.Error{Field: r.text()}
 		}
 		b, err := proto.Marshal(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		m := slotResponse{names: &names{}}
 		if err := readFields(b, m.field); err != nil || m.number != w.Number || m.decision.Allowed != w.Decision.Allowed || m.decision.Remaining != *w.Decision.Remaining ||
 			m.decision.Rule != w.Decision.Rule || m.id != w.Reservation || m.fence != w.Fence || m.expires != w.ExpiresAfterNs || m.heartbeat != w.Heartbeat || m.moved != w.Moved ||
@@ -221,9 +213,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 			p.RetryAfterNs = new(r.number())
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}, Lease: &sluicev1.Lease{Units: 3}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		got, err := readResponse(b, nil)
 		if got.id != 7 || len(got.decisions) != 2 || got.failure != nil || got.lease.GetUnits() != 3 || err != nil {
 			t.Fatalf("%+v, %v", got, err)

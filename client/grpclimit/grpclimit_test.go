@@ -109,9 +109,7 @@ func connect(t *testing.T, server []grpc.ServerOption, caller []grpc.DialOption)
 	t.Cleanup(g.Stop)
 	conn, err := grpc.NewClient("passthrough:///bufconn", append(caller, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return sluicev1.NewRateLimitServiceClient(conn)
 }
@@ -163,9 +161,7 @@ func TestServerStream(t *testing.T) {
 		c.EachMessage = each
 		api := connect(t, serverOf(a, c), nil)
 		s, err := api.CheckStream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		answers := 0
 		for range 4 {
 			if s.Send(&sluicev1.CheckRequest{}) != nil {
@@ -275,20 +271,14 @@ func TestChargeIf(t *testing.T) {
 			t.Errorf("%s, Unimplemented: %s", side, got)
 		}
 		s, err := api.CheckStream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		for range 2 {
-			if err := s.Send(&sluicev1.CheckRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			do(t, s.Send(&sluicev1.CheckRequest{}))
 			if _, err := s.Recv(); err != nil || len(a.after) != 0 {
 				t.Fatal(err, a.after)
 			}
 		}
-		if err := s.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s.CloseSend())
 		for range 2 {
 			if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 				t.Errorf("%s: %v", side, err)
@@ -314,13 +304,9 @@ func TestClient(t *testing.T) {
 		t.Errorf("%v, asked %+v", err, a.list)
 	}
 	s, err := api.CheckStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for range 3 {
-		if err := s.Send(&sluicev1.CheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s.Send(&sluicev1.CheckRequest{}))
 	}
 	if len(a.list) != 4 {
 		t.Errorf("a stream of three messages asked %d times, want 3", len(a.list)-1)
@@ -353,13 +339,9 @@ func TestPaced(t *testing.T) {
 		return err
 	})}, clientOf(a, c))
 	s, err := api.CheckStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for range 2 {
-		if err := s.Send(&sluicev1.CheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s.Send(&sluicev1.CheckRequest{}))
 	}
 	if err := s.Send(&sluicev1.CheckRequest{}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v", err)
@@ -529,9 +511,7 @@ func TestInFlight(t *testing.T) {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if _, err := client.Nodes(t.Context(), &sluicev1.NodesRequest{}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beside a stream: %v", err)
 	}
@@ -555,4 +535,12 @@ func TestInFlight(t *testing.T) {
 		}
 	}()
 	UnaryClient(s, c)
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

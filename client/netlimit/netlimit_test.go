@@ -46,9 +46,7 @@ func edge() Config { return Config{Domain: "edge", Keys: []Key{IP()}} }
 func listen(t *testing.T, c Config, f checker) *Listener {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	l := NewListener(f, inner, c)
 	t.Cleanup(func() { l.Close() })
 	return l
@@ -57,9 +55,7 @@ func listen(t *testing.T, c Config, f checker) *Listener {
 func dial(t *testing.T, l net.Listener) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -91,9 +87,7 @@ func TestListener(t *testing.T) {
 	for range 2 {
 		dial(t, l)
 		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer c.Close()
 	}
 	over := dial(t, l)
@@ -127,9 +121,7 @@ func TestListenerSlow(t *testing.T) {
 	<-slow
 	quick := dial(t, l)
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer c.Close()
 	if c.RemoteAddr().String() != quick.LocalAddr().String() {
 		t.Errorf("accepted %s, want the quick one", c.RemoteAddr())
@@ -150,9 +142,7 @@ func TestListenerError(t *testing.T) {
 	l := listen(t, edge(), forbidden)
 	dial(t, l)
 	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	accepted.Close()
 	late := func(ctx context.Context, _ limit.Check) (limit.Decision, error) {
 		<-ctx.Done()
@@ -241,9 +231,7 @@ func TestSkip(t *testing.T) {
 		})
 		dial(t, l)
 		accepted, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		accepted.Close()
 	}
 }
@@ -291,9 +279,7 @@ func TestListenerHangs(t *testing.T) {
 	for range 20 {
 		dial(t, l)
 		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		c.Close()
 	}
 	if n := asked.Load(); n > 2 {
@@ -330,9 +316,7 @@ func TestListenerFull(t *testing.T) {
 			t.Error("a fifth connection was taken, without a call of Accept")
 		}
 		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		c.Close()
 		if !taken() {
 			t.Error("there is room again, and no connection was taken")
@@ -481,5 +465,13 @@ func TestWriter(t *testing.T) {
 	n, err = NewWriter(t.Context(), &out, Bytes{Key: counter(b.check), Chunk: 10}).Write(make([]byte, 25))
 	if !errors.Is(err, limit.ErrForbidden) || n != 10 || out.Len() != 10 {
 		t.Errorf("%d, %v, %d written", n, err, out.Len())
+	}
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

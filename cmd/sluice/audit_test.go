@@ -74,9 +74,7 @@ func TestAuditExitCodes(t *testing.T) {
 		})
 	}
 	data, err := os.Open(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer data.Close()
 	checks := 0
 	if err := audit.ReadLog(data, func(c audit.Check) error { checks++; return nil }); err != nil || checks == 0 {

@@ -111,17 +111,19 @@ func TestBenchAPIs(t *testing.T) {
 				if k.MaxLimits == 0 {
 					args = []string{"--domain", "asked"}
 				}
-				// 100 are there to be had, and then there are denials of each kind.
-				enough, began := answered(300, nodes...), time.Now()
-				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
+				// 100 are there to be had, and then there are denials of each kind, of which the SDK remembers most.
+				wanted := uint64(300)
+				if k.Name == "sdk" {
+					wanted = 105
+				}
+				enough, began := answered(wanted, nodes...), time.Now()
+				code, stdout, stderr := benchUntil(t, func() bool { return enough() && (k.Name != "sdk" || time.Since(began) > 500*time.Millisecond) },
 					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "--rate", "4000", "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
 				var got benchJSON
-				if err := json.Unmarshal([]byte(stdout), &got); err != nil {
-					t.Fatal(err)
-				}
+				do(t, json.Unmarshal([]byte(stdout), &got))
 				whole := k.Name == "sdk" && batch != "1" // whole calls may leave some over
 				if got.Allowed != 5*20 && !(whole && got.Allowed > 5*20-7*5 && got.Allowed < 5*20) || got.Denied == 0 || got.Errors != 0 || got.FirstError != "" || got.FailedCalls != 0 {
 					t.Errorf("want 100 allowed, some denied and no error: %s", stdout)
@@ -217,15 +219,6 @@ func TestBenchExitCodes(t *testing.T) {
 				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
 			}
 		})
-	}
-}
-
-// Ctrl-C ends the run with the figures so far.
-func TestBenchIsInterrupted(t *testing.T) {
-	n := startNode(t, testConfig(t))
-	code, out, errs := benchUntil(t, answered(1000, n), "--addr", n.grpc, "--duration", "1h")
-	if code != 0 || !strings.Contains(out, "latency") || strings.Contains(out, "first error") {
-		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
 

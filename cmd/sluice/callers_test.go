@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,9 +21,7 @@ import (
 func testToken(t *testing.T, b byte) (token, digest string) {
 	t.Helper()
 	token, err := access.NewToken(bytes.NewReader(bytes.Repeat([]byte{b}, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	d, ok := access.DigestOf(token)
 	if !ok {
 		t.Fatal("no token")
@@ -32,12 +31,11 @@ func testToken(t *testing.T, b byte) (token, digest string) {
 
 // TestKnownDomains: of the domains that have rules, a caller learns those that it may use.
 func TestKnownDomains(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	for _, d := range []string{"mine", "team-a", "secret", "reset-only"} {
 		rule := "domain: " + d + "\ndescriptors: [{key: user, rate_limit: {count: 2, period: 1h}}]\n"
-		if err := os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rule), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rule), 0o644))
 	}
 	token, digest := testToken(t, 1)
 	s.Callers = writeFile(t, "callers:\n  - name: c\n    tokens: ["+digest+"]\n    grants:\n"+
@@ -104,72 +102,98 @@ func withEnv(t *testing.T, name, value string) {
 	}
 }
 
-// TestCommandsShowTokens: every command that asks nodes can say who asks.
-func TestCommandsShowTokens(t *testing.T) {
+// TestCommandsShowCredentials: every command that calls nodes reaches one whose ports ask for certificates and tokens, with the flags for
+// these, and not without.
+func TestCommandsShowCredentials(t *testing.T) {
+	ours := newPapers(t)
 	s := testConfig(t)
+	s.TopKeys = "on"
+	ours.withTLS(t, &s, "require")
 	token, digest := testToken(t, 1)
 	s.Callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: ['*'], verbs: [check, read, reset, admin]}]}]\n")
 	writeRule(t, s.Rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
 	n := startNode(t, s)
-	addr, web := n.grpc, n.http
+	cert, key, ca := ours.files(t, "me")
+	shown := []string{"--ca", ca, "--cert", cert, "--cert-key", key, "--server-name", "api"}
 	file := writeFile(t, token+"\n")
-	bench := []string{"--concurrency", "1", "--warmup", "0s", "--duration", "300ms"}
-	nobody := t.TempDir() // where no operators' socket is
+	another := []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
+	audit := []string{"audit", "--discover", "--duration", "100ms", "--until-exhausted", "--keys", "5", "--concurrency", "2"}
 	for _, args := range [][]string{
-		{"check", "--addr", addr, "--domain", "auth", "user=a"},
-		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
-		{"members", "--addr", addr, "--operators-dir", nobody},
-		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
-		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
-		append([]string{"bench", "--addr", addr}, bench...),
-		append([]string{"bench", "--addr", addr, "--api", "stream"}, bench...),
-		append([]string{"bench", "--addr", addr, "--api", "sdk"}, bench...),
-		append([]string{"bench", "--addr", web, "--api", "http"}, bench...),
-		append([]string{"bench", "--addr", addr, "--api", "gubernator"}, bench...),
-		append([]string{"bench", "--addr", addr, "--api", "envoy"}, bench...),
-		append([]string{"bench", "--addr", web, "--api", "authorize", "--domain", "auth"}, bench...),
+		{"check", "--domain", "auth", "user=x"}, {"check", "--domain", "auth", "--verb", "reset", "user=a"},
+		append([]string{"members"}, another...), append([]string{"top", "--once"}, another...), audit,
+		{"bench"}, {"bench", "--api", "stream"}, {"bench", "--api", "sdk"}, {"bench", "--api", "http"}, {"bench", "--api", "gubernator"},
+		{"bench", "--api", "envoy"}, {"bench", "--api", "authorize", "--domain", "auth"},
 	} {
-		t.Run(strings.Join(args[:min(len(args), 5)], " "), func(t *testing.T) {
-			if code, out, stderr := cli(args...); code == 0 || !strings.Contains(out+stderr, "requires authentication") {
+		t.Run(strings.Join(args[:min(len(args), 3)], " "), func(t *testing.T) {
+			call := func(patience string, more ...string) (int, string, string) {
+				args := slices.Concat(args, more, []string{"--addr", n.grpc})
+				if slices.Contains(args, "http") || slices.Contains(args, "authorize") {
+					args[len(args)-1] = n.http
+				}
+				switch args[0] {
+				case "bench":
+					return benchUntil(t, answered(100, n), append(args[1:], "--concurrency", "2", "--timeout", patience)...)
+				case "audit":
+					return cli(append(args, "--answer-within", patience)...)
+				}
+				return cli(append(args, "--timeout", patience)...)
+			}
+			if code, out, _ := call("2s"); code == 0 {
+				t.Errorf("works without a certificate: %s", out)
+			}
+			if code, out, stderr := call("2s", shown...); code == 0 || !strings.Contains(out+stderr, "requires authentication") {
 				t.Errorf("without a token: %d %s %s", code, out, stderr)
 			}
-			var code int
-			var out, stderr string
-			await(t, "asked", func() bool { // on a busy machine a short run may end before its first answer
-				code, out, stderr = cli(append(args, "--token-file", file)...)
-				return !strings.Contains(stderr, "before the first answer") && !strings.Contains(stderr, "no answer in time")
-			})
-			if code != 0 {
+			if code, out, stderr := call("20s", append(shown, "--token-file", file)...); code != 0 {
 				t.Errorf("with a token: %d %s %s", code, out, stderr)
 			}
-			if args[0] == "bench" {
-				return // as the others, and takes its time
-			}
 			withEnv(t, "SLUICE_TOKEN", token)
-			if code, out, stderr := cli(args...); code != 0 {
+			if code, out, stderr := call("20s", shown...); code != 0 {
 				t.Errorf("with SLUICE_TOKEN: %d %s %s", code, out, stderr)
 			}
 		})
 	}
-	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--operators-dir", nobody); code != 1 || !strings.Contains(stderr, "requires authentication") {
-		t.Errorf("forget without a token: %d %s", code, stderr)
+	if code, out, errs := cli(append([]string{"health", "--addr", n.grpc}, shown...)...); code != 0 {
+		t.Errorf("health: %d %s %s", code, out, errs)
 	}
-	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the voter set") {
-		t.Errorf("forget with a token: %d %s", code, stderr)
+	for want, more := range map[string][]string{"requires authentication": another, "not in the voter set": {"--token-file", file}} {
+		code, _, stderr := cli(slices.Concat([]string{"members", "forget", "nobody", "--addr", n.grpc}, shown, more)...)
+		if code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("forget: %d %s, want %s", code, stderr, want)
+		}
 	}
 	// A token does not leave the machine in the clear.
-	code, _, stderr := cli(append([]string{"bench"}, append(bench, "--addr", "sluice.invalid:1", "--api", "http", "--token-file", file)...)...)
+	code, _, stderr := cli("bench", "--duration", "300ms", "--addr", "sluice.invalid:1", "--api", "http", "--token-file", file)
 	if code != 3 || !strings.Contains(stderr, "without TLS") || strings.Contains(stderr, token) {
 		t.Errorf("in the clear: %d %s", code, stderr)
 	}
-	if code, _, stderr := cli("members", "--addr", addr, "--token-file", file+".not"); code != 3 || !strings.Contains(stderr, "no such file") {
+	if code, _, stderr := cli(append([]string{"members", "--addr", n.grpc, "--token-file", file + ".not"}, shown...)...); code != 3 || !strings.Contains(stderr, "no such file") {
 		t.Errorf("without the file: %d %s", code, stderr)
+	}
+}
+
+func TestWrongClientTLS(t *testing.T) {
+	file := writeFile(t, "nothing")
+	for want, args := range map[string][]string{
+		"--ca: open":               {"--ca", file + "2"},
+		"no certificate in PEM":    {"--ca", file},
+		"--cert: missing":          {"--cert-key", file},
+		"--cert-key: missing":      {"--cert", file},
+		"--cert, --cert-key: tls:": {"--cert", file, "--cert-key", file},
+	} {
+		for _, command := range [][]string{{"members"}, {"audit"}, {"bench"}} {
+			code, _, errs := cli(append(command, args...)...)
+			if code != exitUsage || !strings.Contains(errs, want) {
+				t.Errorf("%v %v: exit code %d, %q", command, args, code, errs)
+			}
+		}
 	}
 }
 
 // TestClientExchangesTokens: the Go client is given another token, and the old one is taken away, while it asks. No check is
 // lost, answered by the failure policy or charged twice.
 func TestClientExchangesTokens(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
 	one, digestOne := testToken(t, 1)
@@ -182,9 +206,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	addr := n.grpc
 	ready := func(o ...sluice.Option) error {
 		c, err := sluice.New(addr, o...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer c.Close()
 		return c.Ready(t.Context())
 	}
@@ -196,9 +218,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	mine := writeFile(t, one)
 	c, err := sluice.New(addr, sluice.WithToken(sluice.TokenFile(mine)), sluice.WithoutLeases())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer c.Close()
 	key := c.Key("auth", "user", "u")
 	var stop atomic.Bool

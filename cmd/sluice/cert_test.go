@@ -17,26 +17,18 @@ import (
 func TestCertNames(t *testing.T) {
 	const template = "{name}.sluice.svc"
 	f := certFlags{dir: t.TempDir(), names: []string{"n1", "n2", "sluice"}, hosts: []string{"api.example.com", "127.0.0.9"}, peerName: template, days: 1}
-	if err := f.validate(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.run(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, f.validate())
+	do(t, f.run(time.Now()))
 	files, err := filepath.Glob(filepath.Join(f.dir, "*.crt"))
 	if err != nil || len(files) != 2+2*len(f.names) {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		block, _ := pem.Decode(text)
 		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		own := strings.TrimSuffix(filepath.Base(file), ".crt")
 		for _, claimed := range append([]string{"localhost", "127.0.0.1", "127.0.0.9", "::1", "api.example.com", "client", "ca", "n1-peer"}, f.names...) {
 			for _, name := range []string{claimed, certs.NameOf(template, claimed, "")} {

@@ -1,13 +1,32 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
+// TestCommandsOfANode: what commands print of one node, which they change little. Those about the operators' socket are last: it is removed.
+func TestCommandsOfANode(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	c.Admin.Addr, c.Admin.Level, c.Admin.Anywhere = "127.0.0.1:0", new(slog.LevelVar), true
+	n := startNode(t, c)
+	for _, x := range []struct {
+		name string
+		f    func(*testing.T, *running)
+	}{
+		{"inspect", inspectCommand}, {"top", topCommand}, {"health", healthCommand}, {"accept-loss", acceptLossCommand}, {"forget", forgetItself},
+		{"status", statusOfANode}, {"console", consoleLogin}, {"operators", operatorsCommands},
+	} {
+		t.Run(x.name, func(t *testing.T) { x.f(t, n) })
+	}
+}
+
 func TestCheckExitCodes(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n  - key: free\n    rate_limit: {unlimited: true}\n")
 	n := startNode(t, s)
@@ -75,13 +94,12 @@ func TestCheckExitCodes(t *testing.T) {
 }
 
 func TestRulesCommands(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeRule(t, dir, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	bad, skipped := t.TempDir(), t.TempDir()
 	for _, file := range []string{filepath.Join(dir, "load_test.yaml"), filepath.Join(skipped, "rules.conf")} {
-		if err := os.WriteFile(file, []byte("domain: load\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(file, []byte("domain: load\n"), 0o644))
 	}
 	denying := t.TempDir()
 	writeRule(t, denying, "domain: auth\nunmatched: deny\ndescriptors:\n  - key: user\n    name: both\n    limits: [2/1h, 5/day]\n    otherwise: {name: deeper, limits: [5/1m, {algorithm: concurrency, count: 3}]}\n")

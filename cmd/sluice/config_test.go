@@ -15,9 +15,7 @@ func parsed(t *testing.T, args ...string) (*settings, *pflag.FlagSet) {
 	s := new(settings)
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	s.register(f)
-	if err := f.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	do(t, f.Parse(args))
 	return s, f
 }
 
@@ -31,9 +29,7 @@ func fromMap(env map[string]string) func(string) (string, bool) {
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -41,14 +37,16 @@ func TestSettingsPrecedence(t *testing.T) {
 	path := writeFile(t, "name: from-file\nbind: 127.0.0.2\ngrpc-port: 1\njoin:\n  - a\n  - b:7000\ncheck-timeout: 2s\n")
 	s, f := parsed(t, "--config", path, "--name", "from-line")
 	env := map[string]string{"SLUICE_NAME": "from-env", "SLUICE_GRPC_PORT": "2", "SLUICE_RULES": "from-env"}
-	if err := settle(f, fromMap(env)); err != nil {
-		t.Fatal(err)
-	}
+	do(t, settle(f, fromMap(env)))
 	if s.Name != "from-line" || s.GRPCPort != 2 || s.Bind != "127.0.0.2" || s.Rules != "from-env" || s.CheckTimeout != 2*time.Second {
 		t.Errorf("got %+v", s)
 	}
 	if strings.Join(s.Join, " ") != "a b:7000" {
 		t.Errorf("join = %q", s.Join)
+	}
+	s, f = parsed(t, "--config", writeFile(t, "region: eu\nregions: [us=127.0.0.1:1, \"127.0.0.2:1\", ap=127.0.0.3]\n"))
+	if err := settle(f, fromMap(nil)); err != nil || s.validate() != nil || strings.Join(s.Regions, " ") != "us=127.0.0.1:1 127.0.0.2:1 ap=127.0.0.3" {
+		t.Errorf("regions from a file: %v, %q", err, s.Regions)
 	}
 }
 
@@ -116,119 +114,65 @@ func TestWrongSettings(t *testing.T) {
 	}
 }
 
-func TestValidateNamesTheFlag(t *testing.T) {
-	for flag, args := range map[string][]string{
-		"--name":             {"--name", "a b/c"},
-		"--bind":             {"--bind", "localhost"},
-		"--bootstrap-expect": {"--bind", "192.0.2.1", "--insecure", "secret"},
-		"--secret-file":      {"--bind", "192.0.2.1", "--bootstrap-expect", "1"},
-		"--insecure":         {"--insecure", "secret,all"},
-		"--advertise":        {"--advertise", "pod-1"},
-		"--unknown-domain":   {"--unknown-domain", "maybe"},
-		"--check-timeout":    {"--check-timeout", "-1s"},
-		"--join-timeout":     {"--join-timeout", "0s"},
-		"--shutdown-timeout": {"--shutdown-timeout", "0s"},
-		"--max-entries":      {"--max-entries", "-1"},
-		"--memory-limit":     {"--memory-limit", "much"},
-		"--when-full":        {"--when-full", "panic"},
-		"--settle-window":    {"--settle-window", "25h"},
-		"--replicas":         {"--replicas", "3"},
-		"--zone":             {"--zone", "eu central"},
-		"--otlp-endpoint":    {"--otlp-endpoint", "collector:4317"},
-		"--trace-sample":     {"--trace-sample", "1.5"},
-		"--trace-callers":    {"--trace-callers", "-1"},
-		"--admin-addr":       {"--admin-addr", "7464"},
-		"--metrics-addr":     {"--metrics-addr", "7465"},
-		"--grpc-max":         {"--grpc-max-connection-age", "10ms"},
-		"--admin-anywhere":   {"--admin-addr", "192.0.2.1:7464"},
-		"--log-level":        {"--log-level", "loud"},
-		"--log-format":       {"--log-format", "xml"},
-	} {
-		s, _ := parsed(t, args...)
-		err := s.validate()
-		if err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-	for _, c := range []struct{ flag, args string }{
-		{"--tls-key: missing", "--tls-cert c"},
-		{"--tls-cert: missing", "--tls-key k"},
-		{"--tls-client-ca: only with --tls-cert", "--tls-client-ca a"},
-		{"--tls-client-auth: only with --tls-cert", "--tls-client-auth require"},
-		{"--tls-client-ca: missing", "--tls-cert c --tls-key k --tls-client-auth request"},
-		{"--tls-client-auth: give request", "--tls-cert c --tls-key k --tls-client-ca a"},
-		{`--tls-client-auth: "all"`, "--tls-client-auth all"},
-		{`--tls-min-version: "1.1"`, "--tls-min-version 1.1"},
-		{"--peer-tls-key: missing", "--peer-tls-cert c --peer-tls-ca a"},
-		{"--peer-tls-ca: missing", "--peer-tls-cert c --peer-tls-key k"},
-		{"--peer-tls-cert: missing", "--peer-tls-key k --peer-tls-ca a"},
-		{"--peer-tls-name: is empty", "--peer-tls-name="},
-		{"--peer-tls-name: has {region}, and --region is not given", "--peer-tls-name={name}.{region}.x"},
-		{`--peer-tls: "on"`, "--peer-tls on --peer-tls-cert c --peer-tls-key k --peer-tls-ca a"},
-		{"--peer-tls-cert: missing beside --peer-tls=accept", "--peer-tls accept"},
-	} {
-		s, _ := parsed(t, append(strings.Fields(c.args), "--bootstrap-expect", "1")...)
-		if err := s.validate(); err == nil || !strings.Contains(err.Error(), c.flag) || strings.Count(err.Error(), "\n") != 0 {
-			t.Errorf("%s: %v, want %s", c.args, err, c.flag)
-		}
-	}
-	for _, args := range []string{
-		"--tls-cert c --tls-key k", "--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth require",
-		"--peer-tls-cert c --peer-tls-key k --peer-tls-ca a --peer-tls-name *.x", "--tls-min-version 1.2",
-		"--peer-tls off --peer-tls-cert c --peer-tls-key k --peer-tls-ca a", "--peer-tls off",
-	} {
-		s, _ := parsed(t, append(strings.Fields(args), "--bootstrap-expect", "1")...)
-		if err := s.validate(); err != nil {
-			t.Errorf("%s: %v", args, err)
-		}
-	}
-	for _, c := range []struct {
-		args  string
-		wrong bool
-	}{
-		{"", false}, // --bind is 127.0.0.1
-		{"--bind 0.0.0.0 --secret-file s", true}, {"--bind :: --secret-file s", true}, {"--bind 192.0.2.1 --secret-file s", true},
-		{"--bind 192.0.2.1 --secret-file s --bootstrap-expect 1", false}, {"--bind 192.0.2.1 --insecure secret --bootstrap-expect 1", false},
-		{"--bind 192.0.2.1 --bootstrap-expect 1", true}, {"--bind 0.0.0.0 --join a", true}, {"--bootstrap-expect -1 --bind 127.0.0.1", true},
-		{"--bind 127.0.0.1", false}, {"--bind 127.0.9.1", false}, {"--bind ::1", false},
-		{"--bootstrap-expect 1", false}, {"--bootstrap-expect 3", false}, {"--bind 127.0.0.1 --bootstrap-expect 2", false},
-		{"--join a --name n9 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", false}, {"--join a --name n2 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", false},
-		{"--join a --bootstrap-expect 4 --bootstrap-names n0,n1,n2", true}, {"--join a --bootstrap-expect 1 --bootstrap-names n0,n1", true},
-		{"--join a", false}, {"--join a --bind 127.0.0.1", false}, {"--join a --bootstrap-expect 3", false},
+// TestValidate: which settings are valid together, and which flag an error names.
+func TestValidate(t *testing.T) {
+	const (
+		peer   = " --peer-tls-cert c --peer-tls-key k --peer-tls-ca a"
+		names  = " --bootstrap-names n0,n1,n2"
+		beyond = "--region eu --bind 192.0.2.1 --bootstrap-expect 1 --secret-file s --regions us=10.0.0.1,10.0.0.2,ap=ap.example:99"
+	)
+	for _, c := range []struct{ args, want string }{
+		{"", ""}, // --bind is 127.0.0.1
+		{"--name a/c", "--name"}, {"--bind localhost", "--bind"}, {"--insecure secret,all", "--insecure"}, {"--advertise pod-1", "--advertise"},
+		{"--unknown-domain maybe", "--unknown-domain"}, {"--check-timeout -1s", "--check-timeout"}, {"--join-timeout 0s", "--join-timeout"},
+		{"--shutdown-timeout 0s", "--shutdown-timeout"}, {"--max-entries -1", "--max-entries"}, {"--memory-limit much", "--memory-limit"},
+		{"--when-full panic", "--when-full"}, {"--settle-window 25h", "--settle-window"}, {"--replicas 3", "--replicas"}, {"--zone eu/central", "--zone"},
+		{"--otlp-endpoint collector:4317", "--otlp-endpoint"}, {"--trace-sample 1.5", "--trace-sample"}, {"--trace-callers -1", "--trace-callers"},
+		{"--metrics-addr 7465", "--metrics-addr"}, {"--grpc-max-connection-age 10ms", "--grpc-max-connection-age"},
+		{"--log-level loud", "--log-level"}, {"--log-format xml", "--log-format"},
+
+		{"--tls-cert c --tls-key k", ""}, {"--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth require", ""}, {"--tls-min-version 1.2", ""},
+		{"--tls-cert c", "--tls-key: missing"}, {"--tls-key k", "--tls-cert: missing"}, {"--tls-client-ca a", "--tls-client-ca: only with --tls-cert"},
+		{"--tls-client-auth require", "--tls-client-auth: only with --tls-cert"}, {"--tls-client-auth all", `--tls-client-auth: "all"`},
+		{"--tls-cert c --tls-key k --tls-client-auth request", "--tls-client-ca: missing"},
+		{"--tls-cert c --tls-key k --tls-client-ca a", "--tls-client-auth: give request"}, {"--tls-min-version 1.1", `--tls-min-version: "1.1"`},
+		{"--peer-tls off", ""}, {"--peer-tls off" + peer, ""}, {"--peer-tls-name *.x" + peer, ""},
+		{"--peer-tls-cert c --peer-tls-ca a", "--peer-tls-key: missing"}, {"--peer-tls-cert c --peer-tls-key k", "--peer-tls-ca: missing"},
+		{"--peer-tls-key k --peer-tls-ca a", "--peer-tls-cert: missing"}, {"--peer-tls-name=", "--peer-tls-name: is empty"},
+		{"--peer-tls-name={name}.{region}.x", "--peer-tls-name: has {region}, and --region is not given"}, {"--peer-tls on" + peer, `--peer-tls: "on"`},
+		{"--peer-tls accept", "--peer-tls-cert: missing beside --peer-tls=accept"},
+
+		{"--bind 127.0.0.1", ""}, {"--bind 127.0.9.1", ""}, {"--bind ::1", ""}, {"--bind 127.0.0.1 --bootstrap-expect 2", ""},
+		{"--bind 0.0.0.0 --secret-file s", "--bootstrap-expect"}, {"--bind :: --secret-file s", "--bootstrap-expect"},
+		{"--bind 192.0.2.1 --secret-file s", "--bootstrap-expect"}, {"--bind 192.0.2.1 --insecure secret", "--bootstrap-expect"},
+		{"--bind 192.0.2.1 --secret-file s --bootstrap-expect 1", ""}, {"--bind 192.0.2.1 --insecure secret --bootstrap-expect 1", ""},
+		{"--bind 192.0.2.1 --bootstrap-expect 1", "--secret-file"}, {"--bind 0.0.0.0 --join a", "--secret-file"},
+		{"--bootstrap-expect -1", "--bootstrap-expect"}, {"--bootstrap-expect 1", ""}, {"--bootstrap-expect 3", ""},
+		{"--join a --name n9 --bootstrap-expect 3" + names, ""}, {"--join a --name n2 --bootstrap-expect 3" + names, ""},
+		{"--join a --bootstrap-expect 4" + names, "--bootstrap-"}, {"--join a --bootstrap-expect 1 --bootstrap-names n0,n1", "--bootstrap-"},
+		{"--join a", ""}, {"--join a --bind 127.0.0.1", ""}, {"--join a --bootstrap-expect 3", ""},
+
+		{"--admin-addr 127.0.0.1:7464", ""}, {"--admin-addr 127.9.9.9:7464", ""}, {"--admin-addr [::1]:7464", ""}, {"--admin-addr localhost:7464", ""},
+		{"--admin-addr 0.0.0.0:7464 --admin-anywhere", ""}, {"--admin-addr :7464", "--admin-anywhere"}, {"--admin-addr 0.0.0.0:7464", "--admin-anywhere"},
+		{"--admin-addr node1:7464", "--admin-anywhere"}, {"--admin-addr 192.0.2.1:7464", "--admin-anywhere"}, {"--admin-addr 127.0.0.1", "--admin-addr"},
+
+		{"--region eu --regions us=127.0.0.1:1,localhost:2,ap=127.0.0.2", ""}, {"--region eu --regions eu=127.0.0.9,us=127.0.0.1:1", ""},
+		{"--region eu --regions us=127.0.0.1:1 --regions ap=127.0.0.1:2", ""}, {"--region eu", "--regions: missing beside --region=eu"},
+		{"--regions us=127.0.0.1:1", "--region: missing beside --regions"},
+		{"--region EU --regions us=127.0.0.1:1", `--region: "EU": want 1 to 63 of a-z, 0-9 and -`},
+		{"--region eu --regions eu=127.0.0.1", `--regions: no region but this one, "eu"`},
+		{"--region eu --regions us=127.0.0.1:1,us=127.0.0.1:2", `--regions: region "us" is given twice`},
+		{"--region eu --regions us=127.0.0.1:99999", `--regions: address "127.0.0.1:99999": port "99999"`},
+		{beyond + peer, ""}, {beyond, "--peer-tls: is not require, and connections to other regions cross networks"},
+		{beyond + peer + " --peer-tls accept", "--peer-tls: is not require"}, {beyond + " --insecure region-tls", ""},
+		{"--region eu --regions us=us.example", "--peer-tls: is not require"}, {"--region eu --regions us=us.example --insecure region-tls", ""},
 	} {
 		s, _ := parsed(t, strings.Fields(c.args)...)
-		if err := s.validate(); (err != nil) != c.wrong {
-			t.Errorf("%s: %v", c.args, err)
+		if err := s.validate(); (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %v; want %q", c.args, err, c.want)
 		}
-	}
-	s, _ := parsed(t)
-	if err := s.validate(); err != nil {
-		t.Errorf("the defaults: %v", err)
-	}
-	if s.Name == "" {
-		t.Error("no name by default")
-	}
-}
-
-func TestAdminAddress(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		want string // in the error, "" for none
-	}{
-		{[]string{"--admin-addr", "127.0.0.1:7464"}, ""},
-		{[]string{"--admin-addr", "127.9.9.9:7464"}, ""},
-		{[]string{"--admin-addr", "[::1]:7464"}, ""},
-		{[]string{"--admin-addr", "localhost:7464"}, ""},
-		{[]string{"--admin-addr", "0.0.0.0:7464", "--admin-anywhere"}, ""},
-		{[]string{"--admin-addr", ":7464"}, "--admin-anywhere"},
-		{[]string{"--admin-addr", "0.0.0.0:7464"}, "--admin-anywhere"},
-		{[]string{"--admin-addr", "node1:7464"}, "--admin-anywhere"},
-		{[]string{"--admin-addr", "127.0.0.1"}, "--admin-addr"},
-	} {
-		s, _ := parsed(t, c.args...)
-		err := s.validate()
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v", c.args, err)
+		if s.Name == "" {
+			t.Errorf("%s: no name", c.args)
 		}
 	}
 }

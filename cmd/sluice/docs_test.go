@@ -18,9 +18,7 @@ func TestDocs(t *testing.T) {
 	for name, want := range map[string]string{"configuration.md": configurationDoc(), "commands.md": commandsDoc()} {
 		path := "../../docs/operate/" + name
 		if *updateDocs {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			do(t, os.WriteFile(path, []byte(want), 0o644))
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
 			t.Errorf("docs/operate/%s differs from the program (%v); regenerate it with: go test ./cmd/sluice -run TestDocs -update", name, err)

@@ -19,15 +19,11 @@ func FuzzConfigFile(f *testing.F) {
 	f.Add("<<: {name: x}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		path := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(path, []byte(text), 0o600))
 		var s settings
 		flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 		s.register(flags)
-		if err := flags.Set("config", path); err != nil {
-			t.Fatal(err)
-		}
+		do(t, flags.Set("config", path))
 		if err := settle(flags, func(string) (string, bool) { return "", false }); err != nil {
 			if !strings.Contains(err.Error(), "--config: ") {
 				t.Errorf("%q: %v", text, err)

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/sluicecluster/sluice/internal/certs/mint"
 	"github.com/sluicecluster/sluice/internal/node"
@@ -33,18 +36,15 @@ func testConfig(t *testing.T) node.Config {
 func writeRule(t *testing.T, dir, text string) {
 	t.Helper()
 	next := filepath.Join(dir, ".next")
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(next, []byte(text), 0o644))
+	do(t, os.Rename(next, filepath.Join(dir, "rules.yaml")))
 }
 
 // running is a node that the commands ask.
 type running struct {
 	*node.Node
 	grpc, http string
+	rules      string
 }
 
 // startNode runs a node with c until the test ends.
@@ -70,15 +70,25 @@ func startNodeUnready(t *testing.T, c node.Config) *running {
 		cancel()
 		<-ended
 	})
-	return &running{n, n.Addrs().GRPC.String(), n.Addrs().HTTP.String()}
+	return &running{n, n.Addrs().GRPC.String(), n.Addrs().HTTP.String(), c.Rules}
 }
 
-// startOperated starts a node without callers that has an admin port.
-func startOperated(t *testing.T) *running {
+// serveGRPC serves what register puts on a gRPC server until the test ends, and returns its address.
+func serveGRPC(t *testing.T, register func(*grpc.Server)) (addr string) {
 	t.Helper()
-	c := testConfig(t)
-	c.Admin.Addr, c.Admin.Level = "127.0.0.1:0", new(slog.LevelVar)
-	return startNode(t, c)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	do(t, err)
+	server := grpc.NewServer()
+	register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
 }
 
 // await polls until ok, at most a minute.
@@ -129,9 +139,7 @@ type papers struct {
 func newPapers(t *testing.T) papers {
 	t.Helper()
 	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	p := papers{a, t.TempDir()}
 	p.write(t, "ca", a.PEM)
 	return p
@@ -140,9 +148,7 @@ func newPapers(t *testing.T) papers {
 func (p papers) write(t *testing.T, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(p.dir, name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -153,9 +159,7 @@ func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca
 		CommonName: "test", Hosts: append(hosts, name), Server: true, Client: true,
 		From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return p.write(t, name+".crt", made.Cert), p.write(t, name+".key", made.Key), filepath.Join(p.dir, "ca")
 }
 
@@ -164,4 +168,12 @@ func (p papers) withTLS(t *testing.T, c *node.Config, auth string) {
 	t.Helper()
 	c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = p.files(t, "api")
 	c.TLS.ClientAuth = auth
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

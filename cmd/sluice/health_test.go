@@ -2,39 +2,42 @@ package main
 
 import (
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// health tells a node that is ready from one that is not, and says why.
-func TestHealth(t *testing.T) {
-	n := startNode(t, testConfig(t))
-	addr := n.grpc
-	if code, out, errs := cli("health", "--addr", addr); code != 0 || out != "ready\n" {
-		t.Errorf("ready: exit code %d, %q, %s", code, out, errs)
-	}
-	c := testConfig(t)
-	c.BootstrapExpect = 2
-	alone := startNodeUnready(t, c).grpc
-	if code, out, errs := cli("health", "--addr", alone); code != 1 || out != "" || !strings.Contains(errs, alone+" is not ready: still joining the cluster") {
-		t.Errorf("joining: exit code %d, %q, %s", code, out, errs)
-	}
-	if code, _, errs := cli("health", "--addr", "127.0.0.1:1", "--timeout", "1s"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") {
-		t.Errorf("nobody there: exit code %d, %s", code, errs)
-	}
-	if code, _, errs := cli("health", "now"); code != 2 || !strings.Contains(errs, "now") {
-		t.Errorf("wrong usage: exit code %d, %s", code, errs)
+// healthCommand tells a node that is ready, which the first address that accepts a connection or a file of settings names.
+func healthCommand(t *testing.T, n *running) {
+	_, port, err := net.SplitHostPort(n.grpc)
+	do(t, err)
+	config := func(text string) []string { return []string{"--config", writeFile(t, text)} }
+	for _, c := range []struct {
+		args []string
+		code int
+		errs string
+	}{
+		{[]string{"--addr", n.grpc}, 0, ""},
+		{[]string{"--addr", "127.0.0.1:1," + n.grpc}, 0, ""},
+		{[]string{"--addr", n.grpc + ",127.0.0.1:1"}, 0, ""},
+		{config("bind: 127.0.0.1\ngrpc-port: " + port), 0, ""},
+		{[]string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, exitDenied, "127.0.0.1:1"},
+		{[]string{"--addr", "127.0.0.1:1,127.0.0.1:2"}, exitDenied, ""},
+		{[]string{"--addr", "127.0.0.1:1,sluice.invalid:2"}, exitDenied, ""},
+		{config("grpc-port: 1"), exitDenied, ""},
+		{config("grpc-port: x"), exitUsage, ""},
+		{config("greeting: hello"), exitUsage, ""},
+		{[]string{"now"}, exitUsage, "now"},
+	} {
+		code, out, errs := cli(append([]string{"health"}, c.args...)...)
+		if code != c.code || (out == "ready\n") != (code == 0) || !strings.Contains(errs, c.errs) {
+			t.Errorf("%q: exit code %d, %q, %s", c.args, code, out, errs)
+		}
 	}
 }
 
 // In a container the node's own settings say where it is.
 func TestHealthFindsItsNode(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := os.WriteFile(file, []byte("bind: 127.0.1.3\ngrpc-port: 9001\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeFile(t, "bind: 127.0.1.3\ngrpc-port: 9001\n")
 	for _, c := range []struct {
 		env  map[string]string
 		want string
@@ -63,9 +66,7 @@ func TestHealthOverTLS(t *testing.T) {
 	p.withTLS(t, &s, "require")
 	n := startNode(t, s)
 	_, port, err := net.SplitHostPort(n.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Setenv("SLUICE_BIND", "127.0.0.1")
 	t.Setenv("SLUICE_HTTP_PORT", port)
 	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert)
@@ -87,25 +88,5 @@ func TestHealthOverTLS(t *testing.T) {
 	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert+".gone")
 	if code, _, errs := cli("health"); code != 2 || !strings.Contains(errs, "tls-cert") {
 		t.Errorf("no such file: exit code %d, %s", code, errs)
-	}
-}
-
-// The file that the node was given says where it is, too.
-func TestHealthByConfig(t *testing.T) {
-	n := startNode(t, testConfig(t))
-	_, port, err := net.SplitHostPort(n.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "sluice.yaml")
-	for text, want := range map[string]int{
-		"bind: 127.0.0.1\ngrpc-port: " + port: 0, "grpc-port: 1": 1, "grpc-port: x": 2, "greeting: hello": 2,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if code, out, errs := cli("health", "--config", file); code != want || code == 0 && out != "ready\n" {
-			t.Errorf("%q: exit code %d, %q, %s", text, code, out, errs)
-		}
 	}
 }

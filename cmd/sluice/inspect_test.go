@@ -10,9 +10,7 @@ import (
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
-// TestInspectCommand asks a running node.
-func TestInspectCommand(t *testing.T) {
-	n := startNode(t, testConfig(t))
+func inspectCommand(t *testing.T, n *running) {
 	addr := n.grpc
 	for range 2 {
 		cli("check", "--addr", addr, "--domain", "auth", "user=ann")

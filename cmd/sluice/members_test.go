@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,6 +38,13 @@ func threeMembers() *adminv1alpha1.MembersResponse {
 	}
 }
 
+// nothing is what n1 says of itself that knows nothing.
+const nothing = `0 partitions, ring -, as seen by n1 (*)
+voter set: unknown
+n1 may not decide
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
+`
+
 func TestPrintMembers(t *testing.T) {
 	whole := threeMembers()
 	lost := &adminv1alpha1.MembersResponse{
@@ -51,8 +57,8 @@ func TestPrintMembers(t *testing.T) {
 		LostRules: []*adminv1alpha1.LostRule{{Domain: "api", Rule: "api/user", LeftNs: 2_470_400_000_000}},
 	}
 	off := &adminv1alpha1.MembersResponse{
-		Self: "n2", ClocksAgree: proto.Bool(true), ClockCorrectionNs: -2e9,
-		Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
+		Self: "n2", ClocksAgree: proto.Bool(true), ClockCorrectionNs: -2e9, Reason: "no voter set is known yet",
+		Members: []*adminv1alpha1.Member{{Name: "n1", State: "serving", Zone: "eu-1a", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
 	}
 	apart := &adminv1alpha1.MembersResponse{
 		Self: "n1", ClocksAgree: proto.Bool(false),
@@ -99,11 +105,7 @@ n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below th
 		}}, `
 Degraded: n3, a voter, has been silent for 12s
 NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
-0 partitions, ring -, as seen by n1 (*)
-voter set: unknown
-n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
-`},
+` + nothing},
 		{"lost state", "text", without, `
 NAME  STATE  VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 0 partitions, ring -, as seen by n1 (*)
@@ -120,32 +122,19 @@ counters of 25 partitions of n1 are lost: bring back the nodes that had them, or
 		{"of an earlier version", "text", early, `
 NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 n1 *  serving  no     no     0         0      -     -
-0 partitions, ring -, as seen by n1 (*)
-voter set: unknown
-n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
-`},
+` + nothing},
 		{"zones", "wide", zones, `
 NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION  HTTP  PEER  GOSSIP  ZONE   BOOT
 n1 *  serving  no     no     0         0      -     -        -     -     -       eu-1a  -
 n2    serving  no     no     0         0      -     -        -     -     -       -      -
-0 partitions, ring -, as seen by n1 (*)
-voter set: unknown
-n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
-`},
-		{"zones", "json", zones, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"members":[` +
-			`{"name":"n1","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
-			`{"name":"n2","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
-`},
+` + nothing},
 		{"a clock that is off", "text", off, `
 NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 n1    serving  no     no     0         0      -     -
 n2 *  serving  no     no     0         0      -     -
 0 partitions, ring -, as seen by n2 (*)
 voter set: unknown
-n2 may not decide
+n2 may not decide: no voter set is known yet
 n2 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
 clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
@@ -154,16 +143,12 @@ n2 corrects its clock by -2.000s for new windows
 NAME  STATE    VOTER  ALIVE  ASSIGNED  OWNED  GRPC  VERSION
 n1 *  serving  no     no     0         0      -     -
 n2    serving  no     no     0         0      -     -
-0 partitions, ring -, as seen by n1 (*)
-voter set: unknown
-n1 may not decide
-n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, taking over 0, replicas 0, divergent states 0
-clocks: no majority agrees, so each node aligns new windows with its own clock; against n1: n2 -3600.000s
+` + nothing + `clocks: no majority agrees, so each node aligns new windows with its own clock; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
-{"self":"n2","ring":"","partitions":0,"may_decide":false,` +
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` +
 			`"clocks_agree":true,"clock_correction":-2,"members":[` +
-			`{"name":"n1","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
+			`{"name":"n1","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a","clock_ahead":0.003},` +
 			`{"name":"n2","state":"serving","voter":false,"alive":false,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
@@ -177,15 +162,9 @@ clocks: no majority agrees, so each node aligns new windows with its own clock; 
 			`{"name":"n4","state":"joining","voter":false,"alive":true,"partitions":0,"owned":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
 			`"boot":"18eb-00","silent":0.0015}]}
 `},
-		{"without a majority", "json", &adminv1alpha1.MembersResponse{Self: "n1", Reason: "no voter set is known yet"}, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` +
-			`"members":[]}
-`},
 	} {
 		var out bytes.Buffer
-		if err := write(&out, c.format, membersText(c.r, c.format == "wide"), jsonOf(c.r)); err != nil {
-			t.Fatal(err)
-		}
+		do(t, write(&out, c.format, membersText(c.r, c.format == "wide"), jsonOf(c.r)))
 		if got := "\n" + out.String(); got != c.want && (c.format != "json" || !sameJSON(decoded(t, got), decoded(t, c.want))) {
 			t.Errorf("%s, %s:%s\nwant:%s", c.name, c.format, got, c.want)
 		}
@@ -242,21 +221,7 @@ func (s *forgetful) ForgetMember(_ context.Context, r *adminv1alpha1.ForgetMembe
 
 func TestForgetCommand(t *testing.T) {
 	node := new(forgetful)
-	server := grpc.NewServer()
-	adminv1alpha1.RegisterAdminServiceServer(server, node)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
-	addr := listener.Addr().String()
+	addr := serveGRPC(t, func(s *grpc.Server) { adminv1alpha1.RegisterAdminServiceServer(s, node) })
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -292,11 +257,52 @@ func TestForgetCommand(t *testing.T) {
 	}
 }
 
-// A node takes the command for that of its own machine, and answers for itself.
-func TestForgetAskedOfANode(t *testing.T) {
-	n := startNode(t, testConfig(t))
+// forgetItself: a node takes the command for that of its own machine, and answers for itself.
+func forgetItself(t *testing.T, n *running) {
 	code, stdout, stderr := cli("members", "forget", "--addr", n.grpc, "n1")
 	if code != 1 || stdout != "" || !strings.Contains(stderr, `cannot forget "n1": `) {
 		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, stdout, stderr)
+	}
+}
+
+// acceptLossCommand: it says what it does, asks before, and tells how many partitions it was about.
+func acceptLossCommand(t *testing.T, n *running) {
+	addr := n.grpc
+	if code, out, errs := cliWith("no\n", "members", "accept-loss", "--addr", addr); code != exitUsage || out != "" ||
+		!strings.Contains(errs, "every limit may be admitted once more") || !strings.Contains(errs, "nothing was done") {
+		t.Errorf("without a yes: %d %s %s", code, out, errs)
+	}
+	if code, out, errs := cliWith("yes\n", "members", "accept-loss", "--addr", addr); code != 0 || out != "accepted the loss of 0 partitions; told -\n" {
+		t.Errorf("with a yes: %d %s %s", code, out, errs)
+	}
+	if code, out, errs := cli("members", "accept-loss", "--yes", "-o", "json", "--addr", addr); code != 0 || out != "{\"partitions\":0,\"told\":[]}\n" {
+		t.Errorf("as JSON: %d %s %s", code, out, errs)
+	}
+}
+
+// TestBootstrapCommand: a node that waits in vain founds a cluster when it is told to, after a warning and a yes.
+func TestBootstrapCommand(t *testing.T) {
+	t.Parallel()
+	s := testConfig(t)
+	s.BootstrapExpect = 3
+	n := startNodeUnready(t, s)
+	addr := n.grpc
+	await(t, "waiting", func() bool {
+		_, reasons := n.Ready()
+		return strings.Contains(strings.Join(reasons, "; "), "waiting for 2 more nodes to bootstrap with: --bootstrap-expect is 3, have n1")
+	})
+	if code, out, errs := cli("health", "--addr", addr); code != 1 || out != "" || !strings.Contains(errs, addr+" is not ready: still joining the cluster") {
+		t.Errorf("joining: exit code %d, %q, %s", code, out, errs)
+	}
+	if code, out, errs := cliWith("no\n", "members", "bootstrap", "--addr", addr); code != exitUsage || out != "" || !strings.Contains(errs, "there are two clusters") ||
+		!strings.Contains(errs, "nothing was done") {
+		t.Errorf("without a yes: %d %s %s", code, out, errs)
+	}
+	if code, out, errs := cliWith("yes\n", "members", "bootstrap", "--addr", addr); code != 0 || !strings.Contains(out, "founded a new cluster\nvoter set: n1 (version 1") {
+		t.Errorf("with a yes: %d %s %s", code, out, errs)
+	}
+	await(t, "ready", func() bool { ok, _ := n.Ready(); return ok })
+	if code, _, errs := cli("members", "bootstrap", "--yes", "--addr", addr); code != exitDenied || !strings.Contains(errs, "this node has quorum") {
+		t.Errorf("with quorum: %d %s", code, errs)
 	}
 }

@@ -103,9 +103,7 @@ func TestSizingDoc(t *testing.T) {
 		t.Fatal(pages, err, err2)
 	}
 	text, err := os.ReadFile(pages[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	n := 0
 	shown := regexp.MustCompile("(?s)```sh\nbin/sluice (sizing [^\n]*)\n```\n\n```\n.*?```\n").ReplaceAllStringFunc(string(text), func(block string) string {
 		n++
@@ -117,9 +115,7 @@ func TestSizingDoc(t *testing.T) {
 		return "```sh\nbin/sluice " + line + "\n```\n\n```\n" + stdout + "```\n"
 	})
 	if *updateDocs {
-		if err := os.WriteFile(pages[0], []byte(shown), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(pages[0], []byte(shown), 0o644))
 	} else if n == 0 || shown != string(text) {
 		t.Errorf("%s has %d examples, or shows another output than: go test ./cmd/sluice -run SizingDoc -update", pages[0], n)
 	}

@@ -12,17 +12,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 )
 
 // TestMistakes: a wrong command line says what is wrong and what to do, in words of sluice.
 func TestMistakes(t *testing.T) {
-	n := startNode(t, testConfig(t))
+	nobody := serveGRPC(t, func(*grpc.Server) {})
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for _, c := range []struct {
@@ -43,7 +42,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"members", "forgot", "--help"}, "unknown command \"forgot\" for \"sluice members\"; did you mean forget?"},
 		{[]string{"serve", "--joins", "x"}, "unknown flag: --joins; did you mean --join?"},
 		{[]string{"serve", "--frobnicate"}, "unknown flag: --frobnicate; see `sluice serve --help`"},
-		{[]string{"serve", "-x"}, "see `sluice serve --help`"},
+		{[]string{"members", "-x"}, "unknown shorthand flag: 'x' in -x; see `sluice members --help`"},
+		{[]string{"rules", "check", "--merge-domain", "x"}, "unknown flag: --merge-domain; did you mean --merge-domains?"},
 		{[]string{"serve", "--grpc-port", "abc"}, `--grpc-port: "abc"; want a whole number of 0 to 65535`},
 		{[]string{"serve", "--check-timeout", "1500"}, `--check-timeout: "1500"; want a time with its unit, such as 500ms, 10s or 5m`},
 		{[]string{"serve", "--console=perhaps"}, `--console: "perhaps"; want true or false`},
@@ -53,7 +53,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"serve", "--config", file("under.yaml", "check_timeout: 1s\n")}, "check_timeout: no such setting; did you mean check-timeout?"},
 		{[]string{"serve", "--config", file("unit.yaml", "check-timeout: 1500\n")}, `unit.yaml:1: check-timeout: --check-timeout: "1500"; want a time with its unit`},
 		{[]string{"bench", "--duration", "5"}, `--duration: "5"; want a time with its unit`},
-		{[]string{"bench", "--compare", file("old.json", "{}"), "--addr", n.grpc}, "old.json is not a report of sluice bench -o json"},
+		{[]string{"bench", "--compare", file("old.json", "{}"), "--addr", nobody}, "old.json is not a report of sluice bench -o json"},
 		{[]string{"audit", "--spec", "limit=x"}, `--spec limit=x: --limit: "x"; want a whole number`},
 		{[]string{"top", "--sort", "size"}, `--sort: "size" is none of rate, count, domain, key`},
 		{[]string{"status", "--interval", "1ms"}, "--interval: 1ms is below 100ms"},

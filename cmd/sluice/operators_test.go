@@ -10,10 +10,9 @@ import (
 	"github.com/sluicecluster/sluice/internal/operators"
 )
 
-// TestOperatorsCommands: the commands find the socket, or else the token, by the address alone; who is not the operator is told
+// operatorsCommands: the commands find the socket, or else the token, by the address alone; who is not the operator is told
 // what to do.
-func TestOperatorsCommands(t *testing.T) {
-	n := startOperated(t)
+func operatorsCommands(t *testing.T, n *running) {
 	addr := n.grpc
 	commands := [][]string{
 		{"members"}, {"members", "forget", "nobody"}, {"members", "accept-loss", "--yes"}, {"members", "bootstrap", "--yes"},
@@ -45,15 +44,12 @@ func TestOperatorsCommands(t *testing.T) {
 		t.Errorf("members by another user: %d %s", code, errs)
 	}
 	way, _ := operators.Find("", addr)
-	if err := os.Remove(way.String()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.Remove(way.String()))
 	all("token")
 }
 
-// TestConsoleLogin: the address that `sluice console` prints gives a browser a session, once.
-func TestConsoleLogin(t *testing.T) {
-	n := startOperated(t)
+// consoleLogin: the address that `sluice console` prints gives a browser a session, once.
+func consoleLogin(t *testing.T, n *running) {
 	code, out, errs := cli("console", "--addr", n.grpc)
 	base := "http://" + n.http
 	login, ok := strings.CutPrefix(strings.TrimSpace(out), base+"/console#login=")
@@ -61,23 +57,17 @@ func TestConsoleLogin(t *testing.T) {
 		t.Fatalf("%d %q %s", code, out, errs)
 	}
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	browser := &http.Client{Jar: jar}
 	defer browser.CloseIdleConnections()
 	status := func(method, path, body string) int {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 		resp, err := browser.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		resp.Body.Close()
 		return resp.StatusCode
 	}

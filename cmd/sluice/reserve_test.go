@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"strings"
 	"testing"
 
@@ -61,14 +60,8 @@ func (l *ledger) Held(_ context.Context, req *sluicev1.HeldRequest) (*sluicev1.H
 }
 
 func TestReservationCommands(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, l := grpc.NewServer(), &ledger{}
-	sluicev1.RegisterRateLimitServiceServer(server, l)
-	go server.Serve(listener)
-	t.Cleanup(server.Stop)
+	l := &ledger{}
+	addr := serveGRPC(t, func(s *grpc.Server) { sluicev1.RegisterRateLimitServiceServer(s, l) })
 	reserve := []string{"reserve", "--domain", "llm", "user=ann"}
 	for _, c := range []struct {
 		args []string
@@ -102,12 +95,12 @@ func TestReservationCommands(t *testing.T) {
 		{[]string{"held", "--domain", "llm", "user=ann", "-o", "json"}, exitOK, `"holdings":[{"caller":"billing","expires_after":60,"id":"1f","since":1.5,"units":10,"use":"reservation"}]`},
 		{[]string{"held", "llm", "user=ann"}, exitUsage, "--domain"},
 	} {
-		code, out, errs := cli(append([]string{c.args[0], "--addr", listener.Addr().String()}, c.args[1:]...)...)
+		code, out, errs := cli(append([]string{c.args[0], "--addr", addr}, c.args[1:]...)...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {
 			t.Errorf("%q: exit code %d\n%s%s\nwant %d %s", c.args, code, out, errs, c.code, c.want)
 		}
 	}
-	if _, _, errs := cli(append(reserve, "--addr", listener.Addr().String(), "--units", "10", "--least", "2", "--ttl", "1m", "--idempotency-key", "k")...); errs != "" {
+	if _, _, errs := cli(append(reserve, "--addr", addr, "--units", "10", "--least", "2", "--ttl", "1m", "--idempotency-key", "k")...); errs != "" {
 		t.Error(errs)
 	}
 	if q := l.reserved; q.GetUnits() != 10 || q.GetLeast() != 2 || q.TtlNs != 60e9 || q.IdempotencyKey != "k" || q.Checks[0].Cost != nil || q.Checks[0].Domain != "llm" || q.Checks[0].Descriptor_[0].Key != "user" {

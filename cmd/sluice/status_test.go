@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,21 +54,7 @@ func TestStatusCommand(t *testing.T) {
 		},
 		Missing: []string{"n3"},
 	}}
-	server := grpc.NewServer()
-	adminv1alpha1.RegisterAdminServiceServer(server, s)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
-	addr := listener.Addr().String()
+	addr := serveGRPC(t, func(server *grpc.Server) { adminv1alpha1.RegisterAdminServiceServer(server, s) })
 	want := `Degraded: n3, a voter, has been silent for 12s
   see docs/operate/troubleshooting.md#sluicemembermissing
   NOTICE    n2: no --callers: every client that reaches the ports of 0.0.0.0
@@ -87,6 +70,9 @@ most denied keys: not counted or not shown (--top-keys)
 `
 	if code, out, errs := cli("status", "--addr", addr); code != exitNoVerdict || out != want {
 		t.Errorf("exit code %d, %s%s\nwant %s", code, out, errs, want)
+	}
+	if code, _, errs := cli("top", "--addr", addr, "--once"); code != exitDenied || !strings.Contains(errs, "counts no top keys") {
+		t.Errorf("top: exit code %d, %s", code, errs)
 	}
 	s.top = &adminv1alpha1.TopResponse{CoversNs: 60e9}
 	if _, out, _ := cli("status", "--addr", addr, "-o", "wide"); !strings.Contains(out, "no key was denied in the last 1m0s") || !strings.Contains(out, "10.0.0.1:7460") {
@@ -143,28 +129,15 @@ za      unknown        0       0 of 0       -              0s      -            
 	}
 }
 
-// TestStatusOfMissingProtection: a healthy node that runs without a protection says so.
-func TestStatusOfMissingProtection(t *testing.T) {
-	c := testConfig(t)
-	c.Admin.Addr, c.Admin.Anywhere = "127.0.0.1:0", true
-	code, out, errs := cli("status", "--addr", startNode(t, c).grpc)
-	if code != 0 || !strings.HasPrefix(out, "Healthy: ") || !strings.Contains(out, "\n  NOTICE    n1: --admin-anywhere: the operators' token is sent to ") {
+// statusOfANode: a healthy node that runs without a protection says so. One whose rule files became invalid is not healthy, and says
+// why, until they are valid again.
+func statusOfANode(t *testing.T, n *running) {
+	code, out, errs := cli("status", "--addr", n.grpc)
+	if code != 0 || !strings.HasPrefix(out, "Healthy: 1 of 1 nodes serve") || !strings.Contains(out, "\n  NOTICE    n1: --admin-anywhere: the operators' token is sent to ") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-}
-
-// TestStatusOfStaleRules: a node whose rule files became invalid is not healthy, and says why, until they are valid again.
-func TestStatusOfStaleRules(t *testing.T) {
-	c := testConfig(t)
-	n := startNode(t, c)
-	if code, out, errs := cli("status", "--addr", n.grpc); code != 0 || !strings.HasPrefix(out, "Healthy: 1 of 1 nodes serve") {
-		t.Errorf("exit code %d, %s%s", code, out, errs)
-	}
-	if err := os.WriteFile(filepath.Join(c.Rules, "rules.yaml"), []byte("domain: auth\nnonsense: 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var code int
-	var out string
+	const sound = "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n"
+	writeRule(t, n.rules, "domain: auth\nnonsense: 1\n")
 	await(t, "stale", func() bool { code, out, _ = cli("status", "--addr", n.grpc); return code != 0 })
 	if code != exitNoVerdict || !strings.HasPrefix(out, "Stale rules: n1 keeps its old rules: ") || !strings.Contains(out, "rules.yaml:2") ||
 		!strings.Contains(out, "docs/operate/troubleshooting.md#sluicerulesstale") {
@@ -173,6 +146,6 @@ func TestStatusOfStaleRules(t *testing.T) {
 	if _, out, _ := cli("members", "--addr", n.grpc); !strings.HasPrefix(out, "Stale rules: ") {
 		t.Errorf("members: %s", out)
 	}
-	writeRule(t, c.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
+	writeRule(t, n.rules, sound)
 	await(t, "healthy again", func() bool { code, _, _ = cli("status", "--addr", n.grpc); return code == 0 })
 }

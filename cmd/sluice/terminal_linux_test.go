@@ -28,9 +28,7 @@ type screen struct {
 func newScreen(t *testing.T, wide, high uint16) *screen {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	fd := int(master.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
@@ -39,13 +37,9 @@ func newScreen(t *testing.T, wide, high uint16) *screen {
 	if err == nil {
 		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: high, Col: wide})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	s := &screen{tty: tty, keyboard: master, read: make(chan struct{})}
 	go func() {
 		defer close(s.read)

@@ -58,9 +58,7 @@ func (d dir) write(name string, text []byte) {
 func authority(t testing.TB) *mint.CA {
 	t.Helper()
 	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return a
 }
 
@@ -69,9 +67,7 @@ func issue(t testing.TB, a *mint.CA, left time.Duration, names ...string) mint.P
 	t.Helper()
 	now := time.Now()
 	p, err := a.Issue(mint.Leaf{CommonName: "n", Hosts: names, Server: true, Client: true, From: now.Add(-time.Hour), Until: now.Add(left)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return p
 }
 
@@ -123,9 +119,7 @@ func TestOpenRejects(t *testing.T) {
 	good := issue(t, a, time.Hour, "n1")
 	another := issue(t, a, time.Hour, "n1")
 	onlyServer, err := a.Issue(mint.Leaf{CommonName: "n1", Hosts: []string{"n1"}, Server: true, From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for name, c := range map[string]struct {
 		cert, key, ca []byte
 		want          []string
@@ -184,9 +178,7 @@ func TestClients(t *testing.T) {
 	roots.AppendCertsFromPEM(a.PEM)
 	show := func(p mint.Pair) []tls.Certificate {
 		c, err := tls.X509KeyPair(p.Cert, p.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		return []tls.Certificate{c}
 	}
 	clients := map[string][]tls.Certificate{
@@ -207,9 +199,7 @@ func TestClients(t *testing.T) {
 		d.write("ca", a.PEM)
 		d.pair(issue(t, a, time.Hour, "api"))
 		source, err := Open(Config{Cert: d.file("cert"), Key: d.file("key"), CA: d.file("ca"), Auth: c.auth})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		for name, certificates := range clients {
 			client := &tls.Config{ServerName: "api", RootCAs: roots}
 			if certificates != nil {
@@ -237,9 +227,7 @@ func TestVersions(t *testing.T) {
 		{tls.VersionTLS12, tls.VersionTLS12, true}, {tls.VersionTLS12, tls.VersionTLS11, false},
 	} {
 		source, err := Open(Config{Cert: d.file("cert"), Key: d.file("key"), MinVersion: c.least})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		_, s, _ := handshake(t, source.Server(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: c.speaks})
 		if (s == nil) != c.ok {
 			t.Errorf("at least %#x, client speaks %#x: %v", c.least, c.speaks, s)
@@ -252,9 +240,7 @@ func followed(t *testing.T, c Config, log io.Writer) *Source {
 	t.Helper()
 	c.Log = slog.New(slog.NewTextHandler(log, nil))
 	s, err := Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -296,9 +282,7 @@ func TestRotation(t *testing.T) {
 		both("before")
 		old := sources[0].Client("h2")
 		oldPair, err := tls.LoadX509KeyPair(dirs[0].file("cert"), dirs[0].file("key"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		for step, change := range []func(i int){
 			func(i int) { dirs[i].write("ca", append(before.PEM[:len(before.PEM):len(before.PEM)], after.PEM...)) },
 			func(i int) { dirs[i].pair(issue(t, after, 100*time.Hour, names[i])) },
@@ -402,22 +386,16 @@ func TestCheckNode(t *testing.T) {
 	} {
 		p := issue(t, a, time.Hour, c.san)
 		pair, err := tls.X509KeyPair(p.Cert, p.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{pair.Leaf}}
 		if err := CheckNode(state, NameOf(c.template, c.member, c.region)); (err == nil) != c.ok {
 			t.Errorf("certificate %s, template %s, member %s: %v", c.san, c.template, c.member, err)
 		}
 	}
 	p, err := a.Issue(mint.Leaf{CommonName: "n1", Hosts: []string{"n1"}, Client: true, From: time.Now(), Until: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	pair, err := tls.X509KeyPair(p.Cert, p.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	client := tls.ConnectionState{PeerCertificates: []*x509.Certificate{pair.Leaf}}
 	if err := CheckNode(client, "n1"); err == nil || !strings.Contains(err.Error(), "not one for a server") {
 		t.Errorf("a client's certificate: %v", err)
@@ -437,4 +415,12 @@ func FuzzAuthorities(f *testing.F) {
 			t.Fatalf("%v, %v", pool, err)
 		}
 	})
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

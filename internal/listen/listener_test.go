@@ -19,13 +19,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func open(t *testing.T, b Bounds) *Listener {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	l, err := New(inner, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -35,9 +31,7 @@ func dial(t *testing.T, l *Listener, from, text string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 	c, err := d.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
@@ -48,9 +42,7 @@ func dial(t *testing.T, l *Listener, from, text string) net.Conn {
 func accept(t *testing.T, l *Listener) net.Conn {
 	t.Helper()
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -104,9 +96,7 @@ func TestSilentOnesAreNotGivenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l, err := New(inner, wideBounds)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer l.Close()
 		come := func() net.Conn {
 			theirs, ours := net.Pipe()
@@ -164,9 +154,7 @@ func TestCloseEndsWhoIsWaitedFor(t *testing.T) {
 	silent := dial(t, l, "127.0.0.1", "")
 	waiting := dial(t, l, "127.0.0.1", "x") // nobody accepts it
 	waitOpen(t, l, 2)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, l.Close())
 	hungUp(t, silent)
 	hungUp(t, waiting)
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -199,13 +187,9 @@ func (f *failing) Accept() (net.Conn, error) {
 
 func TestAcceptingGoesOnWhenItCan(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	l, err := New(&failing{inner, 3}, wideBounds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer l.Close()
 	dial(t, l, "127.0.0.1", "x")
 	accept(t, l)
@@ -252,5 +236,13 @@ func TestPlacesAreKept(t *testing.T) {
 	hungUp(t, dial(t, l, "127.0.0.5", "x"))
 	if s := l.Stats(); s.Full != 2 {
 		t.Errorf("%+v, want 2 for want of places", s)
+	}
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

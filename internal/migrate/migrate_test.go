@@ -18,14 +18,10 @@ var products = []*Product{Gubernator, Ratelimit}
 func golden(t *testing.T, file, text string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if text != string(want) {
 		t.Errorf("%s differs; see the difference with: go test ./internal/migrate -update\n%s", file, text)
 	}
@@ -36,13 +32,9 @@ func full(t *testing.T, p *Product) []Value {
 	t.Helper()
 	file := "testdata/" + p.Name + ".env"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	values, err := Read(file, string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return values
 }
 
@@ -54,9 +46,7 @@ func TestGolden(t *testing.T) {
 				rules = "testdata/rules"
 			}
 			r, err := p.Convert(full(t, p), nil, rules)
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			golden(t, "testdata/"+p.Name+".golden", r.String())
 			if strings.Contains(r.String(), "not-shown") {
 				t.Error("a password is shown")
@@ -88,9 +78,7 @@ func TestEverySetting(t *testing.T) {
 			t.Errorf("%s: the table has\n%q, the file\n%q", p.Name, table, file)
 		}
 		r, err := p.Convert(values, nil, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		for _, n := range r.Notes {
 			notes = append(notes, n.Setting)
 		}
@@ -137,9 +125,7 @@ func TestConversions(t *testing.T) {
 		{Ratelimit, "USE_STATSD=true\n", "n1,n2,n3", "join=n1,n2,n3 bootstrap-expect=3", "send them on\nopen the peer port, 7462 (TCP), and the gossip port, 7463"},
 	} {
 		values, err := Read("x.env", c.text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		r, err := c.p.Convert(values, strings.FieldsFunc(c.join, func(r rune) bool { return r == ',' }), "")
 		if err != nil {
 			t.Errorf("%s: %v", c.text, err)
@@ -203,9 +189,7 @@ func TestGuides(t *testing.T) {
 	for _, p := range products {
 		file := "../../docs/start/migrate-" + p.Name + ".md"
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		before, rest, found := strings.Cut(string(text), "<!-- settings -->\n")
 		_, after, closed := strings.Cut(rest, "<!-- end of settings -->\n")
 		if !found || !closed {
@@ -228,4 +212,12 @@ func (p *Product) table() string {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(strings.Fields(s.names), "`, `"), text)
 	}
 	return b.String()
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -45,16 +43,15 @@ type outsider struct {
 }
 
 func newOutsider(t *testing.T, n *running) *outsider {
-	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return &outsider{t: t, node: n, conn: conn}
+	return &outsider{t: t, node: n, conn: n.conn(t)}
+}
+
+func (s *outsider) api() sluicev1.RateLimitServiceClient {
+	return sluicev1.NewRateLimitServiceClient(s.conn)
 }
 
 // with returns the context of a call that shows these values of Authorization.
-func (s *outsider) with(authorization []string) context.Context {
+func (s *outsider) with(authorization ...string) context.Context {
 	ctx := s.t.Context()
 	for _, v := range authorization {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", v)
@@ -63,7 +60,7 @@ func (s *outsider) with(authorization []string) context.Context {
 }
 
 // byCode is the outcome of a gRPC call.
-func (s *outsider) byCode(err error) string {
+func byCode(err error) string {
 	switch status.Code(err) {
 	case codes.OK, codes.NotFound, codes.FailedPrecondition: // what comes behind the API
 		return passed
@@ -75,45 +72,58 @@ func (s *outsider) byCode(err error) string {
 	return err.Error()
 }
 
+// byError is the outcome of an answer on a stream.
+func byError(e *sluicev1.Error) string {
+	if e == nil {
+		return passed
+	}
+	return strings.ToLower(strings.TrimPrefix(e.GetCode().String(), "ERROR_CODE_"))
+}
+
 // http calls a path, and returns the outcome and the body. header has the credentials' name.
 func (s *outsider) http(header, method, path, body string, credentials []string) (string, string) {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.node.listen.http.Addr().String()+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
+	var headers []string
+	for _, c := range credentials {
+		headers = append(headers, header, c)
 	}
-	r.Header[header] = credentials
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	challenge := resp.Header.Get("WWW-Authenticate")
-	want := ""
-	outcome := fmt.Sprintf("%d %s", resp.StatusCode, text)
+	resp, text := send(s.t, s.node.listen.http.Addr(), method, path, body, headers...)
+	outcome, challenge := fmt.Sprintf("%d %s", resp.StatusCode, text), ""
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusNotFound, http.StatusConflict:
 		outcome = passed
 	case http.StatusUnauthorized:
-		outcome, want = unauthenticated, `Bearer realm="sluice"`
+		outcome, challenge = unauthenticated, `Bearer realm="sluice"`
 		if header == access.TokenHeader {
-			want = `Sluice-Token realm="sluice"`
+			challenge = `Sluice-Token realm="sluice"`
 		}
 	case http.StatusForbidden:
 		outcome = forbidden
 	}
-	if challenge != want {
-		s.t.Errorf("%s %s: %d with WWW-Authenticate %q, want %q", method, path, resp.StatusCode, challenge, want)
+	if got := resp.Header.Get("WWW-Authenticate"); got != challenge {
+		s.t.Errorf("%s %s: %d with WWW-Authenticate %q, want %q", method, path, resp.StatusCode, got, challenge)
 	}
 	if resp.Header.Get("RateLimit") != "" && outcome != passed {
 		s.t.Errorf("%s %s: a rejection looks like a limit: %v", method, path, resp.Header)
 	}
-	return outcome, string(text)
+	return outcome, text
+}
+
+// settled returns a reservation that was settled.
+func (s *outsider) settled(authorization string) string {
+	s.t.Helper()
+	res, err := s.api().Reserve(s.with(authorization), reserveOne())
+	if err == nil {
+		_, err = s.api().Settle(s.with(authorization), &sluicev1.SettleRequest{Reservation: res.GetReservation()})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res.GetReservation()
+}
+
+func reserveOne() *sluicev1.ReserveRequest {
+	return &sluicev1.ReserveRequest{Checks: checksOf("a", "user", "u", 0).Checks, Units: new(int64(1))}
 }
 
 // attempt is one thing to do in the domain a, and the verb that it takes; "" is any.
@@ -122,95 +132,73 @@ type attempt struct {
 	do         func(s *outsider, authorization []string) string
 }
 
-func checksOf(domain string, verb sluicev1.Verb) []*sluicev1.Check {
-	return []*sluicev1.Check{{Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "u"}}, Verb: verb}}
-}
-
-func gubernatorOf(name string, hits int64, behavior gubernatorv1.Behavior) *gubernatorv1.RateLimitReq {
-	return &gubernatorv1.RateLimitReq{Name: name, UniqueKey: "u", Hits: hits, Limit: 100, Duration: 3_600_000, Behavior: behavior}
-}
-
-func reserve(c sluicev1.RateLimitServiceClient, ctx context.Context, _ string) error {
-	units := int64(1)
-	_, err := c.Reserve(ctx, &sluicev1.ReserveRequest{Checks: checksOf("a", 0), Units: &units})
-	return err
-}
-
-// settled returns a reservation that was settled.
-func (s *outsider) settled(authorization string) string {
-	s.t.Helper()
-	c, units := sluicev1.NewRateLimitServiceClient(s.conn), int64(1)
-	res, err := c.Reserve(s.with([]string{authorization}), &sluicev1.ReserveRequest{Checks: checksOf("a", 0), Units: &units})
-	if err == nil {
-		_, err = c.Settle(s.with([]string{authorization}), &sluicev1.SettleRequest{Reservation: res.GetReservation()})
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return res.GetReservation()
-}
+const (
+	userU  = `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`
+	checkU = `{"domain":"a","descriptor":[{"key":"user","value":"u"}],"verb":"VERB"}`
+)
 
 // attempts are all that the APIs let anybody do.
 func attempts() (list []attempt) {
-	add := func(name, verb string, do func(s *outsider, authorization []string) string) {
-		list = append(list, attempt{name, verb, do})
+	rpc := func(name, verb string, do func(ctx context.Context, s *outsider) error) {
+		list = append(list, attempt{"gRPC " + name, verb, func(s *outsider, a []string) string { return byCode(do(s.with(a...), s)) }})
 	}
-	for name, ask := range map[string]func(s *outsider) *sluicev1.LeaseRequest{
-		"asked for":  func(*outsider) *sluicev1.LeaseRequest { return &sluicev1.LeaseRequest{Units: 1, TtlNs: 1e7} },
-		"given back": func(s *outsider) *sluicev1.LeaseRequest { return &sluicev1.LeaseRequest{Ended: s.reservation} },
-	} {
-		add("gRPC Check, a lease "+name, "check", func(s *outsider, a []string) string {
-			_, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", 0), Lease: ask(s)})
-			return s.byCode(err)
-		})
+	web := func(verb, method, path, body string) {
+		list = append(list, attempt{"HTTP " + path, verb, func(s *outsider, a []string) string {
+			outcome, _ := s.http("Authorization", method, path, strings.NewReplacer("ID", s.reservation, "VERB", verb).Replace(body), a)
+			return outcome
+		}})
+	}
+	stream := func(name, verb string, do func(ctx context.Context, s *outsider) string) {
+		list = append(list, attempt{"gRPC " + name, verb, func(s *outsider, a []string) string {
+			ctx, cancel := context.WithCancel(s.with(a...))
+			defer cancel()
+			return do(ctx, s)
+		}})
 	}
 	for number, verb := range []string{"check", "read", "charge", "refund"} {
-		wire := sluicev1.Verb(number)
-		add("gRPC Check", verb, func(s *outsider, a []string) string {
-			_, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", wire)})
-			return s.byCode(err)
-		})
-		add("gRPC CheckStream", verb, func(s *outsider, a []string) string {
-			ctx, cancel := context.WithCancel(s.with(a))
-			defer cancel()
-			stream, err := sluicev1.NewRateLimitServiceClient(s.conn).CheckStream(ctx)
-			if err == nil {
-				_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", wire)}) // Recv says why it failed
-				var res *sluicev1.CheckResponse
-				if res, err = stream.Recv(); err == nil && res.GetDecisions()[0].GetError() != nil {
-					return strings.ToLower(strings.TrimPrefix(res.GetDecisions()[0].GetError().GetCode().String(), "ERROR_CODE_"))
-				}
+		checks := checksOf("a", "user", "u", sluicev1.Verb(number))
+		rpc("Check", verb, func(ctx context.Context, s *outsider) error { _, err := s.api().Check(ctx, checks); return err })
+		stream("CheckStream", verb, func(ctx context.Context, s *outsider) string {
+			stream, err := s.api().CheckStream(ctx)
+			if err != nil {
+				return byCode(err)
 			}
-			return s.byCode(err)
+			_ = stream.Send(checks) // Recv says why it failed
+			res, err := stream.Recv()
+			if err != nil {
+				return byCode(err)
+			}
+			return byError(res.GetDecisions()[0].GetError())
 		})
-		add("HTTP check", verb, func(s *outsider, a []string) string {
-			outcome, _ := s.http("Authorization", "POST", "/v1/"+verb, `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
-			return outcome
-		})
-		add("HTTP checks", verb, func(s *outsider, a []string) string {
-			outcome, _ := s.http("Authorization", "POST", "/v1/check", `{"checks":[{"domain":"a","descriptor":[{"key":"user","value":"u"}],"verb":"`+verb+`"}]}`, a)
-			return outcome
-		})
+		web(verb, "POST", "/v1/"+verb, userU)
+		web(verb, "POST", "/v1/check", `{"checks":[`+checkU+`]}`)
+	}
+	rpc("Check, a lease asked for", "check", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Check(ctx, &sluicev1.CheckRequest{Checks: reserveOne().Checks, Lease: &sluicev1.LeaseRequest{Units: 1, TtlNs: 1e7}})
+		return err
+	})
+	rpc("Check, a lease given back", "check", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Check(ctx, &sluicev1.CheckRequest{Checks: reserveOne().Checks, Lease: &sluicev1.LeaseRequest{Ended: s.reservation}})
+		return err
+	})
+	envoyOf := func(hits int64) *ratelimitv3.RateLimitRequest {
+		return &ratelimitv3.RateLimitRequest{Domain: "a", HitsAddend: 1, Descriptors: []*commonv3.RateLimitDescriptor{{
+			Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "u"}},
+			HitsAddend: wrapperspb.UInt64(uint64(max(hits, -hits))), IsNegativeHits: hits < 0,
+		}}}
 	}
 	for hits, verb := range map[int64]string{1: "check", 0: "read", -1: "refund"} {
-		add("Envoy", verb, func(s *outsider, a []string) string {
-			d := &commonv3.RateLimitDescriptor{
-				Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "u"}},
-				HitsAddend: wrapperspb.UInt64(uint64(max(hits, -hits))), IsNegativeHits: hits < 0,
-			}
-			_, err := ratelimitv3.NewRateLimitServiceClient(s.conn).ShouldRateLimit(s.with(a),
-				&ratelimitv3.RateLimitRequest{Domain: "a", Descriptors: []*commonv3.RateLimitDescriptor{d}})
-			return s.byCode(err)
+		rpc("Envoy", verb, func(ctx context.Context, s *outsider) error {
+			_, err := ratelimitv3.NewRateLimitServiceClient(s.conn).ShouldRateLimit(ctx, envoyOf(hits))
+			return err
 		})
 	}
 	for method, verb := range map[string]string{
 		envoy.CheckRateLimitMethod: "read", envoy.ReportMethod: "charge", envoy.ReserveMethod: "check", envoy.CommitMethod: "charge",
 	} {
-		add("Kuadrant "+method, verb, func(s *outsider, a []string) string {
-			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "u"}}}
+		rpc("Kuadrant "+method, verb, func(ctx context.Context, s *outsider) error {
 			// The fields of a ReserveRequest have the same numbers, and those of a CommitRequest but the last ones.
-			req := &ratelimitv3.RateLimitRequest{Domain: "a", Descriptors: []*commonv3.RateLimitDescriptor{d}, HitsAddend: 1}
-			return s.byCode(s.conn.Invoke(s.with(a), method, req, new(emptypb.Empty)))
+			return s.conn.Invoke(ctx, method, envoyOf(1), new(emptypb.Empty))
 		})
 	}
 	for _, g := range []struct {
@@ -218,172 +206,120 @@ func attempts() (list []attempt) {
 		hits     int64
 		behavior gubernatorv1.Behavior
 	}{{"check", 1, 0}, {"read", 0, 0}, {"refund", -1, 0}, {"reset", 0, gubernatorv1.Behavior_RESET_REMAINING}} {
-		add("gubernator gRPC", g.verb, func(s *outsider, a []string) string {
-			_, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(a),
-				&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", g.hits, g.behavior)}})
-			return s.byCode(err)
+		rpc("gubernator", g.verb, func(ctx context.Context, s *outsider) error {
+			q := gubernatorOf("a", "u", g.hits, 100)
+			q.Behavior = g.behavior
+			_, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(ctx, &gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{q}})
+			return err
 		})
-		add("gubernator HTTP", g.verb, func(s *outsider, a []string) string {
-			outcome, _ := s.http("Authorization", "POST", "/v1/GetRateLimits",
-				fmt.Sprintf(`{"requests":[{"name":"a","uniqueKey":"u","hits":%d,"limit":100,"duration":3600000,"behavior":%d}]}`, g.hits, g.behavior), a)
-			return outcome
-		})
+		web(g.verb, "POST", "/v1/GetRateLimits",
+			fmt.Sprintf(`{"requests":[{"name":"a","uniqueKey":"u","hits":%d,"limit":100,"duration":3600000,"behavior":%d}]}`, g.hits, g.behavior))
 	}
 	for _, path := range []string{"/v1/authorize/a", "/v1/authorize/a/some/path"} {
-		add("forward auth "+path, "check", func(s *outsider, a []string) string {
+		list = append(list, attempt{"forward auth " + path, "check", func(s *outsider, a []string) string {
 			own := slices.Clone(a)
 			for i := range own { // the proxy's token stands alone
 				own[i] = strings.TrimPrefix(own[i], "Bearer ")
 			}
 			outcome, _ := s.http(access.TokenHeader, "GET", path, "", own)
 			return outcome
-		})
+		}})
 	}
-	add("HTTP reset", "reset", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/v1/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
-		return outcome
-	})
-	add("gRPC Top of a domain", "read", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Top(s.with(a), &adminv1alpha1.TopRequest{Domain: "a"})
-		return s.byCode(err)
-	})
-	add("HTTP top of a domain", "read", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/top?domain=a", "", a)
-		return outcome
-	})
-	add("gRPC Top of all", "read of all", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Top(s.with(a), &adminv1alpha1.TopRequest{})
-		return s.byCode(err)
-	})
-	add("HTTP top of all", "read of all", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/top", "", a)
-		return outcome
-	})
-	add("gRPC Inspect", "read", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Inspect(s.with(a), &adminv1alpha1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
-		return s.byCode(err)
-	})
-	add("HTTP inspect", "read", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/console/api/inspect", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
-		return outcome
-	})
-	add("HTTP rules", "read of all", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/console/api/rules", "", a)
-		return outcome
-	})
-	add("HTTP inspect and reset", "reset", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/console/api/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
-		return outcome
-	})
-	about := func(name, verb, body string, do func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error) {
-		add("gRPC "+name, verb, func(s *outsider, a []string) string {
-			return s.byCode(do(sluicev1.NewRateLimitServiceClient(s.conn), s.with(a), s.reservation))
-		})
-		add("HTTP "+name, verb, func(s *outsider, a []string) string {
-			outcome, _ := s.http("Authorization", "POST", "/v1/"+strings.ToLower(name), strings.ReplaceAll(body, "ID", s.reservation), a)
-			return outcome
-		})
-	}
-	about("Reserve", "check", `{"checks":[{"domain":"a","descriptor":[{"key":"user","value":"u"}]}],"units":1}`, reserve)
-	about("Spend", "check", `{"reservation":"ID","units":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
-		_, err := c.Spend(ctx, &sluicev1.SpendRequest{Reservation: id, Units: 1})
+	web("reset", "POST", "/v1/reset", userU)
+	web("read", "GET", "/admin/v1alpha1/top?domain=a", "")
+	web("read of all", "GET", "/admin/v1alpha1/top", "")
+	web("read", "POST", "/console/api/inspect", userU)
+	web("read of all", "GET", "/console/api/rules", "")
+	web("reset", "POST", "/console/api/inspect/reset", userU)
+	web("check", "POST", "/v1/reserve", `{"checks":[`+userU+`],"units":1}`)
+	web("check", "POST", "/v1/spend", `{"reservation":"ID","units":1}`)
+	web("check", "POST", "/v1/extend", `{"reservation":"ID","more":1}`)
+	web("check", "POST", "/v1/settle", `{"reservation":"ID","actual":1}`)
+	web("read", "POST", "/v1/held", userU)
+	web("charge", "PUT", "/v1/pools/a/spare/load", `{"load":0}`)
+	web("", "GET", "/v1/nodes", "")
+	web("", "GET", "/admin/v1alpha1/members", "")
+	web("admin", "POST", "/admin/v1alpha1/members/forget", `{"name":"nobody"}`)
+	rpc("Reserve", "check", func(ctx context.Context, s *outsider) error { _, err := s.api().Reserve(ctx, reserveOne()); return err })
+	rpc("Spend", "check", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Spend(ctx, &sluicev1.SpendRequest{Reservation: s.reservation, Units: 1})
 		return err
 	})
-	about("Extend", "check", `{"reservation":"ID","more":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
-		_, err := c.Extend(ctx, &sluicev1.ExtendRequest{Reservation: id, More: 1})
+	rpc("Extend", "check", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Extend(ctx, &sluicev1.ExtendRequest{Reservation: s.reservation, More: 1})
 		return err
 	})
-	about("Settle", "check", `{"reservation":"ID","actual":1}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, id string) error {
-		_, err := c.Settle(ctx, &sluicev1.SettleRequest{Reservation: id, Actual: 1})
+	rpc("Settle", "check", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Settle(ctx, &sluicev1.SettleRequest{Reservation: s.reservation, Actual: 1})
 		return err
 	})
-	about("Held", "read", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, func(c sluicev1.RateLimitServiceClient, ctx context.Context, _ string) error {
-		_, err := c.Held(ctx, &sluicev1.HeldRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
+	entries := []*sluicev1.Entry{{Key: "user", Value: "u"}}
+	rpc("Held", "read", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Held(ctx, &sluicev1.HeldRequest{Domain: "a", Descriptor_: entries})
 		return err
 	})
-	add("gRPC Session", "check", func(s *outsider, a []string) string {
-		ctx, cancel := context.WithCancel(s.with(a))
-		defer cancel()
-		stream, err := sluicev1.NewRateLimitServiceClient(s.conn).Session(ctx)
-		if err == nil {
-			_ = stream.Send(&sluicev1.SessionRequest{Acquire: []*sluicev1.SlotRequest{{Number: 1, Check: checksOf("a", 0)[0]}}}) // Recv says why it failed
-			var res *sluicev1.SessionResponse
-			if res, err = stream.Recv(); err == nil {
-				if e := res.GetSlots()[0].GetError(); e != nil && e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID {
-					return strings.ToLower(strings.TrimPrefix(e.GetCode().String(), "ERROR_CODE_"))
-				}
-			}
+	stream("Session", "check", func(ctx context.Context, s *outsider) string {
+		stream, err := s.api().Session(ctx)
+		if err != nil {
+			return byCode(err)
 		}
-		return s.byCode(err)
+		_ = stream.Send(&sluicev1.SessionRequest{Acquire: []*sluicev1.SlotRequest{{Number: 1, Check: reserveOne().Checks[0]}}}) // Recv says why it failed
+		res, err := stream.Recv()
+		if err != nil {
+			return byCode(err)
+		}
+		if e := res.GetSlots()[0].GetError(); e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID { // the rule has no slots
+			return byError(e)
+		}
+		return passed
 	})
-	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewRateLimitServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
-		return s.byCode(err)
+	rpc("ReportLoad", "charge", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().ReportLoad(ctx, &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
+		return err
 	})
-	add("HTTP load", "charge", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "PUT", "/v1/pools/a/spare/load", `{"load":0}`, a)
-		return outcome
+	rpc("Nodes", "", func(ctx context.Context, s *outsider) error {
+		_, err := s.api().Nodes(ctx, &sluicev1.NodesRequest{})
+		return err
 	})
-	add("gRPC Nodes", "", func(s *outsider, a []string) string {
-		_, err := sluicev1.NewRateLimitServiceClient(s.conn).Nodes(s.with(a), &sluicev1.NodesRequest{})
-		return s.byCode(err)
+	operators := func(name, verb string, do func(context.Context, adminv1alpha1.AdminServiceClient) error) {
+		rpc(name, verb, func(ctx context.Context, s *outsider) error {
+			return do(ctx, adminv1alpha1.NewAdminServiceClient(s.conn))
+		})
+	}
+	operators("Top of a domain", "read", func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+		_, err := c.Top(ctx, &adminv1alpha1.TopRequest{Domain: "a"})
+		return err
 	})
-	add("gRPC Members", "", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Members(s.with(a), &adminv1alpha1.MembersRequest{})
-		return s.byCode(err)
+	operators("Members", "", func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+		_, err := c.Members(ctx, &adminv1alpha1.MembersRequest{})
+		return err
 	})
-	add("HTTP nodes", "", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/v1/nodes", "", a)
-		return outcome
-	})
-	add("HTTP members", "", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "GET", "/admin/v1alpha1/members", "", a)
-		return outcome
-	})
-	add("gRPC ForgetMember", "admin", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).ForgetMember(s.with(a), &adminv1alpha1.ForgetMemberRequest{Name: "nobody"})
-		return s.byCode(err)
-	})
-	add("gRPC Bootstrap", "admin", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).Bootstrap(s.with(a), &adminv1alpha1.BootstrapRequest{})
-		return s.byCode(err)
-	})
-	add("gRPC AcceptLoss", "admin", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).AcceptLoss(s.with(a), &adminv1alpha1.AcceptLossRequest{})
-		return s.byCode(err)
-	})
-	add("gRPC PromoteRegion", "admin", func(s *outsider, a []string) string {
-		_, err := adminv1alpha1.NewAdminServiceClient(s.conn).PromoteRegion(s.with(a), &adminv1alpha1.PromoteRegionRequest{Region: "eu", Home: "eu"})
-		return s.byCode(err)
-	})
-	add("HTTP forget", "admin", func(s *outsider, a []string) string {
-		outcome, _ := s.http("Authorization", "POST", "/admin/v1alpha1/members/forget", `{"name":"nobody"}`, a)
-		return outcome
-	})
+	for name, do := range operatorsCalls("a", entries) {
+		verb := "admin"
+		if v := map[string]string{"Top": "read of all", "Inspect": "read"}[name]; v != "" {
+			verb = v
+		}
+		operators(name, verb, do)
+	}
 	return list
 }
 
 // startGuarded starts a node with the domains a and b, and callers of one verb each in a, one of all verbs in b, and one
-// who may read everything. It returns the node and the tokens.
+// who may read everything. It returns the node and what each caller shows.
 func startGuarded(t *testing.T) (*running, map[string]string) {
 	s := testConfig(t)
-	var rules strings.Builder
 	for _, d := range []string{"a", "b"} {
-		rules.Reset()
-		fmt.Fprintf(&rules, "domain: %s\nauthorize: {descriptors: [[{key: user, value: u}]]}\n", d)
-		rules.WriteString("pools: {spare: {limit: {count: 1, period: 1h}, load: {shrink_to: 50%}}}\n")
-		rules.WriteString("descriptors: [{key: user, rate_limit: {count: 100, period: 1h}, elastic: {pool: spare}}]\n")
-		if err := os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rules.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		text := "domain: " + d + "\nauthorize: {descriptors: [[{key: user, value: u}]]}\n" +
+			"pools: {spare: {limit: {count: 1, period: 1h}, load: {shrink_to: 50%}}}\n" +
+			"descriptors: [{key: user, rate_limit: {count: 100, period: 1h}, elastic: {pool: spare}}]\n"
+		do(t, os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(text), 0o644))
 	}
-	tokens := make(map[string]string)
-	var file strings.Builder
-	file.WriteString("callers:\n")
+	bearers := make(map[string]string)
+	file := "callers:\n"
 	caller := func(name, domains, verbs string) {
-		token, digest := testToken(t, byte(len(tokens)))
-		tokens[name] = token
-		fmt.Fprintf(&file, "  - {name: %s, tokens: [%s], grants: [{domains: %s, verbs: [%s]}]}\n", name, digest, domains, verbs)
+		token, digest := testToken(t, byte(len(bearers)))
+		bearers[name] = "Bearer " + token
+		file += fmt.Sprintf("  - {name: %s, tokens: [%s], grants: [{domains: %s, verbs: [%s]}]}\n", name, digest, domains, verbs)
 	}
 	for _, verb := range []string{"check", "read", "charge", "refund", "reset"} {
 		caller(verb, "[a, gubernator/a]", verb)
@@ -391,70 +327,69 @@ func startGuarded(t *testing.T) (*running, map[string]string) {
 	caller("admin", `["*"]`, "admin")
 	caller("read-of-all", `["*"]`, "read")
 	caller("b", "[b, gubernator/b]", "check, read, charge, refund, reset")
-	tokens["unknown"], _ = testToken(t, 0xff)
-	s.Callers = writeFile(t, file.String())
-	return startNode(t, s), tokens
+	s.Callers = writeFile(t, file)
+	return startNode(t, s), bearers
+}
+
+// left is what remains of 100 for a user of a, and of gubernator's.
+func (s *outsider) left(bearer, user string) [2]int64 {
+	s.t.Helper()
+	res, err := s.api().Check(s.with(bearer), checksOf("a", "user", user, sluicev1.Verb_VERB_READ))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	g, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(bearer),
+		&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", user, 0, 100)}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return [2]int64{res.GetDecisions()[0].GetRemaining(), g.GetResponses()[0].GetRemaining()}
 }
 
 // TestEveryAPIAsks tries everything by every API with every token and without: nothing gets through that is not
 // granted, and what was rejected has changed nothing.
 func TestEveryAPIAsks(t *testing.T) {
 	t.Parallel()
-	n, tokens := startGuarded(t)
+	n, bearers := startGuarded(t)
 	s := newOutsider(t, n)
-	s.reservation = s.settled("Bearer " + tokens["check"])
-	left := func() (out []int64) {
-		res, err := sluicev1.NewRateLimitServiceClient(s.conn).Check(s.with([]string{"Bearer " + tokens["read-of-all"]}),
-			&sluicev1.CheckRequest{Checks: checksOf("a", sluicev1.Verb_VERB_READ)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with([]string{"Bearer " + tokens["read-of-all"]}),
-			&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", 0, 0)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []int64{res.GetDecisions()[0].GetRemaining(), g.GetResponses()[0].GetRemaining()}
-	}
+	s.reservation = s.settled(bearers["check"])
 	// Something is spent, so that a refund and a reset would show.
-	for _, charge := range attempts() {
-		if charge.verb == "charge" || charge.verb == "check" {
-			if got := charge.do(s, []string{"Bearer " + tokens[charge.verb]}); got != passed {
-				t.Fatalf("%s: %s", charge.name, got)
+	for _, a := range attempts() {
+		if a.verb == "charge" || a.verb == "check" {
+			if got := a.do(s, []string{bearers[a.verb]}); got != passed {
+				t.Fatalf("%s: %s", a.name, got)
 			}
 		}
 	}
-	before := left()
+	before := s.left(bearers["read-of-all"], "u")
+	unknown, _ := testToken(t, 0xff)
 	for _, a := range attempts() {
 		for name, shown := range map[string][]string{
-			"nothing": nil, "an unknown token": {"Bearer " + tokens["unknown"]}, "no token": {"Bearer x"},
-			"the token of another scheme": {"Basic " + tokens["check"]}, "two": {"Bearer " + tokens["check"], "Bearer " + tokens["read"]},
+			"nothing": nil, "an unknown token": {"Bearer " + unknown}, "no token": {"Bearer x"},
+			"the token of another scheme": {strings.Replace(bearers["check"], "Bearer", "Basic", 1)}, "two": {bearers["check"], bearers["read"]},
 		} {
 			if got := a.do(s, shown); got != unauthenticated {
 				t.Errorf("%s (%s) with %s: %s", a.name, a.verb, name, got)
 			}
 		}
-		for who, token := range tokens {
+		for who, bearer := range bearers {
 			want := forbidden
-			switch {
-			case who == "unknown":
-				continue
-			case a.verb == "" || a.verb == "read of all" && who == "read-of-all" || a.verb == "read" && who == "read-of-all":
+			if a.verb == "" || who == "read-of-all" && strings.HasPrefix(a.verb, "read") {
 				want = passed
-			case who == a.verb:
+			} else if who == a.verb {
 				continue // below
 			}
-			if got := a.do(s, []string{"Bearer " + token}); got != want {
+			if got := a.do(s, []string{bearer}); got != want {
 				t.Errorf("%s (%s) with the token of %s: %s, want %s", a.name, a.verb, who, got, want)
 			}
 		}
 	}
-	if after := left(); !slices.Equal(before, after) {
+	if after := s.left(bearers["read-of-all"], "u"); before != after {
 		t.Errorf("%v were left before all that was rejected, and %v after it", before, after)
 	}
 	for _, a := range attempts() {
-		if token := tokens[a.verb]; token != "" {
-			if got := a.do(s, []string{"Bearer " + token}); got != passed {
+		if bearer := bearers[a.verb]; bearer != "" {
+			if got := a.do(s, []string{bearer}); got != passed {
 				t.Errorf("%s (%s) with a token for it: %s", a.name, a.verb, got)
 			}
 		}
@@ -466,21 +401,9 @@ func TestEveryAPIAsks(t *testing.T) {
 		}
 	}
 	// A proxy is not let in by what its client shows to others, and says of itself that it was rejected.
-	if got, _ := s.http(access.TokenHeader, "GET", "/v1/authorize/b", "", nil); got != unauthenticated {
-		t.Error(got)
-	}
-	r, err := http.NewRequest("GET", "http://"+n.listen.http.Addr().String()+"/v1/authorize/a", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+tokens["check"])
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != 401 || res.Header.Get("Sluice-Rejection") != "unauthenticated" {
-		t.Errorf("forward auth with a client's token: %d %v", res.StatusCode, res.Header)
+	resp, _ := send(t, n.listen.http.Addr(), "GET", "/v1/authorize/a", "", "Authorization", bearers["check"])
+	if resp.StatusCode != 401 || resp.Header.Get("Sluice-Rejection") != "unauthenticated" {
+		t.Errorf("forward auth with a client's token: %d %v", resp.StatusCode, resp.Header)
 	}
 	// Probes and metrics are for everybody, and the counts are there.
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/HealthCheck", "/v1/LiveCheck"} {
@@ -501,78 +424,68 @@ func TestEveryAPIAsks(t *testing.T) {
 // TestMixedBatches: what may not be asked fails alone where the answers are apart, and is nobody's charge.
 func TestMixedBatches(t *testing.T) {
 	t.Parallel()
-	n, tokens := startGuarded(t)
+	n, bearers := startGuarded(t)
 	s := newOutsider(t, n)
-	client := sluicev1.NewRateLimitServiceClient(s.conn)
-	shown := []string{"Bearer " + tokens["check"]}
-	both := &sluicev1.CheckRequest{Checks: append(checksOf("a", 0), checksOf("b", 0)...)}
-	res, err := client.Check(s.with(shown), both)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := res.GetDecisions(); !d[0].GetAllowed() || d[1].GetAllowed() || d[1].GetError().GetCode() != sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN {
-		t.Errorf("gRPC: %v", d)
-	}
-	stream, err := client.CheckStream(s.with(shown))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(both); err != nil {
-		t.Fatal(err)
-	}
-	if res, err = stream.Recv(); err != nil || !res.GetDecisions()[0].GetAllowed() || res.GetDecisions()[1].GetError().GetCode() != sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN {
-		t.Errorf("CheckStream: %v, %v", res, err)
-	}
-	both.AllOrNothing = true
-	if res, err = client.Check(s.with(shown), both); err != nil || res.GetDecisions()[0].GetAllowed() {
-		t.Errorf("gRPC, all or nothing: %v, %v", res, err)
-	}
-	const list = `{"checks":[{"domain":"a","descriptor":[{"key":"user","value":"u"}]},{"domain":"b","descriptor":[{"key":"user","value":"u"}]}]`
-	_, body := s.http("Authorization", "POST", "/v1/check", list+"}", shown)
-	var many struct {
-		Decisions []struct {
-			Allowed bool
-			Error   struct{ Code string }
+	both := func(verb sluicev1.Verb, all bool) *sluicev1.CheckRequest {
+		return &sluicev1.CheckRequest{
+			Checks: append(checksOf("a", "user", "u", verb).Checks, checksOf("b", "user", "u", verb).Checks...), AllOrNothing: all,
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &many); err != nil || !many.Decisions[0].Allowed || many.Decisions[1].Error.Code != forbidden {
-		t.Errorf("HTTP: %s (%v)", body, err)
+	// outcomes are those of an answer's decisions.
+	outcomes := func(res *sluicev1.CheckResponse, err error) string {
+		if err != nil {
+			return err.Error()
+		}
+		var list []string
+		for _, d := range res.GetDecisions() {
+			list = append(list, fmt.Sprint(d.GetAllowed(), " ", byError(d.GetError())))
+		}
+		return strings.Join(list, ", ")
 	}
-	_, body = s.http("Authorization", "POST", "/v1/check", list+`,"all_or_nothing":true}`, shown)
-	if err := json.Unmarshal([]byte(body), &many); err != nil || many.Decisions[0].Allowed || many.Decisions[1].Error.Code != forbidden {
-		t.Errorf("HTTP, all or nothing: %s (%v)", body, err)
+	stream, err := s.api().CheckStream(s.with(bearers["check"]))
+	if err == nil {
+		err = stream.Send(both(sluicev1.Verb_VERB_CHECK, false))
 	}
-	g, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(shown),
-		&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", 1, 0), gubernatorOf("b", 1, 0), gubernatorOf("a", 1, gubernatorv1.Behavior_RESET_REMAINING)}})
-	if err != nil {
-		t.Fatal(err)
+	do(t, err)
+	byWeb := func(fields string) string {
+		_, body := s.http("Authorization", "POST", "/v1/check", `{"checks":[`+userU+`,`+strings.Replace(userU, `"a"`, `"b"`, 1)+`]`+fields+`}`, []string{bearers["check"]})
+		var many struct {
+			Decisions []struct {
+				Allowed bool
+				Error   struct{ Code string }
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &many); err != nil {
+			t.Fatal(body, err)
+		}
+		return fmt.Sprint(many.Decisions)
 	}
+	for _, c := range []struct{ name, got, want string }{
+		{"gRPC", outcomes(s.api().Check(s.with(bearers["check"]), both(sluicev1.Verb_VERB_CHECK, false))), "true passed, false forbidden"},
+		{"CheckStream", outcomes(stream.Recv()), "true passed, false forbidden"},
+		{"gRPC, all or nothing", outcomes(s.api().Check(s.with(bearers["check"]), both(sluicev1.Verb_VERB_CHECK, true))), "false passed, false forbidden"},
+		{"gRPC, resets", outcomes(s.api().Check(s.with(bearers["reset"]), both(sluicev1.Verb_VERB_RESET, false))), "true passed, false forbidden"},
+		{"HTTP", byWeb(""), "[{true {}} {false {forbidden}}]"},
+		{"HTTP, all or nothing", byWeb(`,"all_or_nothing":true`), "[{false {}} {false {forbidden}}]"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, c.got, c.want)
+		}
+	}
+	reset := gubernatorOf("a", "u", 1, 100)
+	reset.Behavior = gubernatorv1.Behavior_RESET_REMAINING
+	g, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(bearers["check"]),
+		&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", "u", 1, 100), gubernatorOf("b", "u", 1, 100), reset}})
+	do(t, err)
 	if r := g.GetResponses(); r[0].GetError() != "" || !strings.Contains(r[1].GetError(), "may not check") || !strings.Contains(r[2].GetError(), "may not reset") {
 		t.Errorf("gubernator: %v", r)
 	}
-	both.AllOrNothing = false
-	for _, c := range both.Checks {
-		c.Verb = sluicev1.Verb_VERB_RESET
-	}
-	resets, err := client.Check(s.with([]string{"Bearer " + tokens["reset"]}), both)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := resets.GetDecisions(); d[0].GetError() != nil || d[1].GetError().GetCode() != sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN {
-		t.Errorf("reset: %v", d)
-	}
 	// Envoy's request is one: a refund that is not granted fails the check beside it, before that is charged.
 	entry := []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "envoy"}}
-	_, err = ratelimitv3.NewRateLimitServiceClient(s.conn).ShouldRateLimit(s.with(shown), &ratelimitv3.RateLimitRequest{
+	_, err = ratelimitv3.NewRateLimitServiceClient(s.conn).ShouldRateLimit(s.with(bearers["check"]), &ratelimitv3.RateLimitRequest{
 		Domain: "a", Descriptors: []*commonv3.RateLimitDescriptor{{Entries: entry}, {Entries: entry, IsNegativeHits: true}},
 	})
-	if status.Code(err) != codes.PermissionDenied {
-		t.Errorf("Envoy: %v", err)
-	}
-	read := checksOf("a", sluicev1.Verb_VERB_READ)
-	read[0].Descriptor_[0].Value = "envoy"
-	res, err = client.Check(s.with([]string{"Bearer " + tokens["read"]}), &sluicev1.CheckRequest{Checks: read})
-	if err != nil || res.GetDecisions()[0].GetRemaining() != 100 {
-		t.Errorf("Envoy: after it %v, %v", res, err)
+	if left := s.left(bearers["read-of-all"], "envoy"); byCode(err) != forbidden || left[0] != 100 {
+		t.Errorf("Envoy: %v, and then %v left", err, left)
 	}
 }

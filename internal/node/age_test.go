@@ -40,8 +40,13 @@ func TestMaxConnectionAge(t *testing.T) {
 			}
 		})
 	}
-	aged := func(err error) bool {
-		return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "--grpc-max-connection-age")
+	// renews counts the end of a stream, which is an error unless it is of age.
+	renews := func(err error) error {
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "--grpc-max-connection-age") {
+			return err
+		}
+		renewed.Add(1)
+		return nil
 	}
 
 	var clients []*sluice.Client
@@ -98,12 +103,10 @@ func TestMaxConnectionAge(t *testing.T) {
 			addr := b.nodes[dialed.Add(1)%2].listen.grpc.Addr()
 			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { conn.Close() })
 	api, health := sluicev1.NewRateLimitServiceClient(conn), healthv1.NewHealthClient(conn)
-	request := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "llm", Descriptor_: []*sluicev1.Entry{{Key: "model", Value: "plain"}}}}}
+	request := checksOf("llm", "model", "plain", 0)
 	self := ""
 	load("unary", func() error {
 		if _, err := api.Check(ctx, request); err != nil {
@@ -124,21 +127,13 @@ func TestMaxConnectionAge(t *testing.T) {
 				break
 			}
 		}
-		if aged(err) {
-			renewed.Add(1)
-			err = nil
-		}
-		return err
+		return renews(err)
 	})
 	load("watch", func() error {
 		watch, err := health.Watch(ctx, &healthv1.HealthCheckRequest{})
 		for ; err == nil; _, err = watch.Recv() {
 		}
-		if aged(err) {
-			renewed.Add(1)
-			err = nil
-		}
-		return err
+		return renews(err)
 	})
 
 	await(t, "renewed three times", func() bool {

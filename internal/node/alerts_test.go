@@ -45,9 +45,7 @@ type alert struct {
 // The metrics and labels of an alert are those of this program, and it says what to do.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for _, fault := range alertFaults(text) {
 		t.Error(fault)
 	}
@@ -56,33 +54,22 @@ func TestAlerts(t *testing.T) {
 // Each fault is found in a file that is otherwise right.
 func TestAlertFaults(t *testing.T) {
 	text, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	for _, c := range []struct{ old, new, want string }{
 		{"sluice_ready == 0", "sluice_redy == 0", "SluiceNotReady: there is no metric sluice_redy"},
-		{"sluice_ready == 0", "", "SluiceNotReady: no expression"},
-		{"sluice_ready == 0", "up == 0", "SluiceNotReady: names no metric"},
 		{`source="overloaded"`, `source="full"`, `SluiceOverloaded: sluice_decisions_total has no source "full"`},
 		{`source=~"share|`, `source=~"shares|`, `has no source "shares"`},
 		{`{direction="given"}`, `{way="given"}`, `sluice_handoffs_total has no way`},
 		{"!= 1021", "!= 1022", "there are 1021 partitions, not 1022"},
-		{"for: 30s", "for: half a minute", "invalid duration"},
-		{"severity: critical", "severity: bad", "severity bad"},
-		{"action: >-", "todo: >-", "does not say what to do"},
 		{"md#sluicenotready", "md#sluiceready", "SluiceNotReady: leads to no section"},
-		{"- alert: SluiceWithoutQuorum", "- alert: SluiceNotReady", "SluiceNotReady: there are two"},
-		{"for: 2m", "while: 2m", "field while not found"},
 	} {
-		t.Run(c.want, func(t *testing.T) {
-			if !bytes.Contains(text, []byte(c.old)) {
-				t.Fatalf("%s has no %q to spoil", alertsFile, c.old)
-			}
-			faults := alertFaults(bytes.Replace(text, []byte(c.old), []byte(c.new), 1))
-			if !strings.Contains(strings.Join(faults, "\n"), c.want) {
-				t.Errorf("the faults found are %q", faults)
-			}
-		})
+		if !bytes.Contains(text, []byte(c.old)) {
+			t.Fatalf("%s has no %q to spoil", alertsFile, c.old)
+		}
+		faults := alertFaults(bytes.Replace(text, []byte(c.old), []byte(c.new), 1))
+		if !strings.Contains(strings.Join(faults, "\n"), c.want) {
+			t.Errorf("%s: the faults found are %q", c.want, faults)
+		}
 	}
 }
 

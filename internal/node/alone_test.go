@@ -23,9 +23,7 @@ func TestAloneOnDisk(t *testing.T) {
 	n.stop()
 
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	target := nobody.Addr().String()
 	nobody.Close()
 	lone := s
@@ -39,9 +37,7 @@ func TestAloneOnDisk(t *testing.T) {
 	if n.cluster.Stats().HasQuorum || n.holding() > 0 {
 		t.Errorf("it decides: %+v", n.cluster.Stats())
 	}
-	if err := n.cluster.Bootstrap(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, n.cluster.Bootstrap(t.Context()))
 	await(t, "ready", func() bool { ok, _ := n.Ready(); return ok })
 	if got := n.left(t, "a"); got != 1 {
 		t.Errorf("after bootstrap: %d are left", got)
@@ -73,31 +69,28 @@ func freePort(t *testing.T) uint16 {
 
 // A node that stops and finds no other voter loses its counters, if no snapshot has them.
 func TestNoNodeToHandOverTo(t *testing.T) {
-	t.Parallel()
 	for _, kept := range []bool{false, true} {
-		first := testConfig(t)
-		second := first
-		second.Name = "n2"
-		if kept {
-			first.DataDir = filepath.Join(t.TempDir(), "n1")
-		}
-		a := startNode(t, first)
-		second.Join = []string{a.gossip.Addr()}
-		b := startNode(t, second)
-		for _, user := range strings.Fields("a b c d e f") {
-			a.check(t, user)
-		}
-		if err := b.gossip.Close(); err != nil { // it ends as in a crash
-			t.Fatal(err)
-		}
-		b.stop()
-		err := a.stop()
-		lost := errors.Is(err, ErrNotHandedOver)
-		if lost == kept || lost && !strings.Contains(err.Error(), "n2") {
-			t.Errorf("with a snapshot %v: %v", kept, err)
-		}
-		if a.warned.count("no node took over") != 1 {
-			t.Errorf("with a snapshot %v: it does not warn", kept)
-		}
+		t.Run(fmt.Sprint("with a snapshot ", kept), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			nodes := together(t, 2, func(c *Config) {
+				if kept && c.Name == "n1" {
+					c.DataDir = filepath.Join(dir, "n1")
+				}
+			})
+			a, b := nodes[0], nodes[1]
+			for _, user := range strings.Fields("a b c d e f") {
+				a.check(t, user)
+			}
+			if err := b.gossip.Close(); err != nil { // it ends as in a crash
+				t.Fatal(err)
+			}
+			b.stop()
+			err := a.stop()
+			lost := errors.Is(err, ErrNotHandedOver)
+			if lost == kept || lost && !strings.Contains(err.Error(), "n2") || a.warned.count("no node took over") != 1 {
+				t.Errorf("%v; the log: %s", err, a.warned.text.String())
+			}
+		})
 	}
 }

@@ -19,18 +19,17 @@ descriptors:
     limits: [{algorithm: leaky_queue, count: 100_000, period: 1s, burst: 1000}]
 `
 
+// leasePause is a pause of the process in which a lease may end.
+const leasePause = 30 * time.Millisecond
+
 // ready returns a client of n that knows its nodes.
 func (r *running) ready(t testing.TB, options ...sluice.Option) *sluice.Client {
 	t.Helper()
 	options = append([]sluice.Option{sluice.WithTimeout(time.Minute)}, options...)
 	c, err := sluice.New(r.listen.grpc.Addr().String(), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	return c
 }
 
@@ -46,9 +45,7 @@ func TestClientLeases(t *testing.T) {
 		key, allowed := c.Key("shop", "user", "one"), 0
 		for range 60_000 {
 			ok, err := key.Allow(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			if ok {
 				allowed++
 			}
@@ -92,6 +89,7 @@ func TestClientLeases(t *testing.T) {
 		}
 	})
 	t.Run("given back", func(t *testing.T) {
+		paused := longestPause(t)
 		c := n.ready(t)
 		key, other := c.Key("shop", "user", "back"), n.ready(t, sluice.WithoutLeases()).Key("shop", "user", "back")
 		const spent = 10_000
@@ -104,7 +102,10 @@ func TestClientLeases(t *testing.T) {
 			t.Error("nothing was leased")
 		}
 		c.Close()
-		if d, err := other.Read(t.Context(), 1); err != nil || d.Remaining != 50_000-spent {
+		d, err := other.Read(t.Context(), 1)
+		if p := paused(); err == nil && d.Remaining < 50_000-spent && p > leasePause {
+			t.Logf("%d left: this process got no processor for %v, so that a lease has ended with what was left of it", d.Remaining, p)
+		} else if err != nil || d.Remaining != 50_000-spent {
 			t.Errorf("%d left, %v", d.Remaining, err)
 		}
 	})

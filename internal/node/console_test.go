@@ -13,37 +13,20 @@ import (
 // TestConsole: a node has a console unless it is told not to, and who watches does not keep it from stopping.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	get := func(ctx context.Context, n *running, path string) *http.Response {
-		t.Helper()
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.listen.http.Addr().String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { res.Body.Close() })
-		return res
-	}
 	c := testConfig(t)
 	c.Admin.Addr, c.Admin.Anywhere = "127.0.0.1:0", true
 	n := startNode(t, c)
-	if res := get(t.Context(), n, "/console"); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
+	if res, _ := send(t, n.listen.http.Addr(), "GET", "/console", ""); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
 		t.Errorf("the page: %v", res)
 	}
 	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/console/api/watch", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	socket := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return net.Dial("unix", n.operators.place.Socket())
 	}}
 	t.Cleanup(socket.CloseIdleConnections)
 	res, err := socket.RoundTrip(watching)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
@@ -60,7 +43,9 @@ func TestConsole(t *testing.T) {
 		t.Errorf("events %q, %v", got, lines.Err())
 	}
 	n.config.ShutdownTimeout = time.Hour
-	n.drain() // as when it is stopped
+	if n.drain(); !n.draining.Load() { // as when it is stopped
+		t.Error("it drains, and its APIs do not know")
+	}
 	if lines.Scan(); lines.Err() != nil {
 		for lines.Scan() {
 		}
@@ -71,8 +56,8 @@ func TestConsole(t *testing.T) {
 	s.Console = false
 	off := startNode(t, s)
 	for _, path := range []string{"/console", "/console/api/watch", "/console/api/rules"} {
-		if res := get(t.Context(), off, path); res.StatusCode != http.StatusNotFound {
-			t.Errorf("%s with --console=false: %s", path, res.Status)
+		if status, _ := off.get(t, path); status != http.StatusNotFound {
+			t.Errorf("%s with --console=false: %d", path, status)
 		}
 	}
 }

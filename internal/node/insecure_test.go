@@ -38,9 +38,7 @@ func TestInsecure(t *testing.T) {
 	config.Admin = Admin{Addr: "127.0.0.1:0", Anywhere: true}
 	var lines logLines
 	n, err := Open(t.Context(), config, slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelError})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer n.closeParts()
 	if lines.count("--admin-anywhere: the operators' token is sent") != 1 {
 		t.Errorf("the log has %s", lines.text.String())

@@ -92,9 +92,7 @@ func TestNewcomerOfALeavingName(t *testing.T) {
 	t.Parallel()
 	nodes := together(t, 2)
 	first, other := nodes[1], nodes[0]
-	if err := first.gossip.SetState(member.Leaving); err != nil {
-		t.Fatal(err)
-	}
+	do(t, first.gossip.SetState(member.Leaving))
 	await(t, "leaving, as the other sees it", func() bool {
 		view := other.gossip.View()
 		m, _ := view.Lookup(first.config.Name)
@@ -111,9 +109,7 @@ func TestNewcomerOfALeavingName(t *testing.T) {
 		t.Errorf("/healthz answers %d", code)
 	}
 	set := other.cluster.Stats().Set
-	if err := second.stop(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, second.stop())
 	if p := second.peers.Stats(); p.Posted+p.Dropped+p.Dialled+p.Failed > 0 { // else others take no more messages of the first
 		t.Errorf("the second has spoken to peers: %+v", p)
 	}

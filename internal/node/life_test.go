@@ -3,24 +3,29 @@ package node
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/sluicecluster/sluice/limiter"
 )
 
-// together starts nodes n1 to n<count> that join the first.
-func together(t *testing.T, count int) []*running {
+// together starts nodes n1 to n<count> that join the first and have its rules; change alters the configuration of each.
+func together(t *testing.T, count int, change ...func(*Config)) (nodes []*running) {
 	t.Helper()
 	first := testConfig(t)
-	nodes := []*running{startNode(t, first)}
-	for i := range count - 1 {
+	for i := range count {
 		s := first
-		s.Name = fmt.Sprintf("n%d", i+2)
-		s.Join = []string{nodes[0].gossip.Addr()}
+		s.Name = fmt.Sprintf("n%d", i+1)
+		if i > 0 {
+			s.Join = []string{nodes[0].gossip.Addr()}
+		}
+		for _, f := range change {
+			f(&s)
+		}
 		nodes = append(nodes, startNode(t, s))
 	}
 	return nodes
@@ -49,77 +54,20 @@ func longestPause(t *testing.T) func() time.Duration {
 	return func() time.Duration { return time.Duration(longest.Load()) }
 }
 
-// TestStopHandsOver: a node that is told to stop gives all that it holds to the others,
-// spent quotas included, and they no longer count it.
+// TestStopHandsOver: a process under a name that is in use leaves the set as it is. A node that is told to stop gives all that it
+// holds to the others, spent quotas included, and they no longer count it: it writes a set without itself and nothing else. Those who
+// stop at the same time write the set as it was, and their counters.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
 	paused := longestPause(t)
-	nodes := together(t, 3)
-	for i := range 30 {
-		nodes[i%3].check(t, fmt.Sprint(i))
-	}
-	if err := nodes[0].stop(); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
-	var left [30]int64
-	for i := range left {
-		left[i] = nodes[1+i%2].left(t, fmt.Sprint(i))
-	}
-	s := nodes[1].cluster.Stats()
-	// The nodes' own clock stands still meanwhile, but not that of gossip.
-	if p := paused(); p > time.Second {
-		t.Logf("this process got no processor for %v, so what it holds is judged: left are %v, %d takeovers", p, left, s.Partitions.Takeovers)
-	} else {
-		for i, got := range left {
-			if got != 1 {
-				t.Errorf("user %d: %d are left, want 1", i, got)
-			}
-		}
-		if len(s.Set.Members) != 2 || s.Partitions.Takeovers != 0 || !s.HasQuorum {
-			t.Errorf("%+v", s)
-		}
-	}
-	// The two go as well, one after the other; the last has nobody to give to.
-	for _, n := range nodes[1:] {
-		if err := n.stop(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// TestHurry: who is told twice does not wait for next owners that do not come.
-func TestHurry(t *testing.T) {
-	t.Parallel()
-	nodes := together(t, 2)
-	// The other no longer takes anything, and gossip does not notice.
-	nodes[0].peerServer.Close()
-	nodes[1].config.HandoverTimeout = time.Hour
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); nodes[1].stop() }()
-	select {
-	case <-stopped:
-		t.Error("it did not wait for a next owner")
-	case <-time.After(300 * time.Millisecond):
-	}
-	nodes[1].Hurry()
-	<-stopped
-	nodes[0].Hurry()
-}
-
-// TestTwin: a process under a name that is in use leaves the set as it is.
-func TestTwin(t *testing.T) {
-	t.Parallel()
-	nodes := together(t, 3)
+	dir := t.TempDir()
+	nodes := together(t, 3, func(c *Config) { c.DataDir = filepath.Join(dir, c.Name) })
 	s := nodes[2].config
-	s.Join = []string{nodes[0].gossip.Addr()}
-	s.GRPCPort, s.HTTPPort, s.PeerPort, s.GossipPort = 0, 0, 0, 0
-	twin, err := Open(t.Context(), s, nodes[0].log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.Join, s.DataDir = []string{nodes[0].gossip.Addr()}, ""
+	twin, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
+	do(t, err)
 	if err := twin.Run(t.Context()); err == nil {
-		t.Error("it ran")
+		t.Error("the twin ran")
 	}
 	total := 0
 	for _, n := range nodes {
@@ -131,10 +79,41 @@ func TestTwin(t *testing.T) {
 	if total != 1021 {
 		t.Errorf("%d partitions are held", total)
 	}
+
+	for i := range 30 {
+		nodes[i%3].check(t, fmt.Sprint(i))
+	}
+	do(t, nodes[0].stop())
+	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
+	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Complete != 0 {
+		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)
+	}
+	var left [30]int64
+	for i := range left {
+		left[i] = nodes[1+i%2].left(t, fmt.Sprint(i))
+	}
+	// The nodes' own clock stands still meanwhile, but not that of gossip.
+	if s, p := nodes[1].cluster.Stats(), paused(); p > time.Second {
+		t.Logf("this process got no processor for %v, so what it holds is not judged: left are %v, %d takeovers", p, left, s.Partitions.Takeovers)
+	} else if left != [30]int64(slices.Repeat([]int64{1}, 30)) || len(s.Set.Members) != 2 || s.Partitions.Takeovers != 0 || !s.HasQuorum {
+		t.Errorf("left are %v, want 1 for each; %+v", left, s)
+	}
+
+	for _, n := range nodes[1:] { // at once: who is told first is not to have gone before the other is told
+		n.tell()
+	}
+	for _, n := range nodes[1:] {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+		name := n.config.Name
+		if h, totals := leftOnDisk(t, dir, name); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Counters < 10 {
+			t.Errorf("%s wrote set %+v, %+v", name, h.Set, totals)
+		}
+	}
 }
 
-// TestForgetByHand: the survivor of two is a minority, and serves again when the other is
-// forgotten.
+// TestForgetByHand: the survivor of two is a minority, and serves again when the other is forgotten.
 func TestForgetByHand(t *testing.T) {
 	t.Parallel()
 	nodes := together(t, 2)
@@ -157,19 +136,21 @@ func TestForgetByHand(t *testing.T) {
 	nodes[1].Hurry()
 }
 
-// TestOwnClockSkew: a node judges clocks by its own --max-clock-skew.
-func TestOwnClockSkew(t *testing.T) {
+// TestHurry: who is told twice does not wait for next owners that do not come.
+func TestHurry(t *testing.T) {
 	t.Parallel()
-	c := testConfig(t)
-	c.MaxClockSkew = 3 * time.Second
-	m := startNode(t, c).service.Members(t.Context())
-	for _, off := range []struct {
-		ahead time.Duration
-		want  limiter.HealthStatus
-	}{{2900 * time.Millisecond, limiter.Healthy}, {3100 * time.Millisecond, limiter.Degraded}} {
-		m.Members[0].Ahead = &off.ahead
-		if h := limiter.JudgeHealth(m, nil, nil); h.Status != off.want {
-			t.Errorf("a clock that is off by %v: %+v", off.ahead, h)
-		}
+	nodes := together(t, 2)
+	// The other no longer takes anything, and gossip does not notice.
+	nodes[0].peerServer.Close()
+	nodes[1].config.HandoverTimeout = time.Hour
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); nodes[1].stop() }()
+	select {
+	case <-stopped:
+		t.Error("it did not wait for a next owner")
+	case <-time.After(300 * time.Millisecond):
 	}
+	nodes[1].Hurry()
+	<-stopped
+	nodes[0].Hurry()
 }

@@ -58,14 +58,10 @@ func TestMetricsDoc(t *testing.T) {
 		t.Error(f)
 	}
 	if *update {
-		if err := os.WriteFile(metricsDoc, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(metricsDoc, []byte(want), 0o644))
 	}
 	got, err := os.ReadFile(metricsDoc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if string(got) != want {
 		t.Errorf("docs/operate/metrics.md differs from the program's metrics; regenerate it with: go test ./internal/node -run TestMetricsDoc -update")
 	}

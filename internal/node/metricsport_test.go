@@ -1,7 +1,6 @@
 package node
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,26 +15,9 @@ func TestMetricsPort(t *testing.T) {
 	s.Callers = writeFile(t, "callers:\n  - name: shop\n    tokens: ["+digest+"]\n    grants: [{domains: ['*'], verbs: [check]}]\n")
 	s.MetricsAddr = "127.0.0.1:0"
 	n := startNode(t, s)
-	url := "http://" + n.Addrs().Metrics.String()
 	ask := func(method, path string, header ...string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i+1 < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(body)
+		resp, text := send(t, n.Addrs().Metrics, method, path, "", header...)
+		return resp.StatusCode, text
 	}
 	for path, want := range map[string]string{
 		"/healthz": `"status"`, "/readyz": `"ready":true`, "/metrics": `sluice_connections{port="metrics"} 1`,
@@ -58,7 +40,7 @@ func TestMetricsPort(t *testing.T) {
 	if err := n.stop(); err != nil {
 		t.Error(err)
 	}
-	if _, err := http.Get(url + "/healthz"); err == nil {
+	if _, err := http.Get("http://" + n.Addrs().Metrics.String() + "/healthz"); err == nil {
 		t.Error("the port outlives the node")
 	}
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -28,6 +27,8 @@ descriptors:
     on_failure: closed
     cache_denials: false
     limits: [{count: 3, period: 1h}]
+  - key: bill
+    limits: [{count: 100, period: 1h}]
   - key: closed
     limits: [{count: 0, period: 1h}]
     response: {status: 503, body: closed}
@@ -43,6 +44,10 @@ func (l *logLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
+}
+
+func (l *logLines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // count returns in how many lines text is.
@@ -63,9 +68,7 @@ func newClient(t *testing.T, target string, options ...sluice.Option) (*sluice.C
 	log := &logLines{}
 	options = append([]sluice.Option{sluice.WithTimeout(time.Minute), sluice.WithLogger(slog.New(slog.NewTextHandler(log, nil)))}, options...)
 	c, err := sluice.New(target, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c, log
 }
@@ -79,9 +82,7 @@ func TestMistakes(t *testing.T) {
 	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
 	c, log := newClient(t, addr)
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	// outage asks through another client that reaches nothing, and expects one line of log, and why.
 	outage := func(target, why string) func(*testing.T) {
 		return func(t *testing.T) {
@@ -189,19 +190,16 @@ func TestMistakes(t *testing.T) {
 		if err != nil || d.Allowed || d.Response == nil || d.Response.Status != http.StatusServiceUnavailable {
 			t.Errorf("%+v, %v", d, err)
 		}
-		res, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader(`{"domain": "shop", "descriptor": ["closed=x"]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
 		var body struct {
 			Allowed  *bool
 			Response struct{ Status int }
 		}
-		if err := json.NewDecoder(res.Body).Decode(&body); err != nil || res.StatusCode >= 500 || body.Allowed == nil || *body.Allowed || body.Response.Status != 503 {
-			t.Errorf("%s, %+v, %v", res.Status, body, err)
+		status := n.post(t, "/v1/check", `{"domain": "shop", "descriptor": ["closed=x"]}`, &body)
+		if status >= 500 || body.Allowed == nil || *body.Allowed || body.Response.Status != 503 {
+			t.Errorf("%d, %+v", status, body)
 		}
 	})
+	t.Run("a charge with a name", func(t *testing.T) { once(t, n) })
 	t.Run("z: a client that New has not made", func(t *testing.T) {
 		var zero sluice.Client
 		if _, err := zero.Key("shop", "user", "z").Allow(t.Context()); !errors.Is(err, sluice.ErrClosed) {
@@ -213,16 +211,17 @@ func TestMistakes(t *testing.T) {
 	})
 }
 
-// TestTokenMistakes: no token, and one that nobody knows, are told at once by Ready, and in every decision.
+// TestTokenMistakes: no token, and one that nobody knows, are told at once by Ready, and in every decision. What a caller may not do
+// is an error with its code.
 func TestTokenMistakes(t *testing.T) {
 	t.Parallel()
 	s := testConfig(t)
-	_, digest := testToken(t, 1)
+	token, digest := testToken(t, 1)
 	unknown, _ := testToken(t, 2)
 	s.Callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: [auth], verbs: [check]}]}]\n")
-	n := startNode(t, s)
+	addr := startNode(t, s).listen.grpc.Addr().String()
 	for name, options := range map[string][]sluice.Option{"no token": nil, "an unknown token": {sluice.WithToken(sluice.Token(unknown))}} {
-		c, log := newClient(t, n.listen.grpc.Addr().String(), append(options, sluice.WithTimeout(300*time.Millisecond))...)
+		c, log := newClient(t, addr, append(options, sluice.WithTimeout(300*time.Millisecond))...)
 		if err := c.Ready(t.Context()); !errors.Is(err, sluice.ErrUnauthenticated) {
 			t.Errorf("%s: Ready: %v", name, err)
 		}
@@ -231,16 +230,7 @@ func TestTokenMistakes(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %s", name, d, err, log.text.String())
 		}
 	}
-}
-
-// TestForbidden: a verb that a caller may not use is an error with its code.
-func TestForbidden(t *testing.T) {
-	t.Parallel()
-	s := testConfig(t)
-	token, digest := testToken(t, 1)
-	s.Callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: [auth], verbs: [check]}]}]\n")
-	n := startNode(t, s)
-	c, _ := newClient(t, n.listen.grpc.Addr().String(), sluice.WithToken(sluice.Token(token)))
+	c, _ := newClient(t, addr, sluice.WithToken(sluice.Token(token)))
 	key := c.Key("auth", "user", "a")
 	if ok, err := key.Allow(t.Context()); !ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
@@ -253,18 +243,14 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestOnce: a charge with a name is made once, also when another client sends it again, and a check with one is an error.
-func TestOnce(t *testing.T) {
-	t.Parallel()
-	s := testConfig(t)
-	writeRule(t, s.Rules, "domain: auth\ndescriptors: [{key: user, limits: [{count: 100, period: 1h}]}]\n")
-	n := startNode(t, s)
+// once: a charge with a name is made once, also when another client sends it again, and a check with one is an error.
+func once(t *testing.T, n *running) {
 	var all sync.WaitGroup
 	for range 3 {
 		c, _ := newClient(t, n.listen.grpc.Addr().String())
 		all.Go(func() {
 			for range 3 {
-				if _, err := c.Key("auth", "user", "a").Once("order-4711").Charge(t.Context(), 2); err != nil {
+				if _, err := c.Key("shop", "bill", "a").Once("order-4711").Charge(t.Context(), 2); err != nil {
 					t.Error(err)
 				}
 			}
@@ -272,7 +258,7 @@ func TestOnce(t *testing.T) {
 	}
 	all.Wait()
 	c, _ := newClient(t, n.listen.grpc.Addr().String())
-	key := c.Key("auth", "user", "a")
+	key := c.Key("shop", "bill", "a")
 	if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 98 {
 		t.Errorf("%+v, %v", d, err)
 	}

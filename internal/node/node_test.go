@@ -1,12 +1,12 @@
 package node
 
 import (
-	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
-	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluicecluster/sluice/limiter"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"github.com/sluicecluster/sluice/transport/access"
 )
 
@@ -80,12 +81,8 @@ func (c *processClock) now() int64 {
 func writeRule(t *testing.T, dir, text string) {
 	t.Helper()
 	next := filepath.Join(dir, ".next")
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(next, []byte(text), 0o644))
+	do(t, os.Rename(next, filepath.Join(dir, "rules.yaml")))
 }
 
 // running is a node under test.
@@ -109,7 +106,7 @@ func startNodeUnready(t *testing.T, s Config, change ...func(*Node)) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &logLines{}
-	n, err := Open(ctx, s, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	n, err := Open(ctx, s, log.logger())
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -149,35 +146,75 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// send makes a call to an HTTP port, with the fields of headers in pairs, on a connection of its own. It follows no redirects.
+func send(t *testing.T, addr net.Addr, method, path, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr.String()+path, strings.NewReader(body))
+	do(t, err)
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	if req.Header.Get("Content-Type") == "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	do(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	do(t, err)
+	return resp, string(text)
+}
+
 func (r *running) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + r.listen.http.Addr().String() + path)
-	if err != nil {
-		t.Fatal(err)
+	resp, text := send(t, r.listen.http.Addr(), "GET", path, "")
+	return resp.StatusCode, text
+}
+
+// post makes a call of the HTTP API, reads its answer, and returns the status.
+func (r *running) post(t *testing.T, path, body string, answer any) int {
+	t.Helper()
+	resp, text := send(t, r.listen.http.Addr(), "POST", path, body)
+	if err := json.Unmarshal([]byte(text), answer); err != nil {
+		t.Fatalf("%s: %s %v", path, text, err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
+	return resp.StatusCode
+}
+
+// metric waits until /metrics has the line.
+func (r *running) metric(t *testing.T, line string) {
+	t.Helper()
+	await(t, "shown: "+line, func() bool {
+		_, body := r.get(t, "/metrics")
+		return strings.Contains(body, "\n"+line+"\n")
+	})
+}
+
+// conn connects to the gRPC port, without TLS.
+func (r *running) conn(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(r.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	do(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// checksOf is one check of a key.
+func checksOf(domain, key, value string, verb sluicev1.Verb) *sluicev1.CheckRequest {
+	entries := []*sluicev1.Entry{{Key: key, Value: value}}
+	return &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: domain, Descriptor_: entries, Verb: verb}}}
 }
 
 // decide makes a check of one user, or of another key, in a domain, and returns what the node's gRPC port answers.
 func (r *running) decide(t *testing.T, verb sluicev1.Verb, domain, key, value string) *sluicev1.Decision {
 	t.Helper()
-	conn, err := grpc.NewClient(r.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := r.conn(t)
 	defer conn.Close()
-	resp, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-		Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: key, Value: value}}, Verb: verb,
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp, err := sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), checksOf(domain, key, value, verb))
+	do(t, err)
 	return resp.Decisions[0]
 }
 
@@ -197,9 +234,7 @@ func (r *running) left(t *testing.T, user string) int64 {
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -207,24 +242,12 @@ func writeFile(t *testing.T, text string) string {
 func testToken(t *testing.T, b byte) (token, digest string) {
 	t.Helper()
 	token, err := access.NewToken(bytes.NewReader(bytes.Repeat([]byte{b}, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	d, ok := access.DigestOf(token)
 	if !ok {
 		t.Fatal("no token")
 	}
 	return token, d.String()
-}
-
-func TestNodeLeavesNothingBehind(t *testing.T) {
-	ignore := goleak.IgnoreCurrent()
-	n := startNode(t, testConfig(t))
-	n.get(t, "/metrics")
-	if err := n.stop(); err != nil {
-		t.Errorf("run: %v", err)
-	}
-	await(t, "without goroutines", func() bool { return goleak.Find(ignore) == nil })
 }
 
 func TestReload(t *testing.T) {
@@ -235,11 +258,14 @@ func TestReload(t *testing.T) {
 	if got := limit(); got != 2 {
 		t.Fatalf("before: %d", got)
 	}
-	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 7, period: 1h}\n")
+	const seven = "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 7, period: 1h}\n"
+	writeRule(t, s.Rules, seven)
 	await(t, "limited to 7", func() bool { return limit() == 7 })
 
-	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: seven, period: 1h}\n")
-	await(t, "complaining", func() bool { return n.rulesError() != nil })
+	writeRule(t, s.Rules, strings.Replace(seven, "7", "seven", 1))
+	for _, line := range []string{"sluice_rules_stale 1", "sluice_rules_generation 2", "sluice_rules_failures_total 1"} {
+		n.metric(t, line)
+	}
 	if got := limit(); got != 7 {
 		t.Errorf("with a bad file: %d", got)
 	}
@@ -249,25 +275,15 @@ func TestReload(t *testing.T) {
 	if status, body := n.get(t, "/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
-	_, metrics := n.get(t, "/metrics")
-	for _, want := range []string{"sluice_rules_stale 1", "sluice_rules_generation 2", "sluice_rules_failures_total 1"} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics has no %q", want)
-		}
-	}
 
-	if err := os.WriteFile(filepath.Join(s.Rules, "load_test.yaml"), []byte("domain: load\n"), 0o644); err != nil {
-		t.Fatal(err)
+	do(t, os.WriteFile(filepath.Join(s.Rules, "load_test.yaml"), []byte("domain: load\n"), 0o644))
+	writeRule(t, s.Rules, seven)
+	for _, line := range []string{"sluice_rules_skipped_files 1", "sluice_rules_stale 0"} {
+		n.metric(t, line)
 	}
-	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 7, period: 1h}\n")
-	await(t, "reporting a file that is not read", func() bool {
-		_, body := n.get(t, "/healthz")
-		return strings.Contains(body, `"rules_skipped":["`+filepath.Join(s.Rules, "load_test.yaml")+`: `)
-	})
-	await(t, "counting that file, with rules that are not stale", func() bool { // the two files may be read one after the other
-		_, metrics = n.get(t, "/metrics")
-		return strings.Contains(metrics, "sluice_rules_skipped_files 1") && strings.Contains(metrics, "sluice_rules_stale 0")
-	})
+	if _, body := n.get(t, "/healthz"); !strings.Contains(body, `"rules_skipped":["`+filepath.Join(s.Rules, "load_test.yaml")+`: `) {
+		t.Errorf("/healthz: %s", body)
+	}
 }
 
 // Every family must be scraped without a clash of names or labels.
@@ -291,9 +307,8 @@ func TestMetrics(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	for _, f := range specimen().families() {
-		name := f.name
-		if !strings.Contains(text, "# HELP "+name+" ") {
-			t.Errorf("no %s", name)
+		if !strings.Contains(text, "# HELP "+f.name+" ") {
+			t.Errorf("no %s", f.name)
 		}
 	}
 	for _, want := range []string{
@@ -315,16 +330,41 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Others are told --advertise for every port, whatever --bind is.
-func TestAdvertise(t *testing.T) {
+// TestOwnSettings: what a node tells others and its probes of itself.
+func TestOwnSettings(t *testing.T) {
 	t.Parallel()
 	s := testConfig(t)
-	s.Advertise = "192.0.2.7" // never dialled: the node is alone
+	s.Advertise, s.MaxClockSkew = "192.0.2.7", 3*time.Second // never dialled: the node is alone
 	n := startNode(t, s)
+	// Others are told --advertise for every port, whatever --bind is.
 	self := n.gossip.Self()
 	for name, addr := range map[string]string{"gossip": self.Gossip, "peer": self.Peer, "gRPC": self.GRPC, "HTTP": self.HTTP} {
 		if !strings.HasPrefix(addr, "192.0.2.7:") {
 			t.Errorf("%s: %s", name, addr)
 		}
+	}
+	// Clocks are judged by the node's own --max-clock-skew.
+	m := n.service.Members(t.Context())
+	for ahead, skewed := range map[time.Duration]bool{2900 * time.Millisecond: false, 3100 * time.Millisecond: true} {
+		m.Members[0].Ahead = &ahead
+		if text := fmt.Sprint(limiter.JudgeHealth(m, nil, nil).Causes); strings.Contains(text, "the clock of n1 is off") != skewed {
+			t.Errorf("a clock that is off by %v: %s", ahead, text)
+		}
+	}
+	// A node that others do not reach where it says is not ready. One that was bound to an address does not look for it.
+	n.lostAddress.Store(true)
+	if ok, reasons := n.Ready(); ok || !strings.Contains(fmt.Sprint(reasons), "--advertise") {
+		t.Errorf("ready %v: %q", ok, reasons)
+	}
+	if n.ownAddress().addr.IsValid() {
+		t.Error("an address that was given is looked for")
+	}
+}
+
+// do fails the test if a step of it cannot be done.
+func do(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -14,9 +13,7 @@ import (
 func TestOpenAPIPathsAreServed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var doc struct {
 		Paths map[string]map[string]any
 	}
@@ -27,17 +24,8 @@ func TestOpenAPIPathsAreServed(t *testing.T) {
 	for path, methods := range doc.Paths {
 		for method := range methods {
 			method, path := strings.ToUpper(method), strings.NewReplacer("{domain}", "auth", "{pool}", "spare").Replace(path)
-			r, err := http.NewRequest(method, "http://"+n.listen.http.Addr().String()+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			res, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, _ := io.ReadAll(res.Body)
-			res.Body.Close()
-			if res.StatusCode == http.StatusMethodNotAllowed || strings.Contains(string(body), "there is nothing at this path") {
+			res, body := send(t, n.listen.http.Addr(), method, path, "")
+			if res.StatusCode == http.StatusMethodNotAllowed || strings.Contains(body, "there is nothing at this path") {
 				t.Errorf("%s %s: %d %s", method, path, res.StatusCode, body)
 			}
 		}

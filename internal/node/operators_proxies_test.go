@@ -17,9 +17,7 @@ func TestOperatorsThroughProxies(t *testing.T) {
 	n := startOperated(t)
 	ports := map[string]string{"grpc": n.listen.grpc.Addr().String(), "http": n.listen.http.Addr().String(), "admin": n.listen.admin.Addr().String()}
 	secret, err := os.ReadFile(strings.TrimSuffix(n.operators.place.Socket(), ".sock") + ".token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	// One listener for each way of passing on, port, version of HTTP and source.
 	for _, proxy := range []struct {
 		program string
@@ -57,9 +55,7 @@ func TestOperatorsThroughProxies(t *testing.T) {
 				t.Skipf("%s is not installed", proxy.program)
 			}
 			dir, err := os.MkdirTemp("", "sluice-") // sockets have short names
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			t.Cleanup(func() { os.RemoveAll(dir) })
 			var listeners strings.Builder
 			var routes []route
@@ -80,15 +76,11 @@ func TestOperatorsThroughProxies(t *testing.T) {
 				}
 			}
 			file := filepath.Join(dir, "config")
-			if err := os.WriteFile(file, fmt.Appendf(nil, proxy.config, &listeners), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			do(t, os.WriteFile(file, fmt.Appendf(nil, proxy.config, &listeners), 0o600))
 			var log bytes.Buffer
 			cmd := exec.Command(path, append(proxy.args, file)...)
 			cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &log, &log
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			do(t, cmd.Start())
 			t.Cleanup(func() {
 				_ = cmd.Process.Kill()
 				_ = cmd.Wait()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,15 +13,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/sluicecluster/sluice/internal/operators"
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
@@ -36,13 +35,23 @@ func startOperated(t *testing.T) *running {
 	return startNode(t, s)
 }
 
+// operator returns the way to a node by its socket, and the token of its admin port.
+func (r *running) operator(t *testing.T) (way operators.Way, token string) {
+	t.Helper()
+	way, ok := operators.Find("", r.listen.grpc.Addr().String())
+	if !ok || way.Token != "" {
+		t.Fatalf("the socket is not found: %v", way)
+	}
+	text, err := os.ReadFile(strings.TrimSuffix(way.String(), ".sock") + ".token")
+	do(t, err)
+	return way, strings.TrimSpace(string(text))
+}
+
 // tcpProxy passes bytes on to to, as HAProxy does in mode tcp.
 func tcpProxy(t *testing.T, to net.Addr) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); l.Close() })
 	go func() {
@@ -111,42 +120,53 @@ func (r route) grpcCalls(t *testing.T) (answered []string, all int) {
 		options = append(options, grpc.WithAuthority(r.authority))
 	}
 	conn, err := grpc.NewClient("passthrough:///localhost", options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ctx := t.Context()
 	if r.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.token)
 	}
-	c := adminv1alpha1.NewAdminServiceClient(conn)
-	for name, call := range map[string]func() error{
-		"Top": func() error { _, err := c.Top(ctx, &adminv1alpha1.TopRequest{}); return err },
-		"Inspect": func() error {
-			_, err := c.Inspect(ctx, &adminv1alpha1.InspectRequest{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
-			return err
-		},
-		"ForgetMember": func() error {
-			_, err := c.ForgetMember(ctx, &adminv1alpha1.ForgetMemberRequest{Name: "nobody"})
-			return err
-		},
-		"Bootstrap":  func() error { _, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{}); return err },
-		"AcceptLoss": func() error { _, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{}); return err },
-		"PromoteRegion": func() error {
-			_, err := c.PromoteRegion(ctx, &adminv1alpha1.PromoteRegionRequest{Region: "eu", Home: "eu"})
-			return err
-		},
-	} {
+	for name, call := range operatorsCalls("auth", []*sluicev1.Entry{{Key: "user", Value: "ann"}}) {
 		all++
-		switch err := call(); status.Code(err) {
-		case codes.OK, codes.NotFound, codes.FailedPrecondition: // what is behind the permission
+		switch outcome := byCode(call(ctx, adminv1alpha1.NewAdminServiceClient(conn))); outcome {
+		case passed:
 			answered = append(answered, name)
-		case codes.PermissionDenied, codes.Unauthenticated:
+		case forbidden, unauthenticated:
 		default:
-			t.Errorf("%s %s: %v", r.name, name, err)
+			t.Errorf("%s %s: %s", r.name, name, outcome)
 		}
 	}
 	return answered, all
+}
+
+// operatorsCalls are the calls of gRPC that operators have.
+func operatorsCalls(domain string, entries []*sluicev1.Entry) map[string]func(context.Context, adminv1alpha1.AdminServiceClient) error {
+	return map[string]func(context.Context, adminv1alpha1.AdminServiceClient) error{
+		"Top": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.Top(ctx, &adminv1alpha1.TopRequest{})
+			return err
+		},
+		"Inspect": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.Inspect(ctx, &adminv1alpha1.InspectRequest{Domain: domain, Descriptor_: entries})
+			return err
+		},
+		"ForgetMember": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.ForgetMember(ctx, &adminv1alpha1.ForgetMemberRequest{Name: "nobody"})
+			return err
+		},
+		"Bootstrap": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.Bootstrap(ctx, &adminv1alpha1.BootstrapRequest{})
+			return err
+		},
+		"AcceptLoss": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.AcceptLoss(ctx, &adminv1alpha1.AcceptLossRequest{})
+			return err
+		},
+		"PromoteRegion": func(ctx context.Context, c adminv1alpha1.AdminServiceClient) error {
+			_, err := c.PromoteRegion(ctx, &adminv1alpha1.PromoteRegionRequest{Region: "eu", Home: "eu"})
+			return err
+		},
+	}
 }
 
 // httpCalls is grpcCalls for HTTP. tools are those that the operators' ways in alone have.
@@ -168,15 +188,9 @@ func (r route) httpCalls(t *testing.T, tools bool) (answered []string, all int) 
 		all++
 		ctx, cancel := context.WithCancel(t.Context()) // watching does not end by itself
 		req, err := http.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.authority != "" {
-			req.Host = r.authority
-		}
-		if c.method == "POST" {
-			req.Header.Set("Content-Type", "application/json")
-		}
+		do(t, err)
+		req.Host = cmp.Or(r.authority, req.Host)
+		req.Header.Set("Content-Type", "application/json")
 		if r.token != "" {
 			req.Header.Set("Authorization", "Bearer "+r.token)
 		}
@@ -208,8 +222,10 @@ func TestOperatorsAreIdentified(t *testing.T) {
 	t.Parallel()
 	n := startOperated(t)
 	g, h, admin := n.listen.grpc.Addr(), n.listen.http.Addr(), n.listen.admin.Addr()
+	way, token := n.operator(t)
+	base := strings.TrimSuffix(way.String(), ".sock")
 	tcp := func(addr string) func(context.Context) (net.Conn, error) { return anyOf("tcp", addr, "") }
-	grpcRoutes := []route{
+	for _, r := range []route{
 		{name: "loopback", dial: tcp(g.String())},
 		{name: "from an inbound sidecar's address", dial: anyOf("tcp", g.String(), "127.0.0.6")},
 		{name: "foreign authority", dial: tcp(g.String()), authority: "evil.example"},
@@ -220,8 +236,7 @@ func TestOperatorsAreIdentified(t *testing.T) {
 		{name: "admin port", dial: tcp(admin.String())},
 		{name: "admin port through a TCP proxy", dial: tcp(tcpProxy(t, admin))},
 		{name: "admin port through an HTTP/2 proxy", dial: tcp(httpProxy(t, admin, true))},
-	}
-	for _, r := range grpcRoutes {
+	} {
 		if answered, _ := r.grpcCalls(t); len(answered) > 0 {
 			t.Errorf("gRPC, %s: answered %v", r.name, answered)
 		}
@@ -242,18 +257,9 @@ func TestOperatorsAreIdentified(t *testing.T) {
 		}
 	}
 
-	way, ok := operators.Find("", g.String())
-	if !ok || way.Token != "" {
-		t.Fatalf("the socket is not found: %v", way)
-	}
-	base := strings.TrimSuffix(way.String(), ".sock")
-	token, err := os.ReadFile(base + ".token")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, r := range []route{
 		{name: "the socket", dial: way.Dial},
-		{name: "the admin port with the token", dial: tcp(admin.String()), token: strings.TrimSpace(string(token))},
+		{name: "the admin port with the token", dial: tcp(admin.String()), token: token},
 	} {
 		if answered, all := r.grpcCalls(t); len(answered) != all {
 			t.Errorf("gRPC, %s: answered only %v", r.name, answered)
@@ -263,7 +269,7 @@ func TestOperatorsAreIdentified(t *testing.T) {
 		}
 	}
 	// The token is the admin port's alone.
-	stray := route{name: "the token at the HTTP port", dial: tcp(h.String()), token: strings.TrimSpace(string(token))}
+	stray := route{name: "the token at the HTTP port", dial: tcp(h.String()), token: token}
 	if answered, _ := stray.httpCalls(t, false); len(answered) > 0 {
 		t.Errorf("%s: answered %v", stray.name, answered)
 	}
@@ -294,14 +300,7 @@ func TestOperatorsAndCallers(t *testing.T) {
 	s.Callers = writeFile(t, fmt.Sprintf("callers:\n  - {name: admin, tokens: [%s], grants: [{domains: [\"*\"], verbs: [admin]}]}\n"+
 		"  - {name: reader, tokens: [%s], grants: [{domains: [\"*\"], verbs: [read]}]}\n", adminDigest, readerDigest))
 	n := startNode(t, s)
-	way, ok := operators.Find("", n.listen.grpc.Addr().String())
-	if !ok {
-		t.Fatal("the socket is not found")
-	}
-	own, err := os.ReadFile(strings.TrimSuffix(way.String(), ".sock") + ".token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	way, own := n.operator(t)
 	port := anyOf("tcp", n.listen.admin.Addr().String(), "")
 	const all = 11
 	for _, c := range []struct {
@@ -309,7 +308,7 @@ func TestOperatorsAndCallers(t *testing.T) {
 		answered int
 	}{
 		{route{name: "the socket", dial: way.Dial}, all},
-		{route{name: "the admin port with the token", dial: port, token: strings.TrimSpace(string(own))}, all},
+		{route{name: "the admin port with the token", dial: port, token: own}, all},
 		{route{name: "the admin port without", dial: port}, 0},
 		{route{name: "the admin port, by a reader", dial: port, token: reader}, 0},
 		{route{name: "the admin port, by an admin", dial: port, token: admin}, 5},      // forget and the tools
@@ -327,94 +326,54 @@ func TestOperatorsAndCallers(t *testing.T) {
 func TestOtherPages(t *testing.T) {
 	t.Parallel()
 	n := startOperated(t)
-	web, admin := n.listen.http.Addr().String(), n.listen.admin.Addr().String()
-	token, err := os.ReadFile(strings.TrimSuffix(n.operators.place.Socket(), ".sock") + ".token")
-	if err != nil {
-		t.Fatal(err)
-	}
-	remaining := func() string {
-		t.Helper()
-		resp, err := http.Post("http://"+web+"/v1/check", "", strings.NewReader(`{"domain":"auth","verb":"read","descriptor":[{"key":"user","value":"ann"}]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return regexp.MustCompile(`"remaining":\d+`).FindString(string(body))
-	}
-	send := func(address, method, path, body string, headers map[string]string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, value := range headers {
-			if name == "Host" {
-				req.Host = value
-			} else {
-				req.Header.Set(name, value)
-			}
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(text)
-	}
+	web, admin := n.listen.http.Addr(), n.listen.admin.Addr()
+	_, token := n.operator(t)
 	const ann = `{"domain":"auth","descriptor":[{"key":"user","value":"ann"}]}`
-	if code, text := send(web, "POST", "/v1/check", ann, nil); code != 200 {
-		t.Fatalf("%d %s", code, text)
-	}
-	before := remaining()
+	n.check(t, "ann")
 	gubernator := func(behavior, hits int) string {
 		return fmt.Sprintf(`{"requests":[{"name":"n","uniqueKey":"k","hits":%d,"limit":10,"duration":3600000,"behavior":%d}]}`, hits, behavior)
 	}
-	calls := []struct{ address, method, path, body string }{
+	calls := []struct {
+		address            net.Addr
+		method, path, body string
+	}{
 		{web, "POST", "/v1/check", ann}, {web, "POST", "/v1/reset", ann}, {web, "PUT", "/v1/pools/auth/x/load", `{"load":0}`},
 		{web, "POST", "/v1/GetRateLimits", gubernator(8, 1)}, {web, "POST", "/v1/GetRateLimits", gubernator(0, -1)},
 		{web, "GET", "/v1/HealthCheck", ""}, {web, "GET", "/admin/v1alpha1/members", ""}, {web, "GET", "/admin/v1alpha1/top", ""}, {web, "GET", "/console/api/rules", ""},
 		{web, "POST", "/console/api/inspect/reset", ann}, {web, "POST", "/console/login", "{}"}, {web, "GET", "/metrics", ""}, {web, "GET", "/healthz", ""},
 		{admin, "PUT", "/loglevel", "debug"}, {admin, "GET", "/debug/pprof/profile?seconds=1", ""}, {admin, "POST", "/admin/v1alpha1/members/forget", `{"name":"n1"}`},
 	}
-	for kind, headers := range map[string]map[string]string{
-		"another site":     {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Content-Type": "text/plain"},
-		"an older browser": {"Origin": "http://evil.example", "Content-Type": "text/plain"},
-		"a rebound name":   {"Host": "rebind.attacker.example:7461", "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"},
-		"a rebound origin": {"Host": "rebind.attacker.example:7461", "Origin": "http://rebind.attacker.example:7461", "Content-Type": "application/json"},
-		"another port":     {"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"},
+	const evil, rebound = "http://evil.example", "rebind.attacker.example:7461"
+	for kind, headers := range map[string][]string{
+		"another site":     {"Origin", evil, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Content-Type", "text/plain"},
+		"an older browser": {"Origin", evil, "Content-Type", "text/plain"},
+		"a rebound name":   {"Host", rebound, "Sec-Fetch-Site", "same-origin"},
+		"a rebound origin": {"Host", rebound, "Origin", "http://" + rebound},
+		"another port":     {"Origin", "http://127.0.0.1:1", "Sec-Fetch-Site", "same-site"},
 	} {
 		for _, c := range calls {
+			shown := slices.Clone(headers)
 			if c.address == admin {
-				headers["Authorization"] = "Bearer " + strings.TrimSpace(string(token)) // even so
-			} else {
-				delete(headers, "Authorization")
+				shown = append(shown, "Authorization", "Bearer "+token) // even so
 			}
-			if code, text := send(c.address, c.method, c.path, c.body, headers); code != 403 || !strings.Contains(text, "web page") {
-				t.Errorf("%s, %s %s: %d %.100s", kind, c.method, c.path, code, text)
+			if resp, text := send(t, c.address, c.method, c.path, c.body, shown...); resp.StatusCode != 403 || !strings.Contains(text, "web page") {
+				t.Errorf("%s, %s %s: %d %.100s", kind, c.method, c.path, resp.StatusCode, text)
 			}
 		}
-		headers["X-User"] = "bob"
-		if code, text := send(web, "GET", "/v1/authorize/auth", "", headers); code != 200 && code != 429 {
-			t.Errorf("%s, forward auth: %d %s", kind, code, text)
+		resp, text := send(t, web, "GET", "/v1/authorize/auth", "", append(headers, "X-User", "bob")...)
+		if resp.StatusCode != 200 && resp.StatusCode != 429 {
+			t.Errorf("%s, forward auth: %d %s", kind, resp.StatusCode, text)
 		}
 	}
-	if after := remaining(); after != before || before == "" {
-		t.Errorf("%q is left, and was %q before", after, before)
+	if left := n.left(t, "ann"); left != 1 {
+		t.Errorf("%d are left of 2, and 1 was spent", left)
 	}
 	for path, want := range map[string]int{
 		"/debug/pprof/profile?seconds=3600": 400, "/debug/pprof/trace?seconds=61": 400, "/debug/pprof/heap?seconds=NaN": 400,
 		"/debug/pprof/trace?seconds=0.01": 200,
 	} {
-		if code, text := send(admin, "GET", path, "", map[string]string{"Authorization": "Bearer " + strings.TrimSpace(string(token))}); code != want {
-			t.Errorf("%s: %d %.100s", path, code, text)
+		if resp, text := send(t, admin, "GET", path, "", "Authorization", "Bearer "+token); resp.StatusCode != want {
+			t.Errorf("%s: %d %.100s", path, resp.StatusCode, text)
 		}
 	}
 }

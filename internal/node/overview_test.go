@@ -21,16 +21,12 @@ descriptors:
   - {key: fresh, rate_limit: {algorithm: sliding_log, period: 10h, count: 5}, on_failure: closed, on_lost_state: fresh}
   - {key: slots, limits: [{algorithm: concurrency, count: 5}], reservation: {max_ttl: 1h}, on_lost_state: deny}
 `)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if list := lostLimits(set); len(list) != 4 || lostLimits(nil) != nil {
 		t.Errorf("%d limits mind a loss, want those of three rules and a pool", len(list))
 	}
 	table, err := bucket.NewTable(bucket.Config{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	table.SetHeld(heldSlots(set))
 	since := time.Now().UnixNano()
 	for _, c := range []struct {

@@ -45,9 +45,7 @@ func TestProxyTimeouts(t *testing.T) {
 	told := 0
 	for _, pattern := range []string{"*.md", "docs/*/*.md", "examples/*/*", "deploy/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join("../..", pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		for _, file := range files {
 			if info, err := os.Stat(file); err != nil || info.IsDir() {
 				continue
@@ -70,9 +68,7 @@ func TestProxyTimeouts(t *testing.T) {
 func readRepository(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return string(text)
 }
 
@@ -80,8 +76,6 @@ func readRepository(t *testing.T, path string) string {
 func duration(t *testing.T, text string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(strings.ReplaceAll(text, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return d
 }

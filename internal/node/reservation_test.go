@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,8 +17,8 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
-// The tests of the seventeen traps of reservations, which have burnt other systems, are TestTrapNN, here and in the package that
-// each one concerns (go test -run TestTrap07 ./...):
+// The tests of the seventeen traps of reservations, which have burnt other systems, are TestTrapNN in the package that each one
+// concerns (go test -run TestTrap06 ./...), and here TestReservations/TrapNN:
 //
 //	 1  a denial leaves nothing charged                         limiter
 //	 2  a deadline is the grant's own                           bucket
@@ -42,7 +41,7 @@ import (
 // What is asked wrongly has an answer, and neither loses nor mints a unit:
 //
 //	unknown, changed and settled IDs, and those of another cluster   limiter: TestReserveRejects, TestReservationOfAnotherCluster, TestReserveBudgets
-//	negative numbers, TTLs out of their bounds                       here: TestReservationRanges; limiter: TestReserveRejects; transport/grpcapi
+//	negative numbers, TTLs out of their bounds                       here: TestReservationsOfOne; limiter: TestReserveRejects; transport/grpcapi
 //	the largest numbers                                              limiter: TestReservationOverflow
 //	settled above what was reserved                                  limiter: TestTrap05
 //	callers that may not use a domain                                transport/grpcapi, httpapi: TestReservationAccess
@@ -73,17 +72,12 @@ type budgets struct {
 	by    []*sluice.Client
 }
 
-func startBudgets(t *testing.T, count int, change func(*Config)) *budgets {
+func startBudgets(t *testing.T, count int, change ...func(*Config)) *budgets {
 	t.Helper()
-	b := &budgets{t: t}
-	for i, s := 0, testConfig(t); i < count; i++ {
-		writeRule(t, s.Rules, tokenRules)
-		change(&s)
-		if i > 0 {
-			s.Name, s.Join = "n"+string(rune('1'+i)), []string{b.nodes[0].gossip.Addr()}
-		}
-		b.nodes = append(b.nodes, startNode(t, s))
-		c, _ := newClient(t, b.nodes[i].listen.grpc.Addr().String())
+	rules := func(c *Config) { writeRule(t, c.Rules, tokenRules) }
+	b := &budgets{t: t, nodes: together(t, count, append(change, rules)...)}
+	for _, n := range b.nodes {
+		c, _ := newClient(t, n.listen.grpc.Addr().String())
 		b.by = append(b.by, c)
 	}
 	return b
@@ -131,31 +125,75 @@ func (b *budgets) wants(what, descriptor string, left int64) {
 	}
 }
 
-// TestSettleWindow: a settlement is an error when --settle-window has passed. It charges nothing, and is counted.
-func TestSettleWindow(t *testing.T) {
+// TestReservationsOfOne: what reservations are at one node that need no other.
+func TestReservationsOfOne(t *testing.T) {
 	t.Parallel()
 	b := startBudgets(t, 1, func(s *Config) { s.SettleWindow = 50 * time.Millisecond })
-	x := b.reserve(0, sluice.ReserveRequest{Units: 10}, "user=ann")
+	t.Run("numbers out of their range", func(t *testing.T) { reservationRanges(t, b) })
+	t.Run("where no rule matches", func(t *testing.T) { nothingToHold(t, b.by[0]) })
+	// A settlement is an error when --settle-window has passed. It charges nothing, and is counted.
+	x := b.reserve(0, sluice.ReserveRequest{Units: 10}, "user=late")
 	b.settle(0, x, 4, sluice.Settlement{Charged: 4, Returned: 6})
 	await(t, "forgotten", func() bool {
-		_, err := b.by[0].Settle(context.Background(), x.ID, 9)
+		_, err := b.by[0].Settle(t.Context(), x.ID, 9)
 		if err != nil && (!errors.Is(err, limit.ErrNotFound) || !strings.Contains(err.Error(), "--settle-window")) {
 			t.Fatal(err)
 		}
 		return err != nil
 	})
-	b.wants("settled too late", "user=ann", 96)
-	if _, text := b.nodes[0].get(t, "/metrics"); !strings.Contains(text, `sluice_settlements_total{result="unknown"} 1`) {
-		t.Error("sluice_settlements_total does not count it")
+	b.wants("settled too late", "user=late", 96)
+	b.nodes[0].metric(t, `sluice_settlements_total{result="unknown"} 1`)
+}
+
+// reservationRanges: a number out of its range is rejected with the name of its field, and changes nothing.
+func reservationRanges(t *testing.T, b *budgets) {
+	x := b.reserve(0, sluice.ReserveRequest{Units: 40}, "user=ann")
+	for _, c := range []struct{ call, fields, field string }{
+		{"spend", `"units":0`, "units"}, {"spend", `"units":-1`, "units"}, {"extend", `"more":-1`, "more"}, {"extend", `"ttl":-1`, "ttl"},
+		{"extend", `"ttl":0.0009`, "ttl"}, {"extend", `"ttl":86401`, "ttl"}, {"settle", `"actual":-1`, "actual"},
+	} {
+		var problem struct{ Code, Field string }
+		status := b.nodes[0].post(t, "/v1/"+c.call, fmt.Sprintf(`{"reservation":%q,%s}`, x.ID, c.fields), &problem)
+		if status != http.StatusBadRequest || problem.Code != "invalid" || problem.Field != c.field {
+			t.Errorf("%s with %s: %d %+v", c.call, c.fields, status, problem)
+		}
+	}
+	b.wants("reserved", "user=ann", 60)
+}
+
+// nothingToHold: where no rule matches, nothing is reserved, settling says so, and a hold, which would have no effect, is an error.
+func nothingToHold(t *testing.T, c *sluice.Client) {
+	ctx := t.Context()
+	do(t, c.Ready(ctx))
+	for _, key := range []sluice.Key{c.Key("llm", "usr", "ann"), c.Key("lm", "user", "ann")} {
+		r, err := c.Reserve(ctx, sluice.ReserveRequest{Keys: []sluice.Key{key}, Units: 5})
+		if err != nil || !r.Allowed || r.ID != "" || r.Units != 5 {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if s, err := r.Spend(ctx, 9); err != nil || !s.Allowed {
+			t.Errorf("%+v %v", s, err)
+		}
+		if s, err := r.Settle(ctx, 3); err != nil || s != (sluice.Settlement{Unlimited: true}) {
+			t.Errorf("%+v %v", s, err)
+		}
+		if _, err := c.Hold(ctx, key, time.Minute); !errors.Is(err, sluice.ErrRejected) || !strings.Contains(err.Error(), "no limit of domain") {
+			t.Error(err)
+		}
+		x, err := c.Acquire(ctx, sluice.AcquireRequest{Key: key})
+		if err != nil || !x.Allowed || x.ID != "" || x.Context().Err() != nil {
+			t.Fatalf("%+v %v", x, err)
+		}
+		x.Release()
+		if x.Context().Err() == nil {
+			t.Error("the context goes on after Release")
+		}
 	}
 }
 
 // TestSettleWindowOfRules: by default outcomes are remembered for the longest max_ttl of the rules.
 func TestSettleWindowOfRules(t *testing.T) {
 	set, err := rules.Parse([]rules.File{{Name: "rules.yaml", Data: []byte(tokenRules)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if got := longestTTL(set); got != time.Hour {
 		t.Errorf("%v, want 1h", got)
 	}
@@ -164,10 +202,32 @@ func TestSettleWindowOfRules(t *testing.T) {
 	}
 }
 
-// TestTrap03: what callers have reserved that have gone meanwhile, and never settle it, is free again at its deadline.
-func TestTrap03(t *testing.T) {
+// TestReservations: three nodes and their callers.
+func TestReservations(t *testing.T) {
 	t.Parallel()
-	b := startBudgets(t, 3, func(*Config) {})
+	token, digest := testToken(t, 1)
+	b := startBudgets(t, 3, func(c *Config) {
+		c.Callers = writeFile(t, "callers:\n  - {name: billing, tokens: ["+digest+"], grants: [{domains: [llm], verbs: [check, read, charge]}]}\n"+
+			"anonymous: [{domains: [llm], verbs: [check, read]}]\n")
+	})
+	for i, n := range b.nodes {
+		b.by[i], _ = newClient(t, n.listen.grpc.Addr().String(), sluice.WithToken(sluice.Token(token)))
+	}
+	t.Run("all", func(t *testing.T) {
+		for name, f := range map[string]func(*testing.T, *budgets){
+			"Trap03": trap03, "Trap07": trap07, "waiting": reserveWaits, "slots with units": acquireWith,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				f(t, &budgets{t, b.nodes, b.by})
+			})
+		}
+	})
+	t.Run("Trap16", func(t *testing.T) { trap16(t, &budgets{t, b.nodes, b.by}) })
+}
+
+// trap03: what callers have reserved that have gone meanwhile, and never settle it, is free again at its deadline.
+func trap03(t *testing.T, b *budgets) {
 	for i := range 60 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(time.Millisecond))))
 		_, err := b.by[i%3].Reserve(ctx, sluice.ReserveRequest{Keys: b.keys("job=a", "job=b"), Units: 1, TTL: 300 * time.Millisecond})
@@ -183,10 +243,8 @@ func TestTrap03(t *testing.T) {
 	}
 }
 
-// TestTrap07: units of three budgets are reserved in all or in none, whichever nodes own them and whichever is asked.
-func TestTrap07(t *testing.T) {
-	t.Parallel()
-	b := startBudgets(t, 3, func(*Config) {})
+// trap07: units of three budgets are reserved in all or in none, whichever nodes own them and whichever is asked.
+func trap07(t *testing.T, b *budgets) {
 	owners := make(map[string]bool)
 	for i := range 30 {
 		user, team, model := fmt.Sprint("user=", i), fmt.Sprint("team=", i), fmt.Sprint("model=", i)
@@ -220,49 +278,8 @@ func TestTrap07(t *testing.T) {
 	}
 }
 
-// post makes an HTTP call about reservations, and returns the status.
-func (r *running) post(t *testing.T, call, body string, answer any) int {
-	t.Helper()
-	res, err := http.Post("http://"+r.listen.http.Addr().String()+"/v1/"+call, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode
-}
-
-// TestReservationRanges: a number out of its range is rejected with the name of its field, and changes nothing.
-func TestReservationRanges(t *testing.T) {
-	t.Parallel()
-	b := startBudgets(t, 1, func(*Config) {})
-	x := b.reserve(0, sluice.ReserveRequest{Units: 40}, "user=ann")
-	for _, c := range []struct{ call, fields, field string }{
-		{"spend", `"units":0`, "units"}, {"spend", `"units":-1`, "units"}, {"extend", `"more":-1`, "more"}, {"extend", `"ttl":-1`, "ttl"},
-		{"extend", `"ttl":0.0009`, "ttl"}, {"extend", `"ttl":86401`, "ttl"}, {"settle", `"actual":-1`, "actual"},
-	} {
-		var problem struct{ Code, Field string }
-		status := b.nodes[0].post(t, c.call, fmt.Sprintf(`{"reservation":%q,%s}`, x.ID, c.fields), &problem)
-		if status != http.StatusBadRequest || problem.Code != "invalid" || problem.Field != c.field {
-			t.Errorf("%s with %s: %d %+v", c.call, c.fields, status, problem)
-		}
-	}
-	b.wants("reserved", "user=ann", 60)
-}
-
-// TestTrap16: every node lists what is held of a counter, by whom, since when and until when, also after a handoff.
-func TestTrap16(t *testing.T) {
-	t.Parallel()
-	token, digest := testToken(t, 1)
-	b := startBudgets(t, 3, func(c *Config) {
-		c.Callers = writeFile(t, "callers:\n  - {name: billing, tokens: ["+digest+"], grants: [{domains: [llm], verbs: [check]}]}\n"+
-			"anonymous: [{domains: [llm], verbs: [read]}]\n")
-	})
-	for i, n := range b.nodes {
-		b.by[i], _ = newClient(t, n.listen.grpc.Addr().String(), sluice.WithToken(sluice.Token(token)))
-	}
+// trap16: every node lists what is held of a counter, by whom, since when and until when, also after a handoff.
+func trap16(t *testing.T, b *budgets) {
 	x := b.reserve(0, sluice.ReserveRequest{Units: 40, TTL: 300 * time.Second}, "user=ann")
 	wants := func(what string) {
 		t.Helper()
@@ -276,7 +293,7 @@ func TestTrap16(t *testing.T) {
 				}
 				Count, Units int64
 			}
-			if status := n.post(t, "held", `{"domain":"llm","descriptor":["user=ann"]}`, &held); status != http.StatusOK {
+			if status := n.post(t, "/v1/held", `{"domain":"llm","descriptor":["user=ann"]}`, &held); status != http.StatusOK {
 				t.Fatalf("%s, by %s: status %d", what, n.config.Name, status)
 			}
 			if held.Count != 1 || held.Units != 40 || len(held.Holdings) != 1 {
@@ -295,15 +312,13 @@ func TestTrap16(t *testing.T) {
 			Units       int64
 		}
 	}
-	b.nodes[2].post(t, "held", `{"domain":"llm","descriptor":["tool=x"]}`, &slots)
+	b.nodes[2].post(t, "/v1/held", `{"domain":"llm","descriptor":["tool=x"]}`, &slots)
 	if len(slots.Holdings) != 1 || slots.Holdings[0].Use != "slot" || slots.Holdings[0].Caller != "billing" || slots.Holdings[0].Units != 2 {
 		t.Errorf("slots: %+v", slots)
 	}
 	for i, n := range b.nodes {
 		if n.config.Name == x.Decisions[0].Owner {
-			if err := n.stop(); err != nil {
-				t.Fatal(err)
-			}
+			do(t, n.stop())
 			b.nodes = append(b.nodes[:i:i], b.nodes[i+1:]...)
 			break
 		}
@@ -311,11 +326,9 @@ func TestTrap16(t *testing.T) {
 	wants("handed off")
 }
 
-// TestReserveWaits: a reservation of slots waits for them in one line, whichever node is asked, and those that need all of them follow each
+// reserveWaits: a reservation of slots waits for them in one line, whichever node is asked, and those that need all of them follow each
 // other.
-func TestReserveWaits(t *testing.T) {
-	t.Parallel()
-	b := startBudgets(t, 3, func(*Config) {})
+func reserveWaits(t *testing.T, b *budgets) {
 	const body = `{"checks":[{"domain":"llm","descriptor":["tool=t"]},{"domain":"llm","descriptor":["user=w"]}],"units":3,"ttl":60,"wait":60}`
 	const lasts = 300 * time.Millisecond
 	began := time.Now()
@@ -331,7 +344,7 @@ func TestReserveWaits(t *testing.T) {
 				Reservation string
 				Units       int64
 			}
-			if status := b.nodes[i%3].post(t, "reserve", body, &x); status != 200 || !x.Allowed || x.Units != 3 || time.Since(began) < lasts {
+			if status := b.nodes[i%3].post(t, "/v1/reserve", body, &x); status != 200 || !x.Allowed || x.Units != 3 || time.Since(began) < lasts {
 				t.Errorf("%d %+v after %v", status, x, time.Since(began))
 				return
 			}
@@ -349,17 +362,13 @@ func TestReserveWaits(t *testing.T) {
 	b.wants("what they needed", "user=w", 100-9*2)
 }
 
-// TestAcquireWith: a slot comes with units of keys of other owners, or with none of them.
-func TestAcquireWith(t *testing.T) {
-	t.Parallel()
+// acquireWith: a slot comes with units of keys of other owners, or with none of them.
+func acquireWith(t *testing.T, b *budgets) {
 	paused := longestPause(t)
-	b := startBudgets(t, 3, func(*Config) {})
 	c := b.by[2]
-	if err := c.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.Ready(t.Context()))
 	for i := range 10 {
-		name := fmt.Sprint(i)
+		name := fmt.Sprint("slots", i)
 		keys := []sluice.Key{c.Key("llm", "tool", "a"+name), c.Key("llm", "tool", "b"+name), c.Key("llm", "user", name), c.Key("llm", "model", name)}
 		ask := sluice.AcquireRequest{Key: keys[0], With: keys[1:], Units: 2}
 		x, err := c.Acquire(t.Context(), ask)
@@ -392,39 +401,6 @@ func TestAcquireWith(t *testing.T) {
 		}
 		if d, err := keys[3].Read(t.Context(), 1); err != nil || d.Remaining != 100_000-2 {
 			t.Errorf("a denial has taken units: %+v %v", d, err)
-		}
-	}
-}
-
-// TestNothingToHold: where no rule matches, nothing is reserved, settling says so, and a hold, which would have no effect, is an error.
-func TestNothingToHold(t *testing.T) {
-	t.Parallel()
-	b := startBudgets(t, 1, func(*Config) {})
-	c, ctx := b.by[0], t.Context()
-	if err := c.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []sluice.Key{c.Key("llm", "usr", "ann"), c.Key("lm", "user", "ann")} {
-		r, err := c.Reserve(ctx, sluice.ReserveRequest{Keys: []sluice.Key{key}, Units: 5})
-		if err != nil || !r.Allowed || r.ID != "" || r.Units != 5 {
-			t.Fatalf("%+v %v", r, err)
-		}
-		if s, err := r.Spend(ctx, 9); err != nil || !s.Allowed {
-			t.Errorf("%+v %v", s, err)
-		}
-		if s, err := r.Settle(ctx, 3); err != nil || s != (sluice.Settlement{Unlimited: true}) {
-			t.Errorf("%+v %v", s, err)
-		}
-		if _, err := c.Hold(ctx, key, time.Minute); !errors.Is(err, sluice.ErrRejected) || !strings.Contains(err.Error(), "no limit of domain") {
-			t.Error(err)
-		}
-		x, err := c.Acquire(ctx, sluice.AcquireRequest{Key: key})
-		if err != nil || !x.Allowed || x.ID != "" || x.Context().Err() != nil {
-			t.Fatalf("%+v %v", x, err)
-		}
-		x.Release()
-		if x.Context().Err() == nil {
-			t.Error("the context goes on after Release")
 		}
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,12 +64,8 @@ func TestParseSecrets(t *testing.T) {
 			}
 			continue
 		}
-		var known []string
-		for _, k := range s.known {
-			known = append(known, string(k))
-		}
-		if err != nil || strings.Join(known, " ") != strings.Join(want.known, " ") || string(s.counters) != want.counters {
-			t.Errorf("%q: %q, %q, %v", text, known, s.counters, err)
+		if got := fmt.Sprintf("%s %s", s.known, s.counters); err != nil || got != fmt.Sprintf("%s %s", want.known, want.counters) {
+			t.Errorf("%q: %s, %v", text, got, err)
 		}
 	}
 }
@@ -82,43 +78,36 @@ func manySecrets(n int) string {
 	return text.String()
 }
 
-// The file is followed: proofs and gossip change with it, counter keys do not, and a file that would change them is a fault.
-func TestSecretFileIsFollowed(t *testing.T) {
+// TestSecretFile: proofs and gossip change with it, counter keys do not, and a file that would change them is a fault.
+func TestSecretFile(t *testing.T) {
 	t.Parallel()
 	s := testConfig(t)
 	s.Secret, s.SecretFile = nil, writeFile(t, secretOne)
 	n := startNode(t, s)
-	shows := func(line string) func() bool {
-		return func() bool {
-			_, body := n.get(t, "/metrics")
-			return strings.Contains(body, "\n"+line+"\n")
+	first := n.gossip.Keyring().Primary()
+	for _, step := range []struct {
+		text         string
+		known, stale int
+		first        bool // the first key encrypts
+	}{
+		{secretOne, 1, 0, true},
+		{secretOne + "\n" + secretTwo + "\ncounters " + secretOne, 2, 0, true},
+		{secretTwo, 2, 1, true},
+		{secretTwo + "\ncounters " + secretOne, 1, 0, false},
+	} {
+		n.put(t, s.SecretFile, step.text)
+		if keys := n.gossip.Keyring(); keys.Len() != step.known || len(n.proofKeys()) != step.known || (keys.Primary() == first) != step.first {
+			t.Errorf("%q: %v, %d proof keys", step.text, keys, len(n.proofKeys()))
 		}
+		n.metric(t, fmt.Sprintf(`sluice_secrets_stale{files="secret"} %d`, step.stale))
 	}
-	primary := n.gossip.Keyring().Primary()
-	if n.gossip.Keyring().Len() != 1 || len(n.proofKeys()) != 1 {
-		t.Errorf("%v, %d proof keys", n.gossip.Keyring(), len(n.proofKeys()))
-	}
-	put := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(s.SecretFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(secretOne + "\n" + secretTwo + "\ncounters " + secretOne)
-	await(t, "both are known", func() bool { return n.gossip.Keyring().Len() == 2 && len(n.proofKeys()) == 2 })
-	if n.gossip.Keyring().Primary() != primary {
-		t.Error("the new key encrypts already")
-	}
-	put(secretTwo)
-	await(t, "a fault", shows(`sluice_secrets_stale{files="secret"} 1`))
-	if n.gossip.Keyring().Len() != 2 {
-		t.Error("a file that changes counter keys is in force")
-	}
-	put(secretTwo + "\ncounters " + secretOne)
-	await(t, "the new one alone", func() bool { return n.gossip.Keyring().Len() == 1 && len(n.proofKeys()) == 1 })
-	if n.gossip.Keyring().Primary() == primary {
-		t.Error("the old key encrypts still")
-	}
+}
+
+// put writes a file that the node follows, and has it read at once.
+func (r *running) put(t *testing.T, path, text string) {
+	t.Helper()
+	do(t, os.WriteFile(path, []byte(text), 0o600))
+	r.Reload(t.Context())
 }
 
 // TestNodeWithoutTheSecret attacks a node as one that is modified at will, reaches its ports, and knows whatever hello and gossip tell, and not
@@ -130,9 +119,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 
 	// What gossip tells to those who ask for the members.
 	conn, err := net.Dial("tcp", n.gossip.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, "\x06\x83\xa5Nodes\x00\xacUserStateLen\x00\xa4Join\xc3"); err != nil {
@@ -154,9 +141,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 			Name: "outsider", Boot: newBoot(), Placement: ring.Placement, CountersTag: key,
 			ProofKeys: func() [][]byte { return [][]byte{key} },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		defer pool.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -197,25 +182,19 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if err := stream.Send(&peerv1.MessageFrame{Hello: &peerv1.Hello{
 		Major: peer.Major, Minor: peer.Minor, Name: "outsider", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
 	}}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return m
 }
 
@@ -288,72 +267,46 @@ const (
 	keyTwo = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=\n"
 )
 
-func TestWrongKeyring(t *testing.T) {
-	for want, text := range map[string]string{
-		"no such file":               "",
-		"line 2 is not base64":       keyOne + "secret?\n",
-		"line 1 is a key of 3 bytes": "YWJj\n",
+// A file that a node cannot use is named with its flag and its fault, and is not shown.
+func TestWrongFiles(t *testing.T) {
+	token, _ := testToken(t, 5)
+	ours := newPapers(t)
+	cert, key, ca := ours.files(t, "n2")
+	keyring := func(path string) func(*Config) { return func(c *Config) { c.GossipKeyring = path } }
+	callers := func(path string) func(*Config) { return func(c *Config) { c.Callers = path } }
+	for want, change := range map[string]func(*Config){
+		"--gossip-keyring: |no such file":               keyring("/nowhere"),
+		"--gossip-keyring: |line 2 is not base64":       keyring(writeFile(t, keyOne+"secret?\n")),
+		"--gossip-keyring: |line 1 is a key of 3 bytes": keyring(writeFile(t, "YWJj\n")),
+		"--callers: |no such file":                      callers("/nowhere"),
+		"--callers: |:1: unknown: unknown key":          callers(writeFile(t, "unknown: 1\n")),
+		"--callers: |is a token itself": callers(writeFile(t,
+			"callers:\n  - {name: a, tokens: ["+token+"], grants: [{domains: [a], verbs: [check]}]}\n")),
+		"--tls-cert: ":     func(c *Config) { c.TLS.Cert, c.TLS.Key = "/nowhere", "/nowhere" },
+		"--tls-key: ":      func(c *Config) { c.TLS.Cert, c.TLS.Key = cert, "/nowhere" },
+		`not one for "n1"`: func(c *Config) { c.TLS.PeerCert, c.TLS.PeerKey, c.TLS.PeerCA = cert, key, ca },
 	} {
 		s := testConfig(t)
-		s.GossipKeyring = filepath.Join(t.TempDir(), "keyring")
-		if text != "" {
-			s.GossipKeyring = writeFile(t, text)
+		change(&s)
+		n, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
+		if err == nil {
+			n.closeParts()
 		}
-		_, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--gossip-keyring: ") {
+		flag, why, _ := strings.Cut(want, "|")
+		if text := fmt.Sprint(err); !strings.Contains(text, flag) || !strings.Contains(text, why) || strings.Contains(text, "secret?") || strings.Contains(text, token) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		if err != nil && strings.Contains(err.Error(), "secret?") {
-			t.Errorf("the error shows the file: %v", err)
-		}
 	}
 }
 
-// A keyring that changes is in force within seconds; one with a fault changes nothing and shows.
-func TestKeyringIsFollowed(t *testing.T) {
-	t.Parallel()
-	s := testConfig(t)
-	s.GossipKeyring = writeFile(t, keyOne)
-	n := startNode(t, s)
-	shows := func(line string) func() bool {
-		return func() bool {
-			_, body := n.get(t, "/metrics")
-			return strings.Contains(body, "\n"+line+"\n")
-		}
-	}
-	await(t, "in force", shows(`sluice_gossip_keys{primary="8a83665f"} 1`))
-	if err := os.WriteFile(s.GossipKeyring, []byte(keyTwo+keyOne), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "exchanged", func() bool { return n.gossip.Keyring().Len() == 2 })
-	if err := os.WriteFile(s.GossipKeyring, []byte("secret?"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "stale", shows(`sluice_secrets_stale{files="gossip_keyring"} 1`))
-	if n.gossip.Keyring().Len() != 2 {
-		t.Error("a faulty file has changed the keys")
-	}
-}
-
-// Two nodes with a key find each other, and one with another key is rejected: it is alive, says why, and is not ready.
+// Two nodes with a key find each other, and one with another key is rejected: it is alive, says why, and is not ready. A keyring that
+// changes is in force; one with a fault changes nothing and shows.
 func TestKeyringOfACluster(t *testing.T) {
 	t.Parallel()
-	var nodes [2]*running
-	settingsOf := func(i int, key string) Config {
-		s := testConfig(t)
-		s.Name = "n" + string(rune('1'+i))
-		s.GossipKeyring = writeFile(t, key)
-		s.JoinTimeout = 500e6
-		if i > 0 {
-			s.Join = []string{nodes[0].gossip.Addr()}
-		}
-		return s
-	}
-	for i := range nodes {
-		nodes[i] = startNode(t, settingsOf(i, keyOne))
-	}
+	nodes := together(t, 2, func(c *Config) { c.GossipKeyring = writeFile(t, keyOne) })
 	await(t, "joined", func() bool { return len(nodes[0].gossip.View().Members) == 2 })
-	s := settingsOf(2, keyTwo)
+	s := testConfig(t)
+	s.Name, s.GossipKeyring, s.Join, s.JoinTimeout = "n3", writeFile(t, keyTwo), []string{nodes[0].gossip.Addr()}, 500*time.Millisecond
 	s.BootstrapExpect = 1 // which it may not do beside a cluster that rejects it
 	n := startNodeUnready(t, s)
 	await(t, "rejected", func() bool {
@@ -369,6 +322,15 @@ func TestKeyringOfACluster(t *testing.T) {
 	}
 	if code, body := n.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret or keyring differs") {
 		t.Errorf("/readyz answers %d: %s", code, body)
+	}
+
+	first := nodes[0]
+	first.metric(t, `sluice_gossip_keys{primary="8a83665f"} 1`)
+	first.put(t, first.config.GossipKeyring, keyTwo+keyOne)
+	first.put(t, first.config.GossipKeyring, "secret?")
+	first.metric(t, `sluice_secrets_stale{files="gossip_keyring"} 1`)
+	if keys := first.gossip.Keyring(); keys.Len() != 2 {
+		t.Errorf("exchanged, and then a faulty file: %v", keys)
 	}
 }
 
@@ -393,64 +355,28 @@ func FuzzParseSecrets(f *testing.F) {
 	})
 }
 
-// TestCallersAreFollowed: a file that changes is in force within seconds, on open streams too; one with a fault changes
-// nothing and shows.
-func TestCallersAreFollowed(t *testing.T) {
+// TestCallersChange: a file that changes is in force on open streams too; one with a fault changes nothing and shows.
+func TestCallersChange(t *testing.T) {
 	t.Parallel()
-	n, tokens := startGuarded(t)
+	n, bearers := startGuarded(t)
 	s := newOutsider(t, n)
-	stream, err := sluicev1.NewRateLimitServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream, err := s.api().CheckStream(s.with(bearers["check"]))
+	do(t, err)
 	ask := func() error {
-		_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", 0)}) // Recv says why it failed
+		_ = stream.Send(checksOf("a", "user", "u", 0)) // Recv says why it failed
 		_, err := stream.Recv()
 		return err
 	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(n.config.Callers, []byte("callers: ["), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "stale", func() bool {
-		_, body := n.get(t, "/metrics")
-		return strings.Contains(body, `sluice_secrets_stale{files="callers"} 1`)
-	})
+	do(t, ask())
+	n.put(t, n.config.Callers, "callers: [")
+	n.metric(t, `sluice_secrets_stale{files="callers"} 1`)
 	if err := ask(); err != nil {
 		t.Errorf("under a faulty file: %v", err)
 	}
 	_, digest := testToken(t, 0x77)
-	file := "callers: [{name: other, tokens: [" + digest + "], grants: [{domains: [a], verbs: [check]}]}]\n"
-	if err := os.WriteFile(n.config.Callers, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "taken away", func() bool { err = ask(); return err != nil })
-	if status.Code(err) != codes.Unauthenticated {
+	n.put(t, n.config.Callers, "callers: [{name: other, tokens: ["+digest+"], grants: [{domains: [a], verbs: [check]}]}]\n")
+	if err := ask(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("the stream ended with %v", err)
-	}
-}
-
-func TestCallersFileWrong(t *testing.T) {
-	token, _ := testToken(t, 5)
-	for want, text := range map[string]string{
-		"no such file":             "",
-		":1: unknown: unknown key": "unknown: 1\n",
-		"is a token itself":        "callers:\n  - {name: a, tokens: [" + token + "], grants: [{domains: [a], verbs: [check]}]}\n",
-	} {
-		s := testConfig(t)
-		s.Callers = filepath.Join(t.TempDir(), "callers.yaml")
-		if text != "" {
-			s.Callers = writeFile(t, text)
-		}
-		_, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--callers: ") {
-			t.Errorf("%v, want %q", err, want)
-		}
-		if err != nil && strings.Contains(err.Error(), token) {
-			t.Errorf("the error shows the token: %v", err)
-		}
 	}
 }
 
@@ -493,11 +419,9 @@ callers:
 	// A token goes before a certificate, and is shown to anybody over TLS.
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
 		grpc.WithPerRPCCredentials(sluicegrpc.TokenCredentials(sluice.Token(token), false)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer conn.Close()
-	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
+	_, err = sluicev1.NewRateLimitServiceClient(conn).Check(t.Context(), checksOf("bank", "user", "u", 0))
 	if err != nil {
 		t.Errorf("bank's token with shop's certificate: %v", err)
 	}

@@ -1,36 +1,31 @@
 package node
 
 import (
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluicecluster/sluice/internal/listen"
 	"github.com/sluicecluster/sluice/internal/shed"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
 func TestNotice(t *testing.T) {
@@ -107,19 +102,6 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// A node that others do not reach where it says is not ready, and says why.
-func TestLostAddressIsNotReady(t *testing.T) {
-	t.Parallel()
-	n := startNode(t, testConfig(t))
-	if n.ownAddress().addr.IsValid() {
-		t.Error("an address that was bound to is looked for")
-	}
-	n.lostAddress.Store(true)
-	if code, text := n.get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "--advertise") {
-		t.Errorf("readyz: %d %s", code, text)
-	}
-}
-
 func TestSleeper(t *testing.T) {
 	second := int64(time.Second)
 	s := sleeper{50 * second}
@@ -145,6 +127,8 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 	s := testConfig(t)
 	s.Bounds.MaxWait = time.Minute
 	var busy atomic.Bool // the machine's own waits do not count
+	writeRule(t, s.Rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\n"+
+		"descriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	n := startNode(t, s, func(n *Node) {
 		n.schedLoad = func() (shed.Load, uint64) {
 			if busy.Load() {
@@ -153,78 +137,32 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 			return shed.Load{}, idleGoroutines
 		}
 	})
-	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := n.conn(t)
 	api := sluicev1.NewRateLimitServiceClient(conn)
-	one := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}}, Verb: sluicev1.Verb_VERB_READ}}}
+	sdk, _ := newClient(t, n.listen.grpc.Addr().String())
 	stream, err := api.CheckStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	apis := map[string]func() (rejected bool){
-		"Check": func() bool {
-			_, err := api.Check(t.Context(), one)
-			st := status.Convert(err)
-			if st.Code() != codes.Unavailable {
-				return false
-			}
-			var retry *errdetails.RetryInfo
-			for _, d := range st.Details() {
-				if r, ok := d.(*errdetails.RetryInfo); ok {
-					retry = r
-				}
-			}
-			if retry.GetRetryDelay().AsDuration() <= 0 || len(st.Details()) != 3 {
-				t.Errorf("details are %v", st.Details())
-			}
-			return true
-		},
 		"CheckStream": func() bool {
-			if err := stream.Send(one); err != nil {
-				t.Fatal(err)
-			}
+			do(t, stream.Send(checksOf("auth", "user", "stream", 0)))
 			res, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			return res.GetError().GetCode() == sluicev1.ErrorCode_ERROR_CODE_OVERLOADED
 		},
 		"gubernator": func() bool {
-			_, err := gubernatorv1.NewV1Client(conn).GetRateLimits(t.Context(), &gubernatorv1.GetRateLimitsReq{
-				Requests: []*gubernatorv1.RateLimitReq{{Name: "n", UniqueKey: "k", Limit: 1, Duration: 1000}},
-			})
+			req := &gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("n", "k", 0, 1)}}
+			_, err := gubernatorv1.NewV1Client(conn).GetRateLimits(t.Context(), req)
 			return status.Code(err) == codes.Unavailable
 		},
-		"Envoy": func() bool { // by the rule, since Envoy may pass what is an error
-			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}}, HitsAddend: wrapperspb.UInt64(0)}
-			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(),
-				&ratelimitv3.RateLimitRequest{Domain: "auth", Descriptors: []*commonv3.RateLimitDescriptor{d}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT
-		},
-		"HTTP": func() bool {
-			resp, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			if resp.StatusCode != http.StatusServiceUnavailable {
-				return false
-			}
-			if resp.Header.Get("Retry-After") == "" {
-				t.Error("no Retry-After")
-			}
-			return true
-		},
-		"forward auth": func() bool {
-			code, _ := n.get(t, "/v1/authorize/auth/path")
-			return code == http.StatusServiceUnavailable
-		},
+	}
+	users := 0
+	for _, api := range n.apis(t, sdk)[:4] {
+		apis[api.name] = func() bool {
+			users++ // who have spent nothing
+			got, err := api.ask(fmt.Sprint(users))
+			do(t, err)
+			return got == "unavailable" || api.name == "Envoy" && got == "denied" // by the rule, since Envoy may pass what is an error
+		}
 	}
 	for name, rejected := range apis {
 		if rejected() {
@@ -236,6 +174,18 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 	for name, rejected := range apis {
 		await(t, "rejected: "+name, rejected) // some are let in all the time
 	}
+	await(t, "told when to come back, by gRPC", func() bool {
+		_, err := api.Check(t.Context(), checksOf("auth", "user", "a", sluicev1.Verb_VERB_READ))
+		details := status.Convert(err).Details()
+		return len(details) == 3 && slices.ContainsFunc(details, func(d any) bool {
+			retry, ok := d.(*errdetails.RetryInfo)
+			return ok && retry.GetRetryDelay().AsDuration() > 0
+		})
+	})
+	await(t, "told when to come back, by HTTP", func() bool {
+		resp, _ := send(t, n.listen.http.Addr(), "POST", "/v1/check", "{}")
+		return resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
+	})
 	for range 50 {
 		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
 			t.Fatalf("health: %v", err)
@@ -256,9 +206,7 @@ func TestOverloadRejectsChecksAlone(t *testing.T) {
 func TestOverloadPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, err := shed.New(shed.Config{MaxCalls: 1, MaxWait: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		var busy atomic.Bool
 		var looks atomic.Int64
 		busy.Store(true)

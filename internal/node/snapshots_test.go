@@ -2,13 +2,10 @@ package node
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,32 +18,14 @@ import (
 	"github.com/sluicecluster/sluice/ring"
 )
 
-// keptTogether starts nodes n1 to n<count> with data directories.
-func keptTogether(t *testing.T, dir string, count int) []*running {
-	t.Helper()
-	s := testConfig(t)
-	var nodes []*running
-	for i := range count {
-		s.Name = fmt.Sprintf("n%d", i+1)
-		s.DataDir = filepath.Join(dir, s.Name)
-		nodes = append(nodes, startNode(t, s))
-		s.Join = []string{nodes[0].gossip.Addr()}
-	}
-	return nodes
-}
-
 // leftOnDisk reads what a node has left in its directory: its set, and how much else.
 func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
 	t.Helper()
 	d, err := disk.Open(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer d.Close()
 	fingerprint, err := limiter.Fingerprint(bytes.Repeat([]byte("x"), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	r, err := d.Read(disk.Want{
 		Placement: ring.Placement, Fingerprint: [16]byte(fingerprint), Name: name, Partitions: ring.DefaultPartitions, Now: time.Now(),
 	})
@@ -57,40 +36,6 @@ func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
 	for {
 		if _, err := r.Next(); err != nil {
 			return r.Header(), r.Totals()
-		}
-	}
-}
-
-// TestLastSnapshots: who hands everything over writes a set without itself and nothing else;
-// who goes with all others writes the set as it was, and its counters.
-func TestLastSnapshots(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	nodes := keptTogether(t, dir, 3)
-	for i := range 30 {
-		nodes[i%3].check(t, fmt.Sprint(i))
-	}
-	if err := nodes[0].stop(); err != nil {
-		t.Fatal(err)
-	}
-	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Complete != 0 {
-		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)
-	}
-	for _, n := range nodes[1:] { // at once: who is told first is not to have gone before the other is told
-		n.tell()
-	}
-	var both sync.WaitGroup
-	for _, n := range nodes[1:] {
-		both.Go(func() {
-			if err := n.stop(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	for _, name := range []string{"n2", "n3"} {
-		if h, totals := leftOnDisk(t, dir, name); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Counters < 10 {
-			t.Errorf("%s wrote set %+v, %+v", name, h.Set, totals)
 		}
 	}
 }
@@ -106,6 +51,7 @@ func TestKeptNode(t *testing.T) {
 		t.Errorf("at first: %d are left", got)
 	}
 	n.check(t, "a")
+	n.get(t, "/metrics")
 	await(t, "writing now and then", func() bool { return n.snapshotter.stats().written > 2 })
 	if _, err := Open(t.Context(), s, n.log); err == nil || !strings.Contains(err.Error(), "--data-dir: ") {
 		t.Errorf("a second node on its directory: %v", err)
@@ -167,31 +113,23 @@ func TestSnapshotLost(t *testing.T) {
 			s.Name, s.DataDir = "n1", t.TempDir()
 			opened := func() string {
 				table, err := bucket.NewTable(bucket.Config{Shards: ring.DefaultPartitions})
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				k, recorded, err := openSnapshotter(s, "boot", [16]byte{}, table, slog.New(slog.DiscardHandler))
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				defer k.close()
 				if k.lost != recorded.SnapshotLost {
 					t.Errorf("the node reports %q, the cluster gets %q", k.lost, recorded.SnapshotLost)
 				}
 				if c.set {
 					set := message.Set{ID: "c", Version: 1, Members: []string{"n1"}}
-					if err := k.dir.PutVoters("n1", [16]byte{}, message.Record{Set: set}); err != nil {
-						t.Fatal(err)
-					}
+					do(t, k.dir.PutVoters("n1", [16]byte{}, message.Record{Set: set}))
 				}
 				return recorded.SnapshotLost
 			}
 			if got := opened(); got != "" {
 				t.Errorf("a new directory: %q", got)
 			}
-			if err := c.changes(s.DataDir); err != nil {
-				t.Fatal(err)
-			}
+			do(t, c.changes(s.DataDir))
 			if got := opened(); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/prototext"
 
@@ -68,9 +66,7 @@ func (s *sink) taken() []taken {
 func openSink(t *testing.T) (*sink, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	s, g := new(sink), grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(g, s)
 	go func() { _ = g.Serve(l) }()
@@ -83,18 +79,8 @@ func openSink(t *testing.T) (*sink, string) {
 func TestTraceAcrossNodes(t *testing.T) {
 	t.Parallel()
 	collector, endpoint := openSink(t)
-	first := testConfig(t)
-	first.Traces = Traces{Endpoint: endpoint, Callers: 1000}
-	second := first
-	nodes := []*running{startNode(t, first)}
-	second.Name, second.Join = "n2", []string{nodes[0].gossip.Addr()}
-	nodes = append(nodes, startNode(t, second))
-
-	conn, err := grpc.NewClient(nodes[0].listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	nodes := together(t, 2, func(c *Config) { c.Traces = Traces{Endpoint: endpoint, Callers: 1000} })
+	conn := nodes[0].conn(t)
 	const above = "b7ad6b7169203331"
 	trace := ""
 	for i := 0; trace == ""; i++ {
@@ -103,29 +89,15 @@ func TestTraceAcrossNodes(t *testing.T) {
 		}
 		id := fmt.Sprintf("%032x", i+1)
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+id+"-"+above+"-01")
-		r, err := sluicev1.NewRateLimitServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
-			Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: fmt.Sprintf("tell-nobody-%d", i)}},
-		}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, err := sluicev1.NewRateLimitServiceClient(conn).Check(ctx, checksOf("auth", "user", fmt.Sprintf("tell-nobody-%d", i), 0))
+		do(t, err)
 		if r.Decisions[0].Source == sluicev1.Source_SOURCE_FORWARDED {
 			trace = id
 		}
 	}
-	req, err := http.NewRequest("POST", "http://"+nodes[0].listen.http.Addr().String()+"/v1/check", strings.NewReader(`{"domain":"auth","descriptor":[{"key":"user","value":"tell-nobody"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const overHTTP = "0af7651916cd43dd8448eb211c80319c"
-	req.Header.Set("traceparent", "00-"+overHTTP+"-"+above+"-01")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	http.DefaultClient.CloseIdleConnections()
-
+	send(t, nodes[0].listen.http.Addr(), "POST", "/v1/check", `{"domain":"auth","descriptor":[{"key":"user","value":"tell-nobody"}]}`,
+		"traceparent", "00-"+overHTTP+"-"+above+"-01")
 	_, metrics := nodes[0].get(t, "/metrics")
 	if !strings.Contains(metrics, "sluice_trace_spans_waiting ") {
 		t.Error("no sluice_trace_spans_waiting")
@@ -188,9 +160,7 @@ func TestCollectorIsStuck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := stuck{make(chan struct{}), want.err}
 			s, err := newSpans(t.Context(), &Config{Name: "n1", Traces: Traces{Share: 1}}, e, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			do(t, err)
 			for range maxSpans + 100 {
 				s.tracer.Call("call", "").End() // would not return if it waited
 			}

@@ -12,51 +12,29 @@ import (
 	"github.com/sluicecluster/sluice/internal/rulefiles"
 )
 
-// TestConfigMapWithDirectories: items of a ConfigMap may have paths, of which the first element is the link.
-func TestConfigMapWithDirectories(t *testing.T) {
-	dir := t.TempDir()
-	swap := func(version string, n int) {
-		do(t, os.MkdirAll(filepath.Join(dir, version, "team"), 0o700))
-		write(t, filepath.Join(dir, version, "team", "a.yaml"), limit(n))
-		do(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-		do(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	}
-	swap("..2026_01", 1)
-	do(t, os.Symlink(filepath.Join("..data", "team"), filepath.Join(dir, "team")))
-	h := watch(t, dir, quick)
-	for n := 2; n < 5; n++ {
-		swap(fmt.Sprintf("..2026_%02d", n), n)
-		do(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%02d", n-1))))
-		h.becomes(int64(n))
-	}
-	if s := h.w.Status(); s.LastError != nil || s.Skipped != nil {
-		t.Errorf("status %+v", s)
-	}
-}
-
-// TestParentLinkSwap: a link above the path is swapped, as git-sync does and as the runtime directories of
+// TestLinkSwap: the path itself is a link, or one above it is, which is swapped, as git-sync does and as the runtime directories of
 // envoyproxy/ratelimit are laid out. Reading at intervals is out of the way.
-func TestParentLinkSwap(t *testing.T) {
-	for _, inside := range []string{"", "a.yaml"} {
+func TestLinkSwap(t *testing.T) {
+	for _, inside := range []string{"", "ratelimit/config", "ratelimit/config/a.yaml"} {
 		root := t.TempDir()
+		version := func(n int) string { return filepath.Join(root, ".worktrees", fmt.Sprint("v", n)) }
 		for n := 1; n <= 3; n++ {
-			dir := filepath.Join(root, ".worktrees", fmt.Sprint("v", n), "ratelimit", "config")
-			do(t, os.MkdirAll(dir, 0o700))
-			write(t, filepath.Join(dir, "a.yaml"), limit(n))
+			do(t, os.MkdirAll(filepath.Join(version(n), "ratelimit", "config"), 0o700))
+			write(t, filepath.Join(version(n), "ratelimit", "config", "a.yaml"), limit(n))
 		}
 		link := filepath.Join(root, "current")
-		do(t, os.Symlink(filepath.Join(root, ".worktrees", "v1"), link))
-		h := watch(t, filepath.Join(link, "ratelimit", "config", inside), quick)
+		do(t, os.Symlink(version(1), link))
+		h := watch(t, filepath.Join(link, inside), quick)
 		for n := 2; n <= 3; n++ {
 			do(t, os.Symlink(fmt.Sprint(".worktrees/v", n), link+".new"))
 			do(t, os.Rename(link+".new", link))
 			h.becomes(int64(n))
-			do(t, os.RemoveAll(filepath.Join(root, ".worktrees", fmt.Sprint("v", n-1))))
+			do(t, os.RemoveAll(version(n-1)))
 		}
 		// A directory above that is moved away, and another one in its place.
-		current := filepath.Join(root, ".worktrees", "v3", "ratelimit")
-		do(t, os.Rename(current, current+".old"))
-		h.says("ERROR", "no such file")
+		current := filepath.Join(version(3), "ratelimit")
+		do(t, os.Rename(current, filepath.Join(root, "old")))
+		h.says("ERROR", map[bool]string{true: "no rule files", false: "no such file"}[inside == ""])
 		do(t, os.MkdirAll(filepath.Join(current, "config"), 0o700))
 		write(t, filepath.Join(current, "config", "a.yaml"), limit(4))
 		h.becomes(4)

@@ -133,23 +133,20 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-func TestTooManyFiles(t *testing.T) {
-	dir := t.TempDir()
+func TestTooMany(t *testing.T) {
+	files, dirs := t.TempDir(), t.TempDir()
 	for i := range rulefiles.MaxFiles + 1 {
-		write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), "")
+		write(t, filepath.Join(files, fmt.Sprintf("%d.yaml", i)), "")
 	}
-	if _, _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), "holds 1001 rule files, more than the 1000 allowed") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestTooManyDirectories(t *testing.T) {
-	dir := t.TempDir()
 	for i := range rulefiles.MaxDirs {
-		do(t, os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o700))
+		do(t, os.Mkdir(filepath.Join(dirs, fmt.Sprint(i)), 0o700))
 	}
-	if _, _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), "holds more than the 1000 directories allowed") {
-		t.Errorf("got %v", err)
+	for dir, want := range map[string]string{
+		files: "holds 1001 rule files, more than the 1000 allowed", dirs: "holds more than the 1000 directories allowed",
+	} {
+		if _, _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

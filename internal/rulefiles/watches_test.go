@@ -16,34 +16,21 @@ import (
 // versions that it led to, though they are still there.
 func TestWatchesDoNotPileUp(t *testing.T) {
 	n, err := fsnotify.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer n.Close()
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	link := filepath.Join(root, "current")
 	w := watches{notifier: n}
 	for _, version := range []string{"v1", "v2", "v3"} {
 		dir := filepath.Join(root, version)
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "a.yaml"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(version, link+".new"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(link+".new", link); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.Mkdir(dir, 0o700))
+		do(t, os.WriteFile(filepath.Join(dir, "a.yaml"), nil, 0o600))
+		do(t, os.Symlink(version, link+".new"))
+		do(t, os.Rename(link+".new", link))
 		w.begin()
-		if _, _, err := read(link, w.see); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := read(link, w.see)
+		do(t, err)
 		w.end()
 		got := slices.DeleteFunc(n.WatchList(), func(d string) bool { return !strings.HasPrefix(d, root) })
 		slices.Sort(got)
@@ -72,23 +59,15 @@ func (s swapper) Add(dir string) error {
 // that it was swapped.
 func TestSwapBeforeTheWatch(t *testing.T) {
 	n, err := fsnotify.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer n.Close()
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	link := filepath.Join(root, "current")
 	for _, version := range []string{"v1", "v2"} {
-		if err := os.Mkdir(filepath.Join(root, version), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.Mkdir(filepath.Join(root, version), 0o700))
 	}
-	if err := os.Symlink("v1", link); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.Symlink("v1", link))
 	swapped := false
 	w := watches{notifier: swapper{Watcher: n, dir: root, swap: func() {
 		if swapped {
@@ -103,9 +82,8 @@ func TestSwapBeforeTheWatch(t *testing.T) {
 		}
 	}}}
 	w.begin()
-	if _, err := find(link, w.see); err != nil {
-		t.Fatal(err)
-	}
+	_, err = find(link, w.see)
+	do(t, err)
 	w.end()
 	if v2 := filepath.Join(root, "v2"); !slices.Contains(n.WatchList(), v2) {
 		t.Errorf("watched are %v, not %s, to which the link leads", n.WatchList(), v2)
@@ -115,22 +93,14 @@ func TestSwapBeforeTheWatch(t *testing.T) {
 // TestConcerns: a busy directory around the rules does not have them read.
 func TestConcerns(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	file, link, dir := filepath.Join(root, "r.yaml"), filepath.Join(root, "up", "rules", "deep", "r.yaml"), filepath.Join(root, "rules")
 	for _, d := range []string{filepath.Join(root, "rules", "deep"), filepath.Join(root, "up")} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.MkdirAll(d, 0o700))
 	}
-	if err := os.Symlink("../rules", filepath.Join(root, "up", "rules")); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.Symlink("../rules", filepath.Join(root, "up", "rules")))
 	for _, f := range []string{file, filepath.Join(dir, "deep", "r.yaml")} {
-		if err := os.WriteFile(f, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(f, nil, 0o600))
 	}
 	for _, c := range []struct {
 		path, event string
@@ -154,9 +124,8 @@ func TestConcerns(t *testing.T) {
 	} {
 		w := watches{notifier: nowhere{}}
 		w.begin()
-		if _, err := find(c.path, w.see); err != nil {
-			t.Fatal(err)
-		}
+		_, err := find(c.path, w.see)
+		do(t, err)
 		if got := w.concerns(fsnotify.Event{Name: c.event, Op: c.op}); got != c.want {
 			t.Errorf("%s and %s of %s: %v, want %v", c.path, c.op, c.event, got, c.want)
 		}
@@ -172,3 +141,11 @@ func (nowhere) WatchList() []string { return nil }
 
 // Read is read for the tests of the package from outside.
 func Read(path string) ([]rules.File, []Skipped, error) { return read(path, visitNone) }
+
+// do fails the test if a step of it cannot be done.
+func do(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

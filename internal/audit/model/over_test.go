@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -22,13 +23,6 @@ func at(seconds ...float64) (out []Span) {
 func between(a, b float64, n int) (out []Span) {
 	for range n {
 		out = append(out, Span{int64(a * float64(second)), int64(b * float64(second))})
-	}
-	return out
-}
-
-func join(parts ...[]Span) (out []Span) {
-	for _, p := range parts {
-		out = append(out, p...)
 	}
 	return out
 }
@@ -73,9 +67,9 @@ func TestOver(t *testing.T) {
 		{"token: one more", token, Clocks{}, at(5, 5, 5, 5), 1},
 		{"token: one more just before it is back", token, Clocks{}, at(5, 5, 5, 24.999999999), 1},
 		{"token: one more when it is back", token, Clocks{}, at(5, 5, 5, 25), 0},
-		{"token: it may be back", token, Clocks{}, join(at(5, 5, 5), between(6, 25, 1)), 0},
-		{"token: it cannot be back", token, Clocks{}, join(at(5, 5, 5), between(6, 24, 1)), 1},
-		{"token: the first may be old", token, Clocks{}, join(between(5, 44, 1), at(30, 30, 44)), 0},
+		{"token: it may be back", token, Clocks{}, slices.Concat(at(5, 5, 5), between(6, 25, 1)), 0},
+		{"token: it cannot be back", token, Clocks{}, slices.Concat(at(5, 5, 5), between(6, 24, 1)), 1},
+		{"token: the first may be old", token, Clocks{}, slices.Concat(between(5, 44, 1), at(30, 30, 44)), 0},
 		{"token: two more", token, Clocks{}, at(5, 5, 5, 5, 5), 2},
 		{"token: idle time saves no more than the burst", token, Clocks{}, at(5, 500, 500, 500, 500), 1},
 		{"token: faster clocks", token, Clocks{Drift: 1000}, at(5, 5, 5, 24.99), 0},
@@ -92,8 +86,8 @@ func TestOver(t *testing.T) {
 		{"epoch: the count", epoch, Clocks{}, at(5, 30, 59), 0},
 		{"epoch: one more", epoch, Clocks{}, at(5, 30, 58, 59), 1},
 		{"epoch: the next window", epoch, Clocks{}, at(5, 30, 59, 60), 0},
-		{"epoch: who knows which window", epoch, Clocks{}, join(at(5, 30, 58), between(59, 60, 1)), 0},
-		{"epoch: too many for both windows", epoch, Clocks{}, join(at(5, 58), between(59, 61, 4), at(62)), 1},
+		{"epoch: who knows which window", epoch, Clocks{}, slices.Concat(at(5, 30, 58), between(59, 60, 1)), 0},
+		{"epoch: too many for both windows", epoch, Clocks{}, slices.Concat(at(5, 58), between(59, 61, 4), at(62)), 1},
 		{"epoch: clocks that are apart", epoch, apart, at(5, 30, 58, 59), 0},
 		{"epoch: not that far", epoch, apart, at(5, 30, 50, 58), 1},
 		{"epoch: clocks do not fill two windows thrice", epoch, apart, at(58, 58, 58, 59, 60, 61, 62), 1},
@@ -101,8 +95,8 @@ func TestOver(t *testing.T) {
 		{"log: the count", log, Clocks{}, at(5, 30, 59), 0},
 		{"log: the first has just expired", log, Clocks{}, at(5, 30, 59, 65), 0},
 		{"log: it has not", log, Clocks{}, at(5, 30, 59, 64.999999999), 1},
-		{"log: it may have", log, Clocks{}, join(at(5, 30, 59), between(60, 65, 1)), 0},
-		{"log: a long call may be older", log, Clocks{}, join(between(5, 70, 1), at(66, 67, 68)), 0},
+		{"log: it may have", log, Clocks{}, slices.Concat(at(5, 30, 59), between(60, 65, 1)), 0},
+		{"log: a long call may be older", log, Clocks{}, slices.Concat(between(5, 70, 1), at(66, 67, 68)), 0},
 		{"window: one more", window, Clocks{}, at(5, 30, 59, 64), 1},
 		{"window: clocks that are apart", window, apart, at(5, 30, 59, 64), 0},
 		{"window: not that far", window, apart, at(5, 30, 59, 62), 1},
@@ -127,8 +121,8 @@ func TestOver(t *testing.T) {
 func TestFlowAgainstAllPairs(t *testing.T) {
 	const huge = int64(1) << 30
 	for _, spans := range [][]Span{
-		at(1, 2, 3, 4, 4, 4, 5, 20), join(between(0, 10, 3), between(2, 4, 3)), between(1, 1, 9),
-		join(between(0, 1, 5), between(3, 9, 5), at(10, 10)),
+		at(1, 2, 3, 4, 4, 4, 5, 20), slices.Concat(between(0, 10, 3), between(2, 4, 3)), between(1, 1, 9),
+		slices.Concat(between(0, 1, 5), between(3, 9, 5), at(10, 10)),
 	} {
 		for _, rate := range []struct{ n, p int64 }{{1, second}, {3, second}, {huge, huge * huge}, {1000, 7}, {1 << 62, 3}} {
 			for burst := range int64(8) {

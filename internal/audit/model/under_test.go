@@ -33,10 +33,10 @@ func TestUnder(t *testing.T) {
 		{"fixed: never charged", minute(bucket.FixedWindow), Clocks{}, nil, at(4), 3, 0},
 		{"fixed: one free", minute(bucket.FixedWindow), Clocks{}, at(1, 2), at(4), 1, 0},
 		{"fixed: two free at the second denial", minute(bucket.FixedWindow), Clocks{}, at(1, 2, 3, 62), at(4, 62.5), 1, 1},
-		{"fixed: the third may be just before", minute(bucket.FixedWindow), Clocks{}, join(at(1, 2), between(3, 9, 1)), between(4, 5, 1), 0, 0},
+		{"fixed: the third may be just before", minute(bucket.FixedWindow), Clocks{}, slices.Concat(at(1, 2), between(3, 9, 1)), between(4, 5, 1), 0, 0},
 		{"fixed: the third comes later", minute(bucket.FixedWindow), Clocks{}, at(1, 2, 6), between(4, 5, 1), 1, 0},
-		{"fixed: the third is ambiguous", minute(bucket.FixedWindow), Clocks{}, join(at(1, 2), unknown(3)), at(4), 0, 0},
-		{"fixed: an unknown one may come much later", minute(bucket.FixedWindow), Clocks{}, join(at(1000, 1001), unknown(3)), at(1002), 0, 0},
+		{"fixed: the third is ambiguous", minute(bucket.FixedWindow), Clocks{}, slices.Concat(at(1, 2), unknown(3)), at(4), 0, 0},
+		{"fixed: an unknown one may come much later", minute(bucket.FixedWindow), Clocks{}, slices.Concat(at(1000, 1001), unknown(3)), at(1002), 0, 0},
 		{"fixed: the first may still count", minute(bucket.FixedWindow), Clocks{Error: 5 * time.Second}, at(1, 62, 63), at(64), 0, 0},
 		{"fixed: it cannot", minute(bucket.FixedWindow), Clocks{Error: time.Second}, at(1, 62, 63), at(64), 1, 0},
 		{"log: the first has just expired", minute(bucket.SlidingLog), Clocks{}, at(1, 2, 3), at(61.000000002), 1, 0},
@@ -48,10 +48,10 @@ func TestUnder(t *testing.T) {
 		{"token: full", minute(bucket.TokenBucket), Clocks{}, at(1, 1, 1), at(20.9), 0, 0},
 		{"token: one is back", minute(bucket.TokenBucket), Clocks{}, at(1, 1, 1), at(21), 1, 0},
 		{"token: all are back", minute(bucket.LeakyQueue), Clocks{}, at(1, 1, 1), at(61), 3, 0},
-		{"token: one may be late", minute(bucket.TokenBucket), Clocks{}, join(at(1, 1), between(1, 20, 1)), at(21), 1, 0},
+		{"token: one may be late", minute(bucket.TokenBucket), Clocks{}, slices.Concat(at(1, 1), between(1, 20, 1)), at(21), 1, 0},
 		{"token: slower clocks", minute(bucket.TokenBucket), Clocks{Drift: 1000}, at(1, 1, 1), at(21.001), 0, 0},
 		{"token: time lost on the way", minute(bucket.TokenBucket), Clocks{Error: time.Second}, at(1, 1, 1), at(21), 0, 0},
-		{"token: one is on its way", minute(bucket.TokenBucket), Clocks{}, join(at(1, 1, 1), unknown(15)), at(21), 0, 0},
+		{"token: one is on its way", minute(bucket.TokenBucket), Clocks{}, slices.Concat(at(1, 1, 1), unknown(15)), at(21), 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := mustNew(t, c.limit, c.clocks)
