@@ -182,7 +182,8 @@ func try(o *options, dir string, m mutant, most time.Duration) (outcome, []strin
 	if err := errors.Join(os.WriteFile(changed, m.text, 0o644), os.WriteFile(overlayFile, overlay, 0o644)); err != nil {
 		return "", nil, err
 	}
-	more := []string{"-overlay", overlayFile, "-timeout", most.String()}
+	// A mutant may ask for memory without end.
+	more := []string{"-overlay", overlayFile, "-timeout", most.String(), "-exec", `sh -c 'ulimit -v 16777216; exec "$0" "$@"'`}
 	if !o.each {
 		more = append(more, "-failfast")
 	}
