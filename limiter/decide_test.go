@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -95,34 +94,27 @@ func TestAccounts(t *testing.T) {
 // TestDeniedByTimeLeavesNothing: a denial that waits for a time and not for units says that none are left. A client that looks at
 // what is left would ask again at once.
 func TestDeniedByTimeLeavesNothing(t *testing.T) {
-	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second}
-	raised, apart, weighed, plain := window, window, window, window
-	window.BlockFor = time.Minute
-	raised.Count, raised.BlockFor = 10, time.Minute
-	apart.MinInterval = time.Minute
-	weighed.MinInterval, weighed.Cost = time.Minute, 2
-	for _, c := range []struct {
-		name         string
-		first, again ask
-		left         int64
-	}{
-		{"blocked", all(limits(window), cost(5)), limits(window), 0},
-		{"blocked, and the limit is raised", all(limits(window), cost(5)), limits(raised), 0},
-		{"blocked, a cost above what is left", all(limits(window), cost(5)), all(limits(raised), cost(8)), 0},
-		{"too soon", limits(apart), limits(apart), 0},
-		{"too soon, read", limits(apart), all(limits(apart), verb(bucket.Read)), 0},
-		{"too soon, of a weight", limits(weighed), all(limits(weighed), cost(1)), 0},
-		{"too many units", limits(plain), all(limits(plain), cost(5)), 4},
-		{"never", limits(apart), all(limits(apart), cost(6)), 4},
+	const (
+		plain   = "user=x [{algorithm: fixed_window, count: 5, period: 1s}]"
+		blocks  = "user=x [{algorithm: fixed_window, count: 5, period: 1s, block_for: 1m}]"
+		raised  = "user=x [{algorithm: fixed_window, count: 10, period: 1s, block_for: 1m}]"
+		apart   = "user=x [{algorithm: fixed_window, count: 5, period: 1s, min_interval: 1m}]"
+		weighed = "user=x [{algorithm: fixed_window, count: 5, period: 1s, min_interval: 1m, weight: 2}]"
+	)
+	for _, c := range []struct{ name, first, again, want string }{
+		{"blocked", blocks + " *5 | " + blocks, blocks, "denied 0/5, in 1m"},
+		{"blocked, and the limit is raised", blocks + " *5 | " + blocks, raised, "denied 0/10, in 1m"},
+		{"blocked, a cost above what is left", blocks + " *5 | " + blocks, raised + " *8", "denied 0/10, in 1m"},
+		{"too soon", apart, apart, "denied 0/5, in 1m"},
+		{"too soon, read", apart, apart + " read", "denied 0/5, in 1m"},
+		{"too soon, of a weight", weighed, weighed, "denied 0/5, in 1m"},
+		{"too many units", plain, plain + " *5", "denied 4/5, in 1s"},
+		{"never", apart, apart + " *6", "denied_never 4/5"},
 	} {
-		s := newService(t, newNode(t))
-		x := entry("user", "x")
-		mustCheck(t, s, batch(t, all(x, c.first)))
-		if strings.HasPrefix(c.name, "blocked") {
-			mustCheck(t, s, batch(t, all(x, limits(window))))
-		}
-		if r := mustCheck(t, s, batch(t, all(x, c.again)))[0]; r.Allowed || r.Remaining != c.left {
-			t.Errorf("%s: allowed %v, %d left; want %d", c.name, r.Allowed, r.Remaining, c.left)
+		s := newScript(t, testRules)
+		s.do(c.first)
+		if got := s.do(c.again); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }

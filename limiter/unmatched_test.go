@@ -65,26 +65,14 @@ func TestUnmatchedPolicies(t *testing.T) {
 	}
 }
 
-// TestUnmatchedFailsAtomicBatch: a check that is denied without a rule charges nothing of the others.
+// TestUnmatchedFailsAtomicBatch: a check that is denied without a rule charges nothing of the others, and a read denies none.
 func TestUnmatchedFailsAtomicBatch(t *testing.T) {
-	s := newService(t, newNode(t))
+	s := newScript(t, testRules)
 	s.SetRules(unmatchedRules(t, "deny"))
-	for _, c := range []struct {
-		other   ask
-		allowed bool
-	}{{entry("nobody", "x"), false}, {all(entry("nobody", "x"), verb(bucket.Read)), true}} {
-		b := batch(t, entry("user", "x"), c.other, entry("free", "x"))
-		b.AllOrNothing = true
-		for i, r := range mustCheck(t, s, b) {
-			if want := c.allowed && i != 1; r.Allowed != want || r.Err != nil {
-				t.Errorf("check %d: %+v, want allowed %v", i, r, want)
-			}
-		}
-		left := mustCheck(t, s, batch(t, all(entry("user", "x"), verb(bucket.Read))))[0].Remaining
-		if want := map[bool]int64{false: 3, true: 2}[c.allowed]; left != want {
-			t.Errorf("%d left, want %d", left, want)
-		}
-	}
+	s.play(`
+		whole: user=x | nobody=x | free=x => denied_by_others 3/3 | unmatched denied_never | unmatched denied_by_others
+		whole: user=x | nobody=x read | free=x => allowed 2/3 | unmatched denied_never | unmatched allowed
+	`)
 }
 
 // TestUnmatchedOfAnOverloadedNode: an overloaded node denies the same checks.
