@@ -62,11 +62,12 @@ func TestCheckAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	s := newService(b, decideFunc(allow))
 	for _, c := range []struct {
 		name        string
 		checks, own int
-	}{{"checks=1", 1, 0}, {"checks=100", 100, 0}, {"checks=100/limits", 100, 1}} {
+		top         TopKeys
+	}{{"checks=1", 1, 0, TopLocal}, {"checks=1/top=off", 1, 0, TopOff}, {"checks=100", 100, 0, TopLocal}, {"checks=100/limits", 100, 1, TopLocal}} {
+		s := newService(b, decideFunc(allow), func(config *Config) { config.TopKeys = c.top })
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
