@@ -17,9 +17,8 @@ import (
 // TestAbandon: a caller that leaves takes its slices with it.
 func TestAbandon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, b := newNetwork(), newGate()
-		network.serve(t, "b:1", network.config("b"), b)
-		pool := open(t, network.config("a"))
+		b := newGate()
+		_, _, pool := pair(t, b)
 
 		type leaver struct {
 			replies [1]check.Reply
@@ -105,9 +104,7 @@ func (c *twice) Err() error {
 // TestHalfSent: of a call whose first frame was answered and whose second never left,
 // the answers stand and the error is about the rest.
 func TestHalfSent(t *testing.T) {
-	network := newNetwork()
-	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-	pool := open(t, network.config("a"))
+	_, _, pool := pair(t, handlerFunc(echo))
 	records := costing(make([]int64, maxGather+1)...)
 	replies := make([]check.Reply, len(records))
 	replies[maxGather].Status = check.Decided // left from another call

@@ -43,6 +43,14 @@ func (n *network) serveControl(t testing.TB, addr string, box ControlQueue) (s *
 	return n.serve(t, addr, c, handlerFunc(echo))
 }
 
+// controlPair is a server at b:1 that takes control messages into box, and a pool of node a.
+func controlPair(t testing.TB) (network *network, box inbox, pool *Pool) {
+	t.Helper()
+	network, box = newNetwork(), newInbox()
+	network.serveControl(t, "b:1", box)
+	return network, box, open(t, network.config("a"))
+}
+
 const (
 	huge = math.MaxUint64
 	last = math.MaxInt32

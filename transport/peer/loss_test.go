@@ -156,9 +156,8 @@ func TestSilent(t *testing.T) {
 // that gives up after stallTimeout.
 func TestStalled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, b := newNetwork(), newGate()
-		network.serve(t, "b:1", network.config("b"), b)
-		pool := open(t, network.config("a"))
+		b := newGate()
+		_, _, pool := pair(t, b)
 		start := time.Now()
 		for pool.Stats().Broken == 0 {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)

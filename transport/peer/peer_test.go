@@ -161,6 +161,14 @@ func open(t testing.TB, c Config) *Pool {
 	return p
 }
 
+// pair is a server b at b:1 with handler h, and a pool of node a.
+func pair(t testing.TB, h check.Handler) (*network, *Server, *Pool) {
+	t.Helper()
+	n := newNetwork()
+	s, _ := n.serve(t, "b:1", n.config("b"), h)
+	return n, s, open(t, n.config("a"))
+}
+
 // bubble runs f in a synctest bubble, whose clean-ups run inside.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
