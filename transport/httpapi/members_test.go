@@ -132,8 +132,6 @@ func TestForget(t *testing.T) {
 		{"too large", `{"name":"` + strings.Repeat("n", httpbody.Most) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
 		{"not counted", n3, member.ErrNotVoter, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
 		{"living", n3, member.ErrAlive, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
-		{"itself", n3, member.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},
-		{"no set", n3, member.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"stopped", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
