@@ -46,7 +46,7 @@ descriptors:
 // TestElastic: the key's own limit first, then the pool down to the reserve, and the answers say which. What is reserved is there for
 // those whom it is for.
 func TestElastic(t *testing.T) {
-	s := play(t, elasticRules, `
+	play(t, elasticRules, `
 		low=x | low=x | low=x => allowed 2/3 | allowed 1/3 | allowed 0/3
 		pool => 10
 		low=x *4 => allowed_elastic 0/3
@@ -54,7 +54,7 @@ func TestElastic(t *testing.T) {
 		high=x *6 => allowed_elastic 3/3
 		pool => 0
 	`)
-	s = newScript(t, elasticRules)
+	s := newScript(t, elasticRules)
 	for i, want := range []time.Duration{0, check.MaxDenied} { // only what the pool denies too is to be remembered
 		if r := mustCheck(t, s.Limiter, batch(t, all(entry("low", "x"), cost(4))))[0]; r.Elastic != (i == 0) || r.Source != check.Owned || r.DeniedFor != want {
 			t.Errorf("%+v, want to remember it for %v", r, want)

@@ -7,26 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/sluicecluster/sluice/limiter"
-	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
-
-// fieldOf returns the code of a call's error, and the field at fault.
-func fieldOf(err error) (codes.Code, string) {
-	st := status.Convert(err)
-	for _, d := range st.Details() {
-		if e, ok := d.(*sluicev1.Error); ok {
-			return st.Code(), e.GetField()
-		}
-	}
-	return st.Code(), ""
-}
 
 func TestReserve(t *testing.T) {
 	f := &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}
