@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,60 +11,66 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
-// What the Decider is told of losing charges and of being cut off.
-func TestReplicationAndPartition(t *testing.T) {
+// toldOf is what the Decider is told beside the key and the limits, without defaults.
+func toldOf(q *check.Request) string {
+	out := fmt.Sprint(q.Verb, " ", q.Cost)
+	for _, f := range []struct {
+		name string
+		is   bool
+	}{
+		{"sync", q.Sync}, {"unreplicated", q.Unreplicated}, {"shadow", q.Shadow}, {"eventual", q.Eventual}, {"uncached", q.NoDenialCache},
+		{"deny lost", q.DenyLost}, {"partition closed", q.OnPartition == rules.FailClosed}, {"partition open", q.OnPartition == rules.FailOpen},
+		{"failure closed", q.OnFailure == rules.FailClosed}, {"failure open", q.OnFailure == rules.FailOpen},
+	} {
+		if f.is {
+			out += ", " + f.name
+		}
+	}
+	return out
+}
+
+// TestTold: the Decider is told what the rule says of losing charges, of being cut off and of memory, for every verb, and the defaults
+// where a check brings its limits: counters of at least 10 s are replicated.
+func TestTold(t *testing.T) {
 	var got []check.Request
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) { got = append(got[:0], b.Requests...) }))
-	s.SetRules(parse(t, `
+	s := newScript(t, `
 domain: shop
 descriptors:
-  - key: short
-    rate_limit: {period: 9999ms, count: 3}
-  - key: long
-    rate_limit: {period: 10s, count: 3}
-  - key: mixed
-    limits: [{unit: second, count: 1}, {unit: day, count: 9}]
-  - key: sure
-    rate_limit: {unit: second, count: 3}
-    replication: sync
-    on_partition: closed
-  - key: careless
-    rate_limit: {unit: hour, count: 3}
-    replication: none
-    on_partition: open
-    on_failure: closed
-  - key: slow
-    rate_limit: {unit: second, count: 3}
-    replication: async
-`))
-	every := func(period time.Duration) bucket.Limit {
-		return bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: period}
-	}
-	for _, c := range []struct {
-		name               string
-		ask                ask
-		sync, unreplicated bool
-		partition, fail    rules.OnFailure
-	}{
-		{"a short period", entry("short", "x"), false, true, rules.FailShare, rules.FailShare},
-		{"a long period", entry("long", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"a long period beside a short", entry("mixed", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"sync", entry("sure", "x"), true, false, rules.FailClosed, rules.FailShare},
-		{"none", entry("careless", "x"), false, true, rules.FailOpen, rules.FailClosed},
-		{"async", entry("slow", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"a short period of its own", all(entry("sure", "x"), limits(every(time.Second))), false, true, rules.FailShare, rules.FailShare},
-		{"a long period of its own", all(entry("careless", "x"), limits(every(10*time.Second))), false, false, rules.FailShare, rules.FailShare},
-		{"both of its own", all(entry("short", "x"), limits(every(time.Hour), every(time.Second))), false, false, rules.FailShare, rules.FailShare},
+  - {key: short, limits: [{period: 9999ms, count: 3}]}
+  - {key: long, limits: [{period: 10s, count: 3}]}
+  - {key: mixed, limits: [{unit: second, count: 1}, {unit: day, count: 9}]}
+  - {key: sure, limits: [3/1s], replication: sync, on_partition: closed}
+  - {key: careless, limits: [3/1h], replication: none, on_partition: open, on_failure: closed}
+  - {key: slow, limits: [3/1s], replication: async, on_failure: open}
+  - {key: watched, limits: [3/1h], shadow_mode: true, cache_denials: false, on_lost_state: deny}
+  - {key: near, limits: [3/1h], consistency: eventual}
+  - {key: nothing, limits: [0/1h], consistency: eventual}
+`)
+	s.config.Decider = decideFunc(func(_ context.Context, b *check.Batch) { got = append(got[:0], b.Requests...) })
+	for call, want := range map[string]string{
+		"short=x":            ", unreplicated",
+		"long=x *2":          "",
+		"mixed=x":            "",
+		"sure=x":             ", sync, deny lost, partition closed",
+		"careless=x":         ", unreplicated, deny lost, partition open, failure closed",
+		"slow=x":             ", failure open",
+		"watched=x":          ", shadow, uncached, deny lost",
+		"near=x":             ", eventual",
+		"nothing=x":          "",
+		"near=x [5/1h]":      "",
+		"sure=x [1/1s]":      ", unreplicated",
+		"careless=x [1/10s]": "",
+		"short=x [1/1h]":     "",
+		"short=x [{count: 1, period: 1h}, {count: 1, period: 1s}]": "",
 	} {
 		for _, v := range []bucket.Verb{bucket.Check, bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
-			b := batch(t, c.ask)
+			b := s.batch(call)
 			b.Checks[0].Verb = v
 			if err := s.Check(t.Context(), b); err != nil || len(got) != 1 {
-				t.Fatalf("%s, %v: %v, %d requests", c.name, v, err, len(got))
+				t.Fatalf("%s, %v: %v, %d requests", call, v, err, len(got))
 			}
-			q := got[0]
-			if q.Verb != v || q.Sync != c.sync || q.Unreplicated != c.unreplicated || q.OnPartition != c.partition || q.OnFailure != c.fail {
-				t.Errorf("%s, %v: sync %v, unreplicated %v, on_partition %v, on_failure %v", c.name, v, q.Sync, q.Unreplicated, q.OnPartition, q.OnFailure)
+			if text := toldOf(&got[0]); text != fmt.Sprint(v, " ", b.Checks[0].Cost, want) {
+				t.Errorf("%s: %s, want%s", call, text, want)
 			}
 		}
 	}

@@ -210,39 +210,22 @@ func TestUnknownDomainRejected(t *testing.T) {
 	`)
 }
 
-// What is asked of the Decider: the rule's own settings.
-func TestRequests(t *testing.T) {
+// TestKeys: which checks share a counter.
+func TestKeys(t *testing.T) {
 	var got []check.Request
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) { got = append([]check.Request(nil), b.Requests...) }))
-	one := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Second}
-	mustCheck(t, s, batch(t,
-		all(entry("blocked", "x"), cost(2), verb(bucket.Charge)),
-		entry("watched", "x"),
-		entry("addr", "10.1.2.3"),
-		entry("addr", "10.1.2.4"),
-		all(entry("user", "x"), limits(one)),
-		entry("user", "x"),
-		all(entry("user", "x"), limits(one)),
-	))
-	if len(got) != 7 {
-		t.Fatalf("%d requests", len(got))
+	s := newScript(t, testRules)
+	s.config.Decider = decideFunc(func(_ context.Context, b *check.Batch) { got = append([]check.Request(nil), b.Requests...) })
+	s.do("addr=10.1.2.3 | addr=10.1.2.4 | user=x [1/1s] | user=x | user=x [1/1s] | blocked=x")
+	if len(got) != 6 || got[0].Key != got[1].Key {
+		t.Fatalf("addresses of one prefix have two counters: %+v", got)
 	}
-	if q := got[0]; q.Cost != 2 || q.Verb != bucket.Charge || q.OnFailure != rules.FailClosed || q.Shadow || q.Limits.At(0).Count != 0 {
-		t.Errorf("%+v", q)
-	}
-	if !got[1].Shadow {
-		t.Error("the shadow is not told")
-	}
-	if got[2].Key != got[3].Key {
-		t.Error("addresses of one prefix have two counters")
-	}
-	if got[4].Key == got[5].Key {
+	if got[2].Key == got[3].Key {
 		t.Error("a check that brings its limits shares the rule's counter")
 	}
-	if got[4].Key != got[6].Key || got[4].Limits != got[6].Limits {
+	if got[2].Key != got[4].Key || got[2].Limits != got[4].Limits {
 		t.Error("equal limits that come with checks are not one counter and one pointer")
 	}
-	if got[0].Key == got[1].Key || got[0].Key == (bucket.Key{}) {
+	if got[0].Key == got[3].Key || got[0].Key == (bucket.Key{}) || got[5].Limits.At(0).Count != 0 {
 		t.Error("keys are not distinct")
 	}
 }
