@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"testing"
@@ -81,22 +80,16 @@ func TestControlLoss(t *testing.T) {
 		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		var conn *clogged
-		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			raw, err := network.dial(ctx, addr)
-			if err != nil {
-				return nil, err
-			}
+		c.Dial = network.through(func(raw net.Conn) net.Conn {
 			conn = &clogged{Conn: raw, closed: make(chan struct{})}
-			return conn, nil
-		}
+			return conn
+		})
 		pool := open(t, c)
 		pool.Post("b:1", heartbeat(1))
 		time.Sleep(lastControlBackoff)
 		synctest.Wait()
 		first := conn
-		first.mu.Lock()
-		first.clog = true
-		first.mu.Unlock()
+		first.stop()
 		for n := range uint64(4) {
 			pool.Post("b:1", transferBatch(n+1, 250<<10))
 			synctest.Wait()

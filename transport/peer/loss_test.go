@@ -32,11 +32,10 @@ func TestLost(t *testing.T) {
 				server, _ := network.serve(t, "b:1", network.config("b"), b)
 				config := network.config("a")
 				var conn net.Conn
-				config.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-					c, err := network.dial(ctx, addr)
+				config.Dial = network.through(func(c net.Conn) net.Conn {
 					conn = c
-					return c, err
-				}
+					return conn
+				})
 				pool := open(t, config)
 				results := make([]chan error, 5)
 				for i := range results {

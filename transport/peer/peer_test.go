@@ -97,6 +97,17 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return l.DialContext(ctx)
 }
 
+// through is dial with something around each connection.
+func (n *network) through(wrap func(net.Conn) net.Conn) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := n.dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(c), nil
+	}
+}
+
 func (n *network) config(name string) Config {
 	return Config{
 		Name: name, Boot: name + "-1", Placement: 7, ProofKeys: keys("one"), CountersTag: []byte("counters"),
