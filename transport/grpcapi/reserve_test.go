@@ -1,8 +1,6 @@
 package grpcapi
 
 import (
-	"crypto/rand"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +8,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
@@ -91,23 +88,15 @@ func TestReservation(t *testing.T) {
 
 // TestReservationAccess: a caller uses the reservations whose domains it may check, and sees what is held where it may read.
 func TestReservationAccess(t *testing.T) {
-	token, err := access.NewToken(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, _ := access.DigestOf(token)
-	policy, err := access.Parse("callers.yaml", []byte(`
+	guard, token := apitest.Guard(t, `
 callers:
-  - {name: ann, tokens: ['`+digest.String()+`'], grants: [{domains: [shop], verbs: [check]}]}
+  - {name: ann, tokens: [TOKEN], grants: [{domains: [shop], verbs: [check]}]}
 anonymous:
   - {domains: [shop], verbs: [check]}
   - {domains: [open], verbs: [read]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	f := &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}
-	d := open(t, Config{Limiter: f, Guard: access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)})
+	d := open(t, Config{Limiter: f, Guard: guard})
 	d.play(t, `
 		Reserve (x) checks {domain: "other" descriptor {key: "user"}} => DENIED_BY_OTHERS 3/3 | UNAUTHENTICATED
 		Reserve checks {domain: "other" descriptor {key: "user"}} => Unauthenticated unauthenticated callers may not check in the domain "other"; send a token or a certificate that this node knows

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
@@ -89,19 +87,14 @@ func TestReservation(t *testing.T) {
 
 // TestReservationAccess: as over gRPC.
 func TestReservationAccess(t *testing.T) {
-	policy, err := access.Parse("callers.yaml", []byte(`
+	guard, _ := apitest.Guard(t, `
 callers:
   - {name: ops, certificates: ['cn:ops'], grants: [{domains: [shop], verbs: [check]}]}
 anonymous:
   - {domains: [shop], verbs: [check]}
   - {domains: [open], verbs: [read]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := newAPI(t, &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}, func(c *Config) {
-		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
-	})
+`)
+	h := newAPI(t, &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}, func(c *Config) { c.Guard = guard })
 	other := strings.Replace(user("x", ""), "shop", "other", 1)
 	play(t, h,
 		ask{"", "/v1/reserve", user("x", ""), 200, `"reservation":`},
