@@ -194,8 +194,8 @@ func TestSlots(t *testing.T) {
 		s.ask("f", "queue", waiting)
 		time.Sleep(SlotTTL)
 		s.want("a renewed one has ended", "f")
-		if n := s.lines.count.Load(); n != 0 {
-			t.Errorf("%d lines are left", n)
+		if n, settled := s.lines.count.Load(), s.Stats().Reservations.Settled; n != 0 || settled != 1 {
+			t.Errorf("%d lines are left; %d slots were settled, want the released one", n, settled)
 		}
 	})
 }
