@@ -74,6 +74,12 @@ descriptors:
 			}
 		}
 	}
+	b := s.batch("near=x charge") // the owner alone knows which charges were made
+	b.IdempotencyKey = "k"
+	mustCheck(t, s.Limiter, b)
+	if text := toldOf(&got[0]); text != "charge 1" || got[0].Once == 0 {
+		t.Errorf("with an idempotency key: %s, once %d", text, got[0].Once)
+	}
 }
 
 // Counters are accounted to the domain, or to the caller if it has a bound of its own. A domain that is named like no domain's
