@@ -27,7 +27,7 @@ func everyRecord() []check.Record {
 		return check.Record{Request: bucket.Request{Verb: v, Cost: cost, Once: once, Reservation: &r}}
 	}
 	drain, fast := request(1, 1, tenAMinute, 1, bucket.Check), request(1, 3, tenAMinute, 3, bucket.Read)
-	drain.Drain, fast.NoDelay = true, true
+	drain.Drain, drain.DenyLost, fast.NoDelay = true, true, true
 	return []check.Record{
 		{Request: request(1, 2, tenAMinute, 1, bucket.Check)},
 		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Undoable: true, ID: math.MaxUint64},
@@ -64,6 +64,8 @@ func everyReply() []check.Reply {
 		{Status: check.Decided, Owner: "b", Admitted: 2, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 1}, Denial: &denial},
 		{Status: check.Decided, Owner: "b", Decision: denial},
 		{Status: check.Decided, Owner: "b", Admitted: 7, Grant: 9, For: time.Second, LeasedOut: true},
+		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Lost: true}, Late: true},
+		{Status: check.Decided, Owner: "b", Repeated: true}, {Status: check.Decided, Owner: "b", Unknown: true},
 		{Status: check.Decided, Owner: "b", Admitted: 1, Decision: bucket.Decision{Allowed: true, Limit: 1}, Denial: &bucket.Decision{Limit: 1, RetryAfter: 1}},
 	}
 }
