@@ -22,28 +22,35 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	if race.Enabled {
 		t.Log("the race detector makes sync.Pool forget; only the answers are tested")
 	}
-	s := newService(t, decideFunc(allow))
-	ctx := context.Background()
 	own := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second}
+	pool := func(_ context.Context, b *check.Batch) {
+		for i := range b.Answers {
+			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Limits.At(0).Count == 10}, Source: check.Owned}
+		}
+	}
 	for _, c := range []struct {
-		name   string
-		checks int
-		limits []bucket.Limit
+		name, key string
+		decide    decideFunc
+		checks    int
+		limits    []bucket.Limit
 	}{
-		{"one check", 1, nil},
-		{"a hundred checks", 100, nil},
-		{"limits of its own", 1, []bucket.Limit{own}},
-		{"two limits of its own", 1, []bucket.Limit{own, {Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour}}},
+		{"one check", "user", allow, 1, nil},
+		{"a hundred checks", "user", allow, 100, nil},
+		{"limits of its own", "user", allow, 1, []bucket.Limit{own}},
+		{"two limits of its own", "user", allow, 1, []bucket.Limit{own, {Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour}}},
+		{"of a pool", "low", pool, 10, nil},
 	} {
+		s := newService(t, c.decide)
+		s.SetRules(parse(t, elasticRules))
 		call := func() {
 			b := NewBatch()
 			for range c.checks {
 				q := b.Add()
 				q.Domain = "shop"
-				q.Descriptor = append(q.Descriptor, rules.Entry{Key: "user", Value: "x"})
+				q.Descriptor = append(q.Descriptor, rules.Entry{Key: c.key, Value: "x"})
 				q.Limits = append(q.Limits, c.limits...)
 			}
-			if err := s.Check(ctx, b); err != nil || !b.Results[0].Allowed {
+			if err := s.Check(t.Context(), b); err != nil || !b.Results[0].Allowed || b.Results[0].Elastic != (c.key == "low") {
 				t.Fatal(err, b.Results[0])
 			}
 			b.Release()
@@ -55,22 +62,23 @@ func TestCheckAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	s := newService(b, decideFunc(allow))
 	for _, c := range []struct {
 		name        string
 		checks, own int
-	}{{"checks=1", 1, 0}, {"checks=100", 100, 0}, {"checks=1/limits", 1, 1}, {"checks=100/limits", 100, 1}, {"checks=100/limits=2", 100, 2}} {
+		top         TopKeys
+	}{{"checks=1", 1, 0, TopLocal}, {"checks=1/top=off", 1, 0, TopOff}, {"checks=100", 100, 0, TopLocal}, {"checks=100/limits", 100, 1, TopLocal}} {
+		s := newService(b, decideFunc(allow), func(config *Config) { config.TopKeys = c.top })
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					q := NewBatch()
-					for i := range c.checks {
+					for range c.checks {
 						k := q.Add()
 						k.Domain = "shop"
 						k.Descriptor = append(k.Descriptor, rules.Entry{Key: "user", Value: "x"})
 						if c.own > 0 {
-							k.Limits = append(k.Limits, bucket.Limit{Algorithm: bucket.TokenBucket, Count: int64(1 + i%c.own), Period: time.Second})
+							k.Limits = append(k.Limits, bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second})
 						}
 					}
 					if err := s.Check(context.Background(), q); err != nil {

@@ -3,72 +3,62 @@ package limiter
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
+// TestAllOrNothing: one denial or error denies all checks, and the results say what is left once their charges are undone, as a read
+// does. Reads and rules in shadow mode fail nothing.
 func TestAllOrNothing(t *testing.T) {
-	const (
-		yes = 'y' // allowed
-		no  = 'n' // not allowed, by itself or because of others
-		err = 'e'
-	)
-	spent := all(entry("user", "spent"), cost(3))
-	for _, c := range []struct {
-		name string
-		asks []ask
-		want string
-		// left of user "x", of 3, afterwards.
-		left int64
-	}{
-		{"all admitted", []ask{entry("user", "x"), entry("user", "y")}, "yy", 2},
-		{"one denied", []ask{entry("user", "x"), spent}, "nn", 3},
-		{"one denied, unmatched too", []ask{spent, entry("nobody", "z"), entry("user", "x")}, "nnn", 3},
-		{"one invalid", []ask{entry("user", "x"), all(entry("user", "y"), cost(-1))}, "ne", 3},
-		{"invalid, and one denied", []ask{all(entry("user", "y"), cost(-1)), spent, entry("user", "x")}, "enn", 3},
-		{"charge", []ask{entry("user", "x"), all(entry("user", "y"), verb(bucket.Charge))}, "ne", 3},
-		{"refund", []ask{entry("user", "x"), all(entry("user", "y"), verb(bucket.Refund))}, "ne", 3},
-		{"a denied read fails nothing", []ask{entry("user", "x"), all(spent, verb(bucket.Read))}, "yn", 2},
-		{"a shadow denial fails nothing", []ask{entry("user", "x"), all(entry("watched", "w"), cost(2))}, "yy", 2},
-		{"shadows of a failed batch", []ask{spent, entry("watched", "v"), all(entry("watched", "w"), cost(2))}, "nnn", 3},
+	for _, c := range []struct{ name, call, want, left string }{
+		{"all admitted", "user=x | user=y", "allowed 2/3 | allowed 2/3", "allowed 2/3"},
+		{"one denied", "user=x | user=spent", "denied_by_others 3/3, in 1m | denied 0/3, in 1m", "allowed 3/3"},
+		{
+			"one denied, unmatched too", "user=spent | nobody=z | user=x *2",
+			"denied 0/3, in 1m | unmatched denied_by_others | denied_by_others 3/3, in 1m", "allowed 3/3",
+		},
+		{
+			"one key twice", "user=x *2 | user=x | user=spent",
+			"denied_by_others 3/3, in 1m | denied_by_others 3/3, in 1m | denied 0/3, in 1m", "allowed 3/3",
+		},
+		{"denied by its own twin", "user=x *2 | user=x *2", "denied_by_others 3/3, in 1m | denied 3/3, in 1m", "allowed 3/3"},
+		{"one invalid", "user=x | user=y *-1", "denied_by_others 3/3 | invalid cost", "allowed 3/3"},
+		{"invalid, and one denied", "user=y *-1 | user=spent | user=x", "invalid cost | denied 0/3, in 1m | denied_by_others 3/3", "allowed 3/3"},
+		{"charge", "user=x | user=y charge", "denied_by_others 3/3 | invalid verb", "allowed 3/3"},
+		{"refund", "user=x | user=y refund", "denied_by_others 3/3 | invalid verb", "allowed 3/3"},
+		{"reset", "user=x | user=y reset", "denied_by_others 3/3 | invalid verb", "allowed 3/3"},
+		{"drain", "user=x | user=y drain", "denied_by_others 3/3 | invalid drain", "allowed 3/3"},
+		{"a denied read fails nothing", "user=x | user=spent *3 read", "allowed 2/3 | denied 0/3, in 1m", "allowed 2/3"},
+		{"a shadow denial fails nothing", "user=x | watched=w *2", "allowed 2/3 | allowed_shadow 1/1", "allowed 2/3"},
+		{
+			"shadows of a failed batch", "user=spent | watched=v | watched=w *2",
+			"denied 0/3, in 1m | denied_by_others 1/1 | denied_by_others 1/1", "allowed 3/3",
+		},
+		{
+			"inline limits", "user=x [{algorithm: token_bucket, count: 7, period: 1h, weight: 2}] | user=spent",
+			"denied_by_others 7/7, in 1m | denied 0/3, in 1m", "allowed 3/3",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newService(t, newNode(t))
-			mustCheck(t, s, batch(t, spent))
-			b := batch(t, c.asks...)
-			b.AllOrNothing = true
-			got := ""
-			for _, r := range mustCheck(t, s, b) {
-				switch {
-				case r.Err != nil:
-					got += string(err)
-				case r.Allowed:
-					got += string(yes)
-				default:
-					got += string(no)
-				}
-			}
-			if got != c.want {
-				t.Errorf("answers %q, want %q", got, c.want)
-			}
-			left := mustCheck(t, s, batch(t, all(entry("user", "x"), verb(bucket.Read))))[0].Remaining
-			if left != c.left {
-				t.Errorf("%d left, want %d", left, c.left)
-			}
+			play(t, testRules, "user=spent *3 => allowed 0/3\nwhole: "+c.call+" => "+c.want+"\nuser=x read => "+c.left)
 		})
 	}
+	newScript(t, reserveRules).play(`
+		reserve a 90 user=ann => 90 for 30s
+		user=ann read => allowed 10/100
+		reserve b 20 team=red user=ann => denied_by_others 1000/1000 | denied 10/100, in 1h
+	`)
 }
 
-// In a failed batch a shadow's own denial is told from the batch's.
+// In a failed batch a shadow's own denial is told from the batch's, and what is back has no time to a reset.
 func TestAllOrNothingShadows(t *testing.T) {
 	s := newService(t, newNode(t))
 	b := batch(t, all(entry("user", "x"), cost(4)), entry("watched", "v"), all(entry("watched", "w"), cost(2)))
 	b.AllOrNothing = true
 	rs := mustCheck(t, s, b)
-	if rs[1].Shadowed || !rs[2].Shadowed {
-		t.Errorf("shadowed: %v, %v; want only the second", rs[1].Shadowed, rs[2].Shadowed)
+	if rs[1].Shadowed || !rs[2].Shadowed || rs[0].ResetAfter != 0 {
+		t.Errorf("shadowed: %v, %v; want only the second; reset after %v", rs[1].Shadowed, rs[2].Shadowed, rs[0].ResetAfter)
 	}
 }
 
@@ -78,13 +68,8 @@ func TestAllOrNothingInvalidOnlyReads(t *testing.T) {
 	asked := 0
 	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) {
 		asked++
-		if b.AllOrNothing {
-			t.Error("asked all or nothing")
-		}
-		for _, q := range b.Requests {
-			if q.Verb != bucket.Read {
-				t.Errorf("asked with verb %d", q.Verb)
-			}
+		if b.AllOrNothing || b.Requests[0].Verb != bucket.Read {
+			t.Errorf("all or nothing %v, verb %v", b.AllOrNothing, b.Requests[0].Verb)
 		}
 	}))
 	b := batch(t, entry("user", "x"), entry("", "x"))
@@ -95,58 +80,25 @@ func TestAllOrNothingInvalidOnlyReads(t *testing.T) {
 	}
 }
 
-// TestRemainingAfterTheUndo: the results of a denied batch say what is left once its charges are undone, as a read does.
-func TestRemainingAfterTheUndo(t *testing.T) {
-	x, spent := entry("user", "x"), all(entry("user", "spent"), cost(3))
-	for _, c := range []struct {
-		name string
-		asks []ask
-		want []int64
-	}{
-		{"one denied", []ask{x, spent}, []int64{3, 0}},
-		{"the denied one first", []ask{spent, all(x, cost(2))}, []int64{0, 3}},
-		{"one key twice", []ask{all(x, cost(2)), x, spent}, []int64{3, 3, 0}},
-		{"denied by its own twin", []ask{all(x, cost(2)), all(x, cost(2))}, []int64{3, 3}},
-		{"an observed one", []ask{entry("watched", "w"), spent}, []int64{1, 0}},
-		{"inline limits", []ask{all(x, limits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 7, Period: time.Hour, Cost: 2})), spent}, []int64{7, 0}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newService(t, newNode(t))
-			mustCheck(t, s, batch(t, spent))
-			b := batch(t, c.asks...)
-			b.AllOrNothing = true
-			for i, r := range mustCheck(t, s, b) {
-				if r.Allowed || r.Remaining != c.want[i] || c.want[i] == r.Limit && r.ResetAfter != 0 {
-					t.Errorf("check %d: allowed %v, %d left, reset after %v; want %d left", i, r.Allowed, r.Remaining, r.ResetAfter, c.want[i])
-				}
-			}
-		})
-	}
-	b := newBudgets(t)
-	if _, results, err := b.reserve(ReserveRequest{Units: 90}, "", "user=ann"); err != nil || results[0].Remaining != 10 {
-		t.Fatalf("%+v, %v", results, err)
-	}
-	if _, results, err := b.reserve(ReserveRequest{Units: 20}, "", "team=red", "user=ann"); err != nil || results[0].Remaining != 1000 || results[1].Remaining != 10 {
-		t.Errorf("a denied reservation: %d and %d left, %v; want 1000 and 10", results[0].Remaining, results[1].Remaining, err)
-	}
-}
-
-// TestReadAfterTheUndo: a read in a denied batch says which limit is nearest now, though another was when it was read.
+// TestReadAfterTheUndo: a read in a denied batch says which limit is nearest now, though another was when it was read: here the second
+// one, whose interval the denied check has begun.
 func TestReadAfterTheUndo(t *testing.T) {
-	s := newService(t, newNode(t))
-	s.SetRules(parse(t, `
+	s := newScript(t, `
 domain: shop
 descriptors:
   - key: user
     limits:
       - {count: 3, period: 1s}
       - {count: 3, period: 1s, min_interval: 2s, count_denied: true}
-`))
-	x := entry("user", "x")
-	b := batch(t, all(x, cost(0)), all(x, verb(bucket.Read)), all(x, cost(30)))
+`)
+	b := NewBatch()
+	defer b.Release()
+	for _, text := range []string{"user=x *0", "user=x read", "user=x *30"} {
+		s.add(b, text)
+	}
 	b.AllOrNothing = true
-	if r := mustCheck(t, s, b)[1]; !r.Allowed || r.Index != 1 || r.Remaining != 0 || r.ResetAfter != 2*time.Second {
-		t.Errorf("%+v; want the second limit, whose interval the denied check has begun", r)
+	if r := mustCheck(t, s.Limiter, b)[1]; !r.Allowed || r.Index != 1 || r.Remaining != 0 || r.ResetAfter.String() != "2s" {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -9,55 +9,6 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
-// TestResetAmongChecks: the checks of one key are decided in the order in which they stand.
-func TestResetAmongChecks(t *testing.T) {
-	s := newService(t, newNode(t))
-	three := all(entry("user", "x"), cost(3))
-	rs := mustCheck(t, s, batch(t, three, three, all(entry("user", "x"), verb(bucket.Reset), cost(7)), three, three))
-	for i, want := range []bool{true, false, true, true, false} {
-		if r := &rs[i]; r.Err != nil || r.Allowed != want {
-			t.Errorf("check %d: %+v, %v, want allowed %v", i, r.Decision, r.Err, want)
-		}
-	}
-	if r := &rs[2]; r.Limit != 3 || r.Remaining != 3 || r.ResetAfter != 0 || r.Source != check.Owned {
-		t.Errorf("the reset is answered %+v", r)
-	}
-}
-
-// TestWholeRejectsWhatStands: what cannot be given back is no part of an all-or-nothing batch.
-func TestWholeRejectsWhatStands(t *testing.T) {
-	for field, a := range map[string]ask{
-		"verb":  verb(bucket.Reset),
-		"drain": func(c *Check) { c.Drain = true },
-	} {
-		node := newNode(t)
-		b := batch(t, entry("user", "x"), all(entry("user", "y"), a))
-		b.AllOrNothing = true
-		rs := mustCheck(t, newService(t, node), b)
-		if e := rs[1].Err; e == nil || e.Code != Invalid || e.Field != field {
-			t.Errorf("error %v, want one about %s", e, field)
-		}
-		if rs[0].Allowed {
-			t.Errorf("%s: the other check is allowed", field)
-		}
-	}
-}
-
-// TestDrainAndNoDelayTravel: the API's wish reaches the counter.
-func TestDrainAndNoDelayTravel(t *testing.T) {
-	s := newService(t, newNode(t))
-	queue := limits(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 60, Period: time.Minute, Burst: 5})
-	now := all(entry("user", "q"), queue, func(c *Check) { c.NoDelay = true })
-	rs := mustCheck(t, s, batch(t,
-		all(entry("user", "x"), cost(4), func(c *Check) { c.Drain = true }), entry("user", "x"), now, now))
-	if rs[0].Allowed || rs[0].Remaining != 0 || rs[1].Allowed {
-		t.Errorf("drained: %+v and then %+v", rs[0].Decision, rs[1].Decision)
-	}
-	if !rs[2].Allowed || rs[3].Allowed || rs[3].RetryAfter != time.Second {
-		t.Errorf("a queue: %+v and then %+v", rs[2].Decision, rs[3].Decision)
-	}
-}
-
 const replacingRules = `
 domain: shop
 descriptors:
@@ -70,31 +21,14 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100}
 `
 
-// TestOneRequest: a rule that another descriptor's rule replaces is left out, of this request
-// alone.
+// TestOneRequest: a rule that another descriptor's rule replaces is left out, of this request alone, and no check of it is unmatched.
 func TestOneRequest(t *testing.T) {
-	s := newService(t, newNode(t))
-	s.SetRules(parse(t, replacingRules))
-	for i, c := range []struct {
-		user       string
-		oneRequest bool
-		counted    bool
-	}{
-		{"paying", true, false},
-		{"paying", true, false},
-		{"paying", false, true},
-		{"other", true, true},
-	} {
-		b := batch(t, entry("address", "1.2.3.4"), entry("user", c.user))
-		b.OneRequest = c.oneRequest
-		rs := mustCheck(t, s, b)
-		if got := rs[0].Source == check.Owned; got != c.counted || got && rs[0].RuleName() != "by address" {
-			t.Errorf("request %d: the address is answered by %v of %q, want counted %v", i, rs[0].Source, rs[0].RuleName(), c.counted)
-		}
-		if rs[1].Source != check.Owned || !rs[1].Allowed {
-			t.Errorf("request %d: the user is answered %+v", i, rs[1])
-		}
-	}
+	s := play(t, replacingRules, `
+		one: address=1.2.3.4 | user=paying => unmatched allowed | allowed 99/100
+		one: address=1.2.3.4 | user=paying => unmatched allowed | allowed 98/100
+		address=1.2.3.4 | user=paying => allowed 0/1 | allowed 97/100
+		one: address=1.2.3.4 | user=other => denied 0/1, in 1h | allowed 99/100
+	`)
 	if n := s.Stats().Unmatched["shop"]; n != 0 {
 		t.Errorf("%d checks are unmatched, though a rule matches each", n)
 	}

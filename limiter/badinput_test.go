@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -48,22 +47,12 @@ func TestBadChecks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			node := newNode(t)
-			s := newService(t, node)
-			rs := mustCheck(t, s, batch(t, entry("user", "before"), c.ask, entry("user", "after")))
-			e := rs[1].Err
-			if e == nil || e.Code != Invalid || e.Field != c.field || e.Message == "" {
-				t.Fatalf("error %#v, want one about %s", e, c.field)
+			rs := mustCheck(t, newService(t, node), batch(t, entry("user", "before"), c.ask, entry("user", "after")))
+			if got, want := answers(rs), "allowed 2/3 | invalid "+c.field+" | allowed 2/3"; got != want {
+				t.Fatalf("%s, want %s", got, want)
 			}
-			if got := e.Path(1); got != "checks[1]."+c.field {
-				t.Errorf("path %q", got)
-			}
-			if rs[1].Allowed || rs[1].Limit != 0 {
-				t.Errorf("it has a decision too: %+v", rs[1])
-			}
-			for _, i := range []int{0, 2} {
-				if rs[i].Err != nil || !rs[i].Allowed {
-					t.Errorf("check %d is not decided: %+v", i, rs[i])
-				}
+			if e := rs[1].Err; e.Message == "" || e.Path(1) != "checks[1]."+c.field || rs[1].Allowed || rs[1].Limit != 0 {
+				t.Errorf("%+v", rs[1])
 			}
 			if n := node.Asked.Load(); n != 2 {
 				t.Errorf("%d checks were decided, want 2", n)
@@ -71,38 +60,28 @@ func TestBadChecks(t *testing.T) {
 		})
 	}
 	s := newService(t, newNode(t))
-	if r := mustCheck(t, s, batch(t, all(domain(fits), entry(fits, fits))))[0]; r.Err != nil {
-		t.Errorf("text of just the length allowed: %v", r.Err)
-	}
-	if r := mustCheck(t, s, batch(t, entry("user", "")))[0]; r.Err != nil {
-		t.Errorf("an empty value: %v", r.Err)
+	for _, r := range mustCheck(t, s, batch(t, all(domain(fits), entry(fits, fits)), entry("user", ""))) {
+		if r.Err != nil {
+			t.Errorf("text of just the length allowed, or none: %v", r.Err)
+		}
 	}
 }
 
 func TestBadCalls(t *testing.T) {
-	node := newNode(t)
-	s := newService(t, node)
-	for _, n := range []int{0, MaxChecks + 1} {
+	s := newScript(t, testRules)
+	call := func(n int) (*Batch, error) {
 		b := batch(t)
 		for range n {
-			c := b.Add()
-			c.Domain = "shop"
-			entry("user", "x")(c)
+			s.add(b, "nobody=x")
 		}
-		if e, ok := errors.AsType[*Error](s.Check(t.Context(), b)); !ok || e.Code != Invalid || e.Field != "checks" {
-			t.Errorf("%d checks: error %#v", n, e)
+		return b, s.Check(t.Context(), b)
+	}
+	for _, n := range []int{0, MaxChecks + 1} {
+		if _, err := call(n); told(err, "") != "invalid checks" {
+			t.Errorf("%d checks: %v", n, err)
 		}
 	}
-	if n := node.Asked.Load(); n != 0 {
-		t.Errorf("%d checks were decided", n)
-	}
-	b := batch(t)
-	for range MaxChecks {
-		c := b.Add()
-		c.Domain = "shop"
-		entry("nobody", "x")(c)
-	}
-	if rs := mustCheck(t, s, b); len(rs) != MaxChecks || !rs[MaxChecks-1].Allowed {
-		t.Error("10,000 checks are not answered")
+	if b, err := call(MaxChecks); err != nil || len(b.Results) != MaxChecks || !b.Results[MaxChecks-1].Allowed {
+		t.Errorf("10,000 checks are not answered: %v", err)
 	}
 }

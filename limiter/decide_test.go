@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"context"
-	"strings"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,62 +11,74 @@ import (
 	"github.com/sluicecluster/sluice/rules"
 )
 
-// What the Decider is told of losing charges and of being cut off.
-func TestReplicationAndPartition(t *testing.T) {
+// toldOf is what the Decider is told beside the key and the limits, without defaults.
+func toldOf(q *check.Request) string {
+	out := fmt.Sprint(q.Verb, " ", q.Cost)
+	for _, f := range []struct {
+		name string
+		is   bool
+	}{
+		{"sync", q.Sync}, {"unreplicated", q.Unreplicated}, {"shadow", q.Shadow}, {"eventual", q.Eventual}, {"uncached", q.NoDenialCache},
+		{"deny lost", q.DenyLost}, {"partition closed", q.OnPartition == rules.FailClosed}, {"partition open", q.OnPartition == rules.FailOpen},
+		{"failure closed", q.OnFailure == rules.FailClosed}, {"failure open", q.OnFailure == rules.FailOpen},
+	} {
+		if f.is {
+			out += ", " + f.name
+		}
+	}
+	return out
+}
+
+// TestTold: the Decider is told what the rule says of losing charges, of being cut off and of memory, for every verb, and the defaults
+// where a check brings its limits: counters of at least 10 s are replicated.
+func TestTold(t *testing.T) {
 	var got []check.Request
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) { got = append(got[:0], b.Requests...) }))
-	s.SetRules(parse(t, `
+	s := newScript(t, `
 domain: shop
 descriptors:
-  - key: short
-    rate_limit: {period: 9999ms, count: 3}
-  - key: long
-    rate_limit: {period: 10s, count: 3}
-  - key: mixed
-    limits: [{unit: second, count: 1}, {unit: day, count: 9}]
-  - key: sure
-    rate_limit: {unit: second, count: 3}
-    replication: sync
-    on_partition: closed
-  - key: careless
-    rate_limit: {unit: hour, count: 3}
-    replication: none
-    on_partition: open
-    on_failure: closed
-  - key: slow
-    rate_limit: {unit: second, count: 3}
-    replication: async
-`))
-	every := func(period time.Duration) bucket.Limit {
-		return bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: period}
-	}
-	for _, c := range []struct {
-		name               string
-		ask                ask
-		sync, unreplicated bool
-		partition, fail    rules.OnFailure
-	}{
-		{"a short period", entry("short", "x"), false, true, rules.FailShare, rules.FailShare},
-		{"a long period", entry("long", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"a long period beside a short", entry("mixed", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"sync", entry("sure", "x"), true, false, rules.FailClosed, rules.FailShare},
-		{"none", entry("careless", "x"), false, true, rules.FailOpen, rules.FailClosed},
-		{"async", entry("slow", "x"), false, false, rules.FailShare, rules.FailShare},
-		{"a short period of its own", all(entry("sure", "x"), limits(every(time.Second))), false, true, rules.FailShare, rules.FailShare},
-		{"a long period of its own", all(entry("careless", "x"), limits(every(10*time.Second))), false, false, rules.FailShare, rules.FailShare},
-		{"both of its own", all(entry("short", "x"), limits(every(time.Hour), every(time.Second))), false, false, rules.FailShare, rules.FailShare},
+  - {key: short, limits: [{period: 9999ms, count: 3}]}
+  - {key: long, limits: [{period: 10s, count: 3}]}
+  - {key: mixed, limits: [{unit: second, count: 1}, {unit: day, count: 9}]}
+  - {key: sure, limits: [3/1s], replication: sync, on_partition: closed}
+  - {key: careless, limits: [3/1h], replication: none, on_partition: open, on_failure: closed}
+  - {key: slow, limits: [3/1s], replication: async, on_failure: open}
+  - {key: watched, limits: [3/1h], shadow_mode: true, cache_denials: false, on_lost_state: deny}
+  - {key: near, limits: [3/1h], consistency: eventual}
+  - {key: nothing, limits: [0/1h], consistency: eventual}
+`)
+	s.config.Decider = decideFunc(func(_ context.Context, b *check.Batch) { got = append(got[:0], b.Requests...) })
+	for call, want := range map[string]string{
+		"short=x":            ", unreplicated",
+		"long=x *2":          "",
+		"mixed=x":            "",
+		"sure=x":             ", sync, deny lost, partition closed",
+		"careless=x":         ", unreplicated, deny lost, partition open, failure closed",
+		"slow=x":             ", failure open",
+		"watched=x":          ", shadow, uncached, deny lost",
+		"near=x":             ", eventual",
+		"nothing=x":          "",
+		"near=x [5/1h]":      "",
+		"sure=x [1/1s]":      ", unreplicated",
+		"careless=x [1/10s]": "",
+		"short=x [1/1h]":     "",
+		"short=x [{count: 1, period: 1h}, {count: 1, period: 1s}]": "",
 	} {
 		for _, v := range []bucket.Verb{bucket.Check, bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset} {
-			b := batch(t, c.ask)
+			b := s.batch(call)
 			b.Checks[0].Verb = v
 			if err := s.Check(t.Context(), b); err != nil || len(got) != 1 {
-				t.Fatalf("%s, %v: %v, %d requests", c.name, v, err, len(got))
+				t.Fatalf("%s, %v: %v, %d requests", call, v, err, len(got))
 			}
-			q := got[0]
-			if q.Verb != v || q.Sync != c.sync || q.Unreplicated != c.unreplicated || q.OnPartition != c.partition || q.OnFailure != c.fail {
-				t.Errorf("%s, %v: sync %v, unreplicated %v, on_partition %v, on_failure %v", c.name, v, q.Sync, q.Unreplicated, q.OnPartition, q.OnFailure)
+			if text := toldOf(&got[0]); text != fmt.Sprint(v, " ", b.Checks[0].Cost, want) {
+				t.Errorf("%s: %s, want%s", call, text, want)
 			}
 		}
+	}
+	b := s.batch("near=x charge") // the owner alone knows which charges were made
+	b.IdempotencyKey = "k"
+	mustCheck(t, s.Limiter, b)
+	if text := toldOf(&got[0]); text != "charge 1" || got[0].Once == 0 {
+		t.Errorf("with an idempotency key: %s, once %d", text, got[0].Once)
 	}
 }
 
@@ -95,34 +107,27 @@ func TestAccounts(t *testing.T) {
 // TestDeniedByTimeLeavesNothing: a denial that waits for a time and not for units says that none are left. A client that looks at
 // what is left would ask again at once.
 func TestDeniedByTimeLeavesNothing(t *testing.T) {
-	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second}
-	raised, apart, weighed, plain := window, window, window, window
-	window.BlockFor = time.Minute
-	raised.Count, raised.BlockFor = 10, time.Minute
-	apart.MinInterval = time.Minute
-	weighed.MinInterval, weighed.Cost = time.Minute, 2
-	for _, c := range []struct {
-		name         string
-		first, again ask
-		left         int64
-	}{
-		{"blocked", all(limits(window), cost(5)), limits(window), 0},
-		{"blocked, and the limit is raised", all(limits(window), cost(5)), limits(raised), 0},
-		{"blocked, a cost above what is left", all(limits(window), cost(5)), all(limits(raised), cost(8)), 0},
-		{"too soon", limits(apart), limits(apart), 0},
-		{"too soon, read", limits(apart), all(limits(apart), verb(bucket.Read)), 0},
-		{"too soon, of a weight", limits(weighed), all(limits(weighed), cost(1)), 0},
-		{"too many units", limits(plain), all(limits(plain), cost(5)), 4},
-		{"never", limits(apart), all(limits(apart), cost(6)), 4},
+	const (
+		plain   = "user=x [{algorithm: fixed_window, count: 5, period: 1s}]"
+		blocks  = "user=x [{algorithm: fixed_window, count: 5, period: 1s, block_for: 1m}]"
+		raised  = "user=x [{algorithm: fixed_window, count: 10, period: 1s, block_for: 1m}]"
+		apart   = "user=x [{algorithm: fixed_window, count: 5, period: 1s, min_interval: 1m}]"
+		weighed = "user=x [{algorithm: fixed_window, count: 5, period: 1s, min_interval: 1m, weight: 2}]"
+	)
+	for _, c := range []struct{ name, first, again, want string }{
+		{"blocked", blocks + " *5 | " + blocks, blocks, "denied 0/5, in 1m"},
+		{"blocked, and the limit is raised", blocks + " *5 | " + blocks, raised, "denied 0/10, in 1m"},
+		{"blocked, a cost above what is left", blocks + " *5 | " + blocks, raised + " *8", "denied 0/10, in 1m"},
+		{"too soon", apart, apart, "denied 0/5, in 1m"},
+		{"too soon, read", apart, apart + " read", "denied 0/5, in 1m"},
+		{"too soon, of a weight", weighed, weighed, "denied 0/5, in 1m"},
+		{"too many units", plain, plain + " *5", "denied 4/5, in 1s"},
+		{"never", apart, apart + " *6", "denied_never 4/5"},
 	} {
-		s := newService(t, newNode(t))
-		x := entry("user", "x")
-		mustCheck(t, s, batch(t, all(x, c.first)))
-		if strings.HasPrefix(c.name, "blocked") {
-			mustCheck(t, s, batch(t, all(x, limits(window))))
-		}
-		if r := mustCheck(t, s, batch(t, all(x, c.again)))[0]; r.Allowed || r.Remaining != c.left {
-			t.Errorf("%s: allowed %v, %d left; want %d", c.name, r.Allowed, r.Remaining, c.left)
+		s := newScript(t, testRules)
+		s.do(c.first)
+		if got := s.do(c.again); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }

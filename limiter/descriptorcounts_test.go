@@ -24,12 +24,8 @@ descriptors:
   - {key: mail, detailed_metric: true, redact: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: ip, detailed_metric: true, ip_prefix: {v4: 24}, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
-	s := newService(t, newNode(t))
-	s.SetRules(parse(t, file))
-	in := domain("d")
-	ask := func(key, value string) ask { return all(in, entry(key, value)) }
-	mustCheck(t, s, batch(t, ask("plain", "x"), all(in, entry("tenant", "t1"), entry("user", "ann")), all(in, entry("tenant", "t1"), entry("user", "ann")),
-		ask("all", "v"), ask("all", strings.Repeat("long", 300)), ask("mail", "ann@example.org"), ask("ip", "192.0.2.7"), ask("all", "\xff")))
+	s := newScript(t, file)
+	s.do("plain=x | tenant=t1 user=ann | tenant=t1 user=ann | all=v | mail=ann@example.org | ip=192.0.2.7 | all=\xff | all=" + strings.Repeat("long", 300))
 	got := map[string]RuleStats{}
 	for _, d := range s.Stats().Descriptors {
 		got[d.Name] = d
@@ -51,7 +47,7 @@ descriptors:
 	}
 	before := len(got)
 	for i := range 2 * MaxNames {
-		mustCheck(t, s, batch(t, ask("all", fmt.Sprint("n", i))))
+		s.do(fmt.Sprint("all=n", i))
 	}
 	stats := s.Stats().Descriptors
 	sum := uint64(0)
@@ -64,7 +60,7 @@ descriptors:
 		t.Errorf("%d names, %d others", len(stats), sum)
 	}
 	s.SetRules(parse(t, strings.ReplaceAll(file, "detailed_metric: true", "detailed_metric: false")))
-	mustCheck(t, s, batch(t, ask("all", "v")))
+	s.do("all=v")
 	if n := len(s.Stats().Descriptors); n != 0 {
 		t.Errorf("%d names without the key", n)
 	}

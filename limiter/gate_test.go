@@ -23,29 +23,20 @@ func (p *places) Enter(checks int) bool {
 func (p *places) Leave(checks int) { p.free += checks; p.left++ }
 
 func TestCallsThatThereIsNoPlaceFor(t *testing.T) {
-	decided := 0
 	gate := &places{free: 1}
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) {
-		decided++
+	s := newScript(t, testRules, func(c *Config) { c.Gate = gate })
+	decide := s.config.Decider
+	s.config.Decider = decideFunc(func(ctx context.Context, b *check.Batch) {
 		if gate.free != 0 {
 			t.Error("a call in progress has no place")
 		}
-		for i := range b.Answers {
-			b.Answers[i] = check.Answer{Source: check.Owned}
-		}
-	}), func(c *Config) { c.Gate = gate })
-	s.SetRules(parse(t, testRules))
-	ask := all(domain("shop"), entry("user", "a"))
-	mustCheck(t, s, batch(t, ask))
-	if decided != 1 || gate.left != 1 {
-		t.Fatalf("decided %d times, %d places given back", decided, gate.left)
-	}
-
+		decide.Decide(ctx, b)
+	})
+	s.play("user=a => allowed 2/3")
 	gate.free = 0
-	b := batch(t, ask, ask)
-	err := s.Check(t.Context(), b)
-	if !errors.Is(err, ErrBusy) || decided != 1 || gate.left != 1 {
-		t.Fatalf("%v, decided %d times, %d places given back", err, decided, gate.left)
+	b := s.batch("user=a | user=a")
+	if err := s.Check(t.Context(), b); !errors.Is(err, ErrBusy) || s.node.Asked.Load() != 1 || gate.left != 1 {
+		t.Fatalf("%v, %d were decided, %d places given back", err, s.node.Asked.Load(), gate.left)
 	}
 	// APIs that look at the checks alone see it too.
 	for i := range b.Checks {

@@ -2,12 +2,12 @@ package limiter
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestParallelGuesses: under the example's rule of three failures, with a check before each attempt and a refund after a
@@ -17,12 +17,7 @@ func TestParallelGuesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := rules.Parse([]rules.File{{Name: "payments.yaml", Data: data}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newService(t, newNode(t))
-	s.SetRules(set)
+	s := newScript(t, string(data))
 	send := func(card string, v bucket.Verb) bool {
 		b := NewBatch()
 		defer b.Release()
@@ -45,12 +40,7 @@ func TestParallelGuesses(t *testing.T) {
 	if n := guesses.Load(); n != 3 {
 		t.Errorf("%d guesses, want 3", n)
 	}
-	for i := range 10 {
-		if !send("known", bucket.Check) {
-			t.Fatalf("success %d is denied", i)
-		}
-		send("known", bucket.Refund)
-	}
+	s.play(strings.Repeat("card=known | card=known refund => allowed 2/3 | allowed 3/3\n", 10))
 	for i, want := range []bool{true, true, true, false} {
 		if send("known", bucket.Check) != want {
 			t.Errorf("after successes, failure %d: allowed %v", i, !want)

@@ -9,7 +9,6 @@ import (
 	"weak"
 
 	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/rules"
 )
 
 func TestInternerIsBounded(t *testing.T) {
@@ -78,29 +77,22 @@ func TestSameLimitsInOneCall(t *testing.T) {
 	s := newService(t, decideFunc(allow), func(c *Config) {
 		c.SetsFull = func(string) bool { looked++; return false }
 	})
-	b := NewBatch()
-	defer b.Release()
-	for _, c := range []struct {
-		domain string
-		count  int64
-	}{{"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}, {"b", 2}, {"b", 0}, {"b", 3}} {
-		q := b.Add()
-		q.Domain, q.Descriptor = c.domain, append(q.Descriptor, rules.Entry{Key: "k"})
-		if c.count > 0 {
-			q.Limits = append(q.Limits, bucket.Limit{Algorithm: bucket.FixedWindow, Count: c.count, Period: time.Second})
+	of := func(name string, count ...int64) ask {
+		parts := []ask{domain(name), entry("k", "")}
+		for _, n := range count {
+			parts = append(parts, limits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: n, Period: time.Second}))
 		}
+		return all(parts...)
 	}
-	if err := s.Check(t.Context(), b); err != nil {
-		t.Fatal(err)
+	b := batch(t, of("a", 1), of("a", 1), of("a", 1), of("b", 1), of("b", 1), of("b", 2), of("b"), of("b", 3))
+	for i, r := range mustCheck(t, s, b) {
+		c := &b.Checks[i]
+		if len(c.Limits) == 0 && r.Limits != nil || len(c.Limits) > 0 && !r.Limits.Is(c.Domain, "", c.Limits) {
+			t.Errorf("check %d is held to %v", i, r.Limits)
+		}
 	}
 	if looked != 4 {
 		t.Errorf("looked for limits %d times, want 4", looked)
-	}
-	for i := range b.Results {
-		c, l := &b.Checks[i], b.Results[i].Limits
-		if len(c.Limits) == 0 && l != nil || len(c.Limits) > 0 && !l.Is(c.Domain, "", c.Limits) {
-			t.Errorf("check %d is held to %v", i, l)
-		}
 	}
 }
 
@@ -135,17 +127,10 @@ func TestDomainsOfOneAccountShareLimits(t *testing.T) {
 		c.Account = func(domain string) string { return map[string]string{"own": "own"}[domain] + "shared" }
 		c.SetsFull = func(account string) bool { asked = append(asked, account); return false }
 	})
-	b := NewBatch()
-	defer b.Release()
-	for _, domain := range []string{"a", "b", "own", "a", "(odd"} {
-		q := b.Add()
-		q.Domain, q.Descriptor = domain, append(q.Descriptor, rules.Entry{Key: "k"})
-		q.Limits = append(q.Limits, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second})
-	}
-	if err := s.Check(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	if r := b.Results; r[0].Limits != r[1].Limits || r[0].Limits != r[3].Limits || r[0].Limits == r[2].Limits {
+	five := all(entry("k", ""), limits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 5, Period: time.Second}))
+	of := func(name string) ask { return all(five, domain(name)) }
+	r := mustCheck(t, s, batch(t, of("a"), of("b"), of("own"), of("a"), of("(odd")))
+	if r[0].Limits != r[1].Limits || r[0].Limits != r[3].Limits || r[0].Limits == r[2].Limits {
 		t.Errorf("limits %p %p %p %p", r[0].Limits, r[1].Limits, r[2].Limits, r[3].Limits)
 	}
 	if want := []string{"shared", "ownshared", ""}; !slices.Equal(asked, want) {

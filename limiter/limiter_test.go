@@ -154,30 +154,21 @@ func TestConfigValidate(t *testing.T) {
 }
 
 func TestRuleDecides(t *testing.T) {
-	s := newService(t, newNode(t))
-	for i, want := range []bool{true, true, true, false} {
-		r := mustCheck(t, s, batch(t, entry("user", "u1")))[0]
-		if r.Allowed != want {
-			t.Fatalf("check %d: allowed %v", i, r.Allowed)
-		}
-		if r.RuleName() != "shop/user" || r.Source != check.Owned || r.Owner != onenode.Name || r.Period != time.Minute || r.Limit != 3 {
-			t.Errorf("check %d: %+v", i, r)
-		}
-	}
-	if r := mustCheck(t, s, batch(t, entry("user", "u2")))[0]; !r.Allowed {
-		t.Error("another user is denied")
-	}
-	if r := mustCheck(t, s, batch(t, all(entry("user", "u3"), cost(4))))[0]; r.Allowed || !r.Never() {
-		t.Errorf("a cost above the limit: %+v", r)
-	}
-	if r := mustCheck(t, s, batch(t, all(entry("user", "u3"), cost(math.MaxInt64))))[0]; r.Allowed || !r.Never() {
-		t.Errorf("a cost at int64's end: %+v", r)
+	s := play(t, testRules, `
+		user=u1 | user=u1 | user=u1 | user=u1 => allowed 2/3 | allowed 1/3 | allowed 0/3 | denied 0/3, in 1m
+		user=u2 => allowed 2/3
+		user=u3 *4 | user=u3 *9223372036854775807 => denied_never 3/3 | denied_never 3/3
+		watched=x | watched=x => allowed 0/1 | allowed_shadow 0/1
+		watched=y *9 => allowed_shadow 1/1
+		user=x => allowed 2/3
+	`)
+	if r := mustCheck(t, s.Limiter, batch(t, entry("user", "x")))[0]; r.RuleName() != "shop/user" || r.Source != check.Owned || r.Owner != onenode.Name || r.Period != time.Minute {
+		t.Errorf("%+v", r)
 	}
 }
 
 func TestUnmatched(t *testing.T) {
-	node := newNode(t)
-	s := newService(t, node)
+	s := newScript(t, testRules)
 	for _, c := range []struct {
 		name string
 		ask  ask
@@ -190,112 +181,60 @@ func TestUnmatched(t *testing.T) {
 		{"unknown domain", all(domain("nowhere"), entry("user", "x")), ""},
 		{"unlimited limits of its own", all(entry("user", "x"), limits(bucket.Limit{Unlimited: true})), ""},
 	} {
-		r := mustCheck(t, s, batch(t, c.ask))[0]
+		r := mustCheck(t, s.Limiter, batch(t, c.ask))[0]
 		if !r.Allowed || r.Source != check.Unmatched || r.Remaining != math.MaxInt64 || r.Limit != math.MaxInt64 || r.RuleName() != c.rule || r.Limits != nil {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}
-	if n := node.Asked.Load(); n != 0 {
+	if n := s.node.Asked.Load(); n != 0 {
 		t.Errorf("%d of them were decided", n)
 	}
 	// Domains without rules have one count, however many they are.
-	mustCheck(t, s, batch(t, all(domain("elsewhere"), entry("user", "x")), all(domain(UnknownDomains), entry("user", "x")),
-		all(domain("elsewhere"), entry("user", "x"), limits(bucket.Limit{Count: 1, Period: time.Minute}))))
+	s.play("@elsewhere user=x | @" + UnknownDomains + " user=x | @elsewhere user=x [1/1m] => unmatched allowed | unmatched allowed | allowed 0/1")
 	if got, want := s.Stats().Unmatched, map[string]uint64{"shop": 3, UnknownDomains: 3}; !maps.Equal(got, want) {
 		t.Errorf("unmatched %v, want %v", got, want)
 	}
-}
-
-func TestNoRulesYet(t *testing.T) {
-	s := newService(t, newNode(t))
 	s.SetRules(nil)
-	if r := mustCheck(t, s, batch(t, entry("user", "x")))[0]; !r.Allowed || r.Source != check.Unmatched {
-		t.Errorf("%+v", r)
-	}
+	s.play("user=x => unmatched allowed")
 	if s.Rules() != nil {
 		t.Error("there are rules")
 	}
 }
 
+// TestUnknownDomainRejected: limits of the check are good even where unknown domains are rejected.
 func TestUnknownDomainRejected(t *testing.T) {
-	s := newService(t, newNode(t), func(c *Config) { c.RejectUnknownDomains = true })
-	rs := mustCheck(t, s, batch(t, all(domain("nowhere"), entry("user", "x")), entry("nobody", "x"), entry("user", "x")))
-	if e := rs[0].Err; e == nil || e.Code != UnknownDomain || e.Path(0) != "checks[0].domain" {
-		t.Errorf("unknown domain: %v", e)
-	}
-	for _, r := range rs[1:] {
-		if r.Err != nil || !r.Allowed {
-			t.Errorf("known domain: %+v", r)
-		}
-	}
+	s := newScript(t, testRules, func(c *Config) { c.RejectUnknownDomains = true })
+	s.play(`
+		@nowhere user=x | @nowhere user=x [1/1h] => unknown_domain domain | allowed 0/1
+		nobody=x | user=x => unmatched allowed | allowed 2/3
+	`)
 }
 
-func TestShadow(t *testing.T) {
-	s := newService(t, newNode(t))
-	for i, shadowed := range []bool{false, true} {
-		r := mustCheck(t, s, batch(t, entry("watched", "x")))[0]
-		if !r.Allowed || r.Shadowed != shadowed || r.RetryAfter != 0 || r.Remaining != 0 || r.RuleName() != "watch" {
-			t.Errorf("check %d: %+v", i, r)
-		}
-	}
-	r := mustCheck(t, s, batch(t, all(entry("watched", "y"), cost(9))))[0]
-	if !r.Allowed || !r.Shadowed || r.Never() {
-		t.Errorf("a cost that can never be admitted: %+v", r)
-	}
-}
-
-// What is asked of the Decider: the rule's own settings.
-func TestRequests(t *testing.T) {
+// TestKeys: which checks share a counter.
+func TestKeys(t *testing.T) {
 	var got []check.Request
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) { got = append([]check.Request(nil), b.Requests...) }))
-	one := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Second}
-	mustCheck(t, s, batch(t,
-		all(entry("blocked", "x"), cost(2), verb(bucket.Charge)),
-		entry("watched", "x"),
-		entry("addr", "10.1.2.3"),
-		entry("addr", "10.1.2.4"),
-		all(entry("user", "x"), limits(one)),
-		entry("user", "x"),
-		all(entry("user", "x"), limits(one)),
-	))
-	if len(got) != 7 {
-		t.Fatalf("%d requests", len(got))
+	s := newScript(t, testRules)
+	s.config.Decider = decideFunc(func(_ context.Context, b *check.Batch) { got = append([]check.Request(nil), b.Requests...) })
+	s.do("addr=10.1.2.3 | addr=10.1.2.4 | user=x [1/1s] | user=x | user=x [1/1s] | blocked=x")
+	if len(got) != 6 || got[0].Key != got[1].Key {
+		t.Fatalf("addresses of one prefix have two counters: %+v", got)
 	}
-	if q := got[0]; q.Cost != 2 || q.Verb != bucket.Charge || q.OnFailure != rules.FailClosed || q.Shadow || q.Limits.At(0).Count != 0 {
-		t.Errorf("%+v", q)
-	}
-	if !got[1].Shadow {
-		t.Error("the shadow is not told")
-	}
-	if got[2].Key != got[3].Key {
-		t.Error("addresses of one prefix have two counters")
-	}
-	if got[4].Key == got[5].Key {
+	if got[2].Key == got[3].Key {
 		t.Error("a check that brings its limits shares the rule's counter")
 	}
-	if got[4].Key != got[6].Key || got[4].Limits != got[6].Limits {
+	if got[2].Key != got[4].Key || got[2].Limits != got[4].Limits {
 		t.Error("equal limits that come with checks are not one counter and one pointer")
 	}
-	if got[0].Key == got[1].Key || got[0].Key == (bucket.Key{}) {
+	if got[0].Key == got[3].Key || got[0].Key == (bucket.Key{}) || got[5].Limits.At(0).Count != 0 {
 		t.Error("keys are not distinct")
 	}
 }
 
 func TestInlineLimits(t *testing.T) {
-	s := newService(t, newNode(t))
-	once := all(entry("user", "x"), limits(bucket.Limit{Algorithm: bucket.SlidingLog, Count: 1, Period: time.Hour}))
-	for i, want := range []bool{true, false} {
-		r := mustCheck(t, s, batch(t, once))[0]
-		if r.Allowed != want || r.Rule != nil || r.Period != time.Hour || r.Limit != 1 {
-			t.Errorf("check %d: %+v", i, r)
-		}
-	}
-	if r := mustCheck(t, s, batch(t, entry("user", "x")))[0]; !r.Allowed || r.Remaining != 2 {
-		t.Errorf("the rule's counter was charged: %+v", r)
-	}
-	// Limits of an unknown domain are good even where unknown domains are rejected.
-	s = newService(t, newNode(t), func(c *Config) { c.RejectUnknownDomains = true })
-	if r := mustCheck(t, s, batch(t, all(domain("nowhere"), once)))[0]; r.Err != nil || !r.Allowed {
+	const once = "user=x [{algorithm: sliding_log, count: 1, period: 1h}]"
+	s := play(t, testRules, once+" => allowed 0/1\n"+once+" => denied 0/1, in 1h\nuser=x => allowed 2/3")
+	log := bucket.Limit{Algorithm: bucket.SlidingLog, Count: 1, Period: time.Hour}
+	if r := mustCheck(t, s.Limiter, batch(t, all(entry("user", "x"), limits(log))))[0]; r.Rule != nil || r.Period != time.Hour {
 		t.Errorf("%+v", r)
 	}
 }
@@ -327,39 +266,21 @@ func TestInlineEntries(t *testing.T) {
 	}
 }
 
+// TestReset: the checks of one key are decided in the order in which they stand. A reset has no cost, and leaves the counter of limits
+// that come with checks.
 func TestReset(t *testing.T) {
-	s := newService(t, newNode(t))
-	own := limits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour})
-	spend := batch(t, all(entry("user", "x"), cost(3)), all(entry("user", "x"), own))
-	for _, r := range mustCheck(t, s, spend) {
-		if !r.Allowed {
-			t.Fatalf("%+v", r)
-		}
-	}
-	reset := verb(bucket.Reset)
-	b := batch(t, all(entry("user", "x"), reset), all(entry("nobody", "x"), reset), all(domain("shop"), reset), all(entry("user", "x"), cost(-5), reset))
-	if err := s.Check(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	if r := b.Results[0]; r.Err != nil || r.Owner != onenode.Name {
-		t.Errorf("%+v", r)
-	}
-	if r := b.Results[1]; r.Err != nil || r.Source != check.Unmatched {
-		t.Errorf("nothing to reset: %+v", r)
-	}
-	if r := b.Results[2]; r.Err == nil || r.Err.Field != "descriptor" {
-		t.Errorf("no descriptor: %+v", r)
-	}
-	if r := b.Results[3]; r.Err != nil {
-		t.Errorf("a cost means nothing to Reset: %+v", r)
-	}
-	rs := mustCheck(t, s, batch(t, all(entry("user", "x"), cost(3)), all(entry("user", "x"), own)))
-	if !rs[0].Allowed {
-		t.Error("the counter was not reset")
-	}
-	if rs[1].Allowed {
-		t.Error("the counter of limits that come with checks was reset too")
-	}
+	play(t, testRules, `
+		user=x *3 | user=x *3 | user=x reset *-5 | user=x *3 | user=x *3 => allowed 0/3 | denied 0/3, in 1m | allowed 3/3 | allowed 0/3 | denied 0/3, in 1m
+		user=x [1/1h] => allowed 0/1
+		user=x reset | nobody=x reset | reset => allowed 3/3 | unmatched allowed | invalid descriptor
+		user=x *3 | user=x [1/1h] => allowed 0/3 | denied 0/1, in 1h
+	`)
+}
+
+// TestDrainAndNoDelay: the API's wish reaches the counter.
+func TestDrainAndNoDelay(t *testing.T) {
+	const queue = "user=q [{algorithm: leaky_queue, count: 60, period: 1m, burst: 5}] nodelay"
+	play(t, testRules, "user=x *4 drain | user=x => denied_never 0/3 | denied 0/3, in 1m\n"+queue+" => allowed 4/5\n"+queue+" => denied 0/5, in 1s")
 }
 
 func TestAnswerErrors(t *testing.T) {

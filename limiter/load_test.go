@@ -1,14 +1,11 @@
 package limiter
 
 import (
-	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluicecluster/sluice/bucket"
-	"github.com/sluicecluster/sluice/test/onenode"
 )
 
 const loadRules = `
@@ -34,31 +31,24 @@ descriptors:
 
 // loaded is a Limiter of which the test moves the clock.
 type loaded struct {
-	*Limiter
-	t    *testing.T
-	node *onenode.Node
-	now  time.Duration
+	*script
 	told []LoadReport
 }
 
 func newLoaded(t *testing.T) *loaded {
-	l := &loaded{t: t, node: newNode(t)}
-	l.Limiter = newService(t, l.node, func(c *Config) {
-		c.Clock = func() time.Duration { return l.now }
+	l := &loaded{}
+	l.script = newScript(t, loadRules, func(c *Config) {
 		c.Cluster.(*fakeCluster).spreadLoad = func(r LoadReport) { l.told = append(l.told, r) }
 	})
-	l.SetRules(parse(t, loadRules))
 	return l
 }
 
 // room returns the most that a check by key may cost.
 func (l *loaded) room(key string) (n int64) {
-	for {
-		if r := mustCheck(l.t, l.Limiter, batch(l.t, all(entry(key, "x"), cost(n+1), verb(bucket.Read))))[0]; !r.Allowed {
-			return n
-		}
+	for strings.HasPrefix(l.do(fmt.Sprintf("%s=x *%d read", key, n+1)), "allowed") {
 		n++
 	}
+	return n
 }
 
 func (l *loaded) report(reporter string, load float64) PoolLoad {
@@ -72,11 +62,8 @@ func (l *loaded) report(reporter string, load float64) PoolLoad {
 
 func (l *loaded) want(load float64, high, low int64) {
 	l.t.Helper()
-	if p := l.Stats().Pools[0]; p.Load != load {
-		l.t.Errorf("at %v the load is %v, want %v", l.now, p.Load, load)
-	}
-	if h, o := l.room("high"), l.room("low"); h != high || o != low {
-		l.t.Errorf("at %v there is room for %d and %d, want %d and %d", l.now, h, o, high, low)
+	if p, h, o := l.Stats().Pools[0], l.room("high"), l.room("low"); p.Load != load || h != high || o != low {
+		l.t.Errorf("load %v, room for %d and %d; want %v, %d and %d", p.Load, h, o, load, high, low)
 	}
 }
 
@@ -88,7 +75,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("answered %+v", got)
 	}
 	l.want(0.5, 60, 30)
-	l.now = 4 * time.Second
+	l.do("after 4s")
 	if got := l.report("b", 1); got.Load != 1 {
 		t.Errorf("answered %+v", got)
 	}
@@ -97,13 +84,13 @@ func TestLoad(t *testing.T) {
 	l.want(1, 20, 10)
 	l.report("b", 0.25)
 	l.want(0.25, 80, 40)
-	l.now = 9 * time.Second
+	l.do("after 5s")
 	l.report("a", 0)
-	l.now = 14 * time.Second // b is too old
+	l.do("after 5s") // b is too old
 	l.want(0, 100, 50)
-	l.now = 19*time.Second - 1
+	l.do("after 4999999999ns")
 	l.want(0, 100, 50)
-	l.now++ // and now a
+	l.do("after 1ns") // and now a
 	l.want(0.05, 96, 48)
 	if len(l.told) != 5 || l.told[1].Reporter != "b" || l.told[1].Stamp == 0 {
 		t.Errorf("others were told %+v", l.told)
@@ -121,9 +108,7 @@ func TestLoadMintsNothing(t *testing.T) {
 			t.Fatalf("report %d, load %v, %d taken: room for %d, want %d", i, load, taken, got, want)
 		}
 		for range min(want, 15) {
-			if r := mustCheck(t, l.Limiter, batch(t, entry("high", "x")))[0]; !r.Elastic {
-				t.Fatalf("%+v", r)
-			}
+			l.play("high=x => allowed_elastic 0/0")
 			taken++
 		}
 	}
@@ -139,9 +124,9 @@ func TestLoadOfOthers(t *testing.T) {
 	take("a", 1, 6)
 	take("a", 1, 7)
 	l.want(0.5, 60, 30)
-	l.now = 5 * time.Second
+	l.do("after 5s")
 	take("a", 1, 7) // known, so it does not count for longer either
-	l.now = 10 * time.Second
+	l.do("after 5s")
 	l.want(0.05, 96, 48)
 	take("a", 0.25, 8)
 	l.want(0.25, 80, 40)
@@ -173,30 +158,27 @@ func TestLoadOutlivesReload(t *testing.T) {
 	l.SetRules(parse(t, strings.Replace(loadRules, "20%", "40%", 1)))
 	l.want(1, 40, 20)
 	l.SetRules(parse(t, strings.Replace(loadRules, "expires: 10s", "expires: 2s", 1)))
-	l.now = 2 * time.Second
+	l.do("after 2s")
 	l.want(0.05, 96, 48)
 }
 
 func TestReportLoadRejected(t *testing.T) {
 	l := newLoaded(t)
 	for _, c := range []struct {
-		name   string
 		report LoadReport
 		code   Code
 		text   string
 	}{
-		{"too much", LoadReport{Domain: "shop", Pool: "spare", Load: 1.5}, Invalid, "load: 1.5; want 0 to 1"},
-		{"less than nothing", LoadReport{Domain: "shop", Pool: "spare", Load: -0.1}, Invalid, "load: -0.1; want 0 to 1"},
-		{"no number", LoadReport{Domain: "shop", Pool: "spare", Load: math.NaN()}, Invalid, "load: NaN; want 0 to 1"},
-		{"a long name", LoadReport{Domain: "shop", Pool: "spare", Reporter: strings.Repeat("x", MaxText+1)}, Invalid, "reporter: 1025 bytes; want at most 1024"},
-		{"no such pool", LoadReport{Domain: "shop", Pool: "x"}, NotFound, `pool: the domain "shop" has no pool "x"`},
-		{"no such domain", LoadReport{Domain: "x", Pool: "spare"}, NotFound, `pool: the domain "x" has no pool "spare"`},
-		{"a steady pool", LoadReport{Domain: "shop", Pool: "steady"}, Rejected, `pool: pool "steady" follows no load; give it one in the rules`},
+		{LoadReport{Domain: "shop", Pool: "spare", Load: 1.5}, Invalid, "load: 1.5; want 0 to 1"},
+		{LoadReport{Domain: "shop", Pool: "spare", Load: -0.1}, Invalid, "load: -0.1; want 0 to 1"},
+		{LoadReport{Domain: "shop", Pool: "spare", Load: math.NaN()}, Invalid, "load: NaN; want 0 to 1"},
+		{LoadReport{Domain: "shop", Pool: "spare", Reporter: strings.Repeat("x", MaxText+1)}, Invalid, "reporter: 1025 bytes; want at most 1024"},
+		{LoadReport{Domain: "shop", Pool: "x"}, NotFound, `pool: the domain "shop" has no pool "x"`},
+		{LoadReport{Domain: "x", Pool: "spare"}, NotFound, `pool: the domain "x" has no pool "spare"`},
+		{LoadReport{Domain: "shop", Pool: "steady"}, Rejected, `pool: pool "steady" follows no load; give it one in the rules`},
 	} {
-		_, err := l.ReportLoad(t.Context(), c.report)
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.Code != c.code || e.Error() != c.text {
-			t.Errorf("%s: %v, want %v %s", c.name, err, c.code, c.text)
+		if _, err := l.ReportLoad(t.Context(), c.report); codeOf(err) != c.code || err.Error() != c.text {
+			t.Errorf("%v, want %v %s", err, c.code, c.text)
 		}
 	}
 	if l.told != nil {

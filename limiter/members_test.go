@@ -32,8 +32,8 @@ func TestMembers(t *testing.T) {
 	if m.Members[0].Partitions+m.Members[1].Partitions != m.Partitions || m.Members[2].Partitions != 0 || m.Partitions == 0 {
 		t.Errorf("partitions %+v", m)
 	}
-	if len(m.Ring) != 16 {
-		t.Errorf("ring %q", m.Ring)
+	if len(m.Ring) != 16 || m.Health.Status != NoQuorum {
+		t.Errorf("ring %q, health %+v", m.Ring, m.Health)
 	}
 	// Before the first view there is nothing to tell, and nothing to fail.
 	if m := newService(t, newNode(t)).Members(t.Context()); m.Self != "" || len(m.Members) != 0 || m.Ring != "" {

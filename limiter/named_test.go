@@ -3,20 +3,14 @@ package limiter
 import (
 	"fmt"
 	"testing"
-
-	"github.com/sluicecluster/sluice/bucket"
 )
 
 // TestResultsByVerb: only checks and reservations that are admitted are allowed; reads, charges, refunds and resets have results of
 // their own.
 func TestResultsByVerb(t *testing.T) {
-	s := newService(t, newNode(t))
-	x := entry("user", "x")
-	mustCheck(t, s, batch(t,
-		all(x, cost(0)), all(x, verb(bucket.Read)), all(x, cost(2)), all(x, verb(bucket.Charge)), all(x, cost(0)), all(x, verb(bucket.Read), cost(2)), x,
-		all(x, verb(bucket.Refund)), all(x, verb(bucket.Reset)), all(x, cost(-1)),
-		entry("watched", "w"), all(entry("watched", "w"), verb(bucket.Read)),
-	))
+	s := newScript(t, testRules)
+	s.do("user=x *0 | user=x read | user=x *2 | user=x charge | user=x *0 | user=x read *2 | user=x | user=x refund | user=x reset")
+	s.do("user=x *-1 | watched=w | watched=w read")
 	want := Results{ResultAllowed: 1, ResultDenied: 3, ResultRead: 2, ResultCharged: 1, ResultRefunded: 1, ResultReset: 1}
 	st := s.Stats()
 	if got := st.Rules[0]; got.Name != "shop/user" || got.Results != want {
@@ -41,11 +35,10 @@ func TestManyRulesCounted(t *testing.T) {
 		}
 		return text
 	}
-	s := newService(t, newNode(t))
-	s.SetRules(parse(t, file(0, 3000)))
+	s := newScript(t, file(0, 3000))
 	match := func(from, to int) {
 		for i := from; i < to; i++ {
-			mustCheck(t, s, batch(t, all(domain("many"), entry("user", fmt.Sprint("u", i)))))
+			s.do(fmt.Sprint("user=u", i))
 		}
 	}
 	wants := func(what string, names int, others uint64) {

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -10,84 +9,65 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
+	"github.com/sluicecluster/sluice/rules"
 )
 
 // TestReservationOfAnotherCluster: an ID of a cluster with another secret is invalid, whatever is asked of it.
 func TestReservationOfAnotherCluster(t *testing.T) {
-	b, ctx := newBudgets(t), context.Background()
-	x, _, err := b.reserve(ReserveRequest{Units: 5}, "", "user=ann")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := newService(t, b.config.Decider, func(c *Config) {
+	s := newBudgets(t)
+	s.play("reserve x 5 user=ann => 5 for 30s")
+	other := newScript(t, reserveRules, func(c *Config) {
+		var err error
 		if c.Hasher, err = NewHasher([]byte(strings.Repeat("o", MinSecret))); err != nil {
 			t.Fatal(err)
 		}
 	})
-	_, spend := other.Spend(ctx, x.ID, 1)
-	_, extend := other.Extend(ctx, x.ID, 1, 0)
-	_, settle := other.Settle(ctx, x.ID, 1)
-	_, domains := other.ReservationDomains(x.ID)
-	for what, err := range map[string]error{"spend": spend, "extend": extend, "settle": settle, "domains": domains} {
-		if codeOf(err) != Invalid || !strings.Contains(err.Error(), "not with this secret") {
-			t.Errorf("%s: %v", what, err)
-		}
+	other.made = s.made
+	other.play(`
+		spend x 1 => invalid reservation
+		extend x 1 => invalid reservation
+		settle x 1 => invalid reservation
+	`)
+	if _, err := other.ReservationDomains(s.made["x"].ID); codeOf(err) != Invalid || !strings.Contains(err.Error(), "not with this secret") {
+		t.Error(err)
 	}
-	b.wants("reserved", 95)
 }
 
 // TestReservationOverflow: the largest numbers neither wrap around nor give units back.
 func TestReservationOverflow(t *testing.T) {
-	b, ctx := newBudgets(t), context.Background()
-	if x, results, err := b.reserve(ReserveRequest{Units: math.MaxInt64}, "", "user=ann"); err != nil || x.Units != 0 || codeOf(results[0].Err) != Invalid {
-		t.Errorf("%+v, %+v, %v", x, results, err)
-	}
-	if x, _, err := b.reserve(ReserveRequest{Units: math.MaxInt64, Least: 1}, "", "user=ann"); err != nil || x.Units != 100 {
-		t.Errorf("all there is: %+v, %v", x, err)
-	} else if _, err := b.Settle(ctx, x.ID, 0); err != nil {
-		t.Fatal(err)
-	}
-	x, _, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann", "team=red")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s, err := b.Spend(ctx, x.ID, math.MaxInt64); err != nil || s != (Spent{false, 40}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if e, err := b.Extend(ctx, x.ID, math.MaxInt64, 0); err != nil || e.Allowed || e.Units != 40 || e.RetryAfter != bucket.Never {
-		t.Errorf("%+v, %v", e, err)
-	}
-	b.wants("unchanged", 60, 960)
-	if s, err := b.Settle(ctx, x.ID, math.MaxInt64); err != nil || s != (Settlement{Charged: math.MaxInt64}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-	b.wants("a debt", 0, 0)
-	if x, _, err := b.reserve(ReserveRequest{Units: 1}, "", "user=ann"); err != nil || x.Units != 0 {
-		t.Errorf("beside the debt: %+v, %v", x, err)
-	}
-	if s, err := b.Settle(ctx, x.ID, math.MaxInt64); err != nil || s != (Settlement{Charged: math.MaxInt64, Repeated: true}) {
-		t.Errorf("again: %+v, %v", s, err)
-	}
-	b.wants("the same debt", 0, 0)
+	newBudgets(t).play(strings.ReplaceAll(`
+		reserve x MOST user=ann => invalid units
+		reserve x MOST least=1 user=ann => 100 for 30s
+		settle x 0 => 0 charged, 100 returned
+		reserve x 40 user=ann team=red => 40 for 30s
+		spend x MOST => allowed false, 40 left
+		extend x MOST => allowed false, 40 for 30s, never
+		user=ann read | team=red read => allowed 60/100 | allowed 960/1000
+		settle x MOST => MOST charged, 0 returned
+		user=ann read | team=red read => denied 0/100, in 1h | denied 0/1000, in 1h
+		reserve y 1 user=ann => denied 0/100, in 1h
+		settle x MOST => MOST charged, 0 returned, repeated
+		user=ann read | team=red read => denied 0/100, in 1h | denied 0/1000, in 1h
+	`, "MOST", fmt.Sprint(math.MaxInt64)))
 }
 
 // TestMillionReservations: one caller that reserves a million times has max_open reservations of a key, and checks are decided beside them. At
 // their deadline all is as before.
 func TestMillionReservations(t *testing.T) {
 	const open = 100_000 // the default of max_open
-	b := newBudgets(t)
-	b.SetRules(parse(t, `
+	s := newScript(t, `
 domain: llm
 descriptors:
   - key: user
     rate_limit: {unit: day, requests_per_unit: 2000000}
     reservation: {on_expiry: release}
-`))
+`)
 	made, same := 0, 0
 	for i := range open + 1000 { // it denies those that follow too
-		x, results, err := b.reserve(ReserveRequest{Units: 2}, "", "user=ann")
-		r := &results[0]
+		b := NewBatch()
+		s.add(b, "user=ann")
+		x, err := s.Reserve(t.Context(), b, ReserveRequest{Units: 2})
+		r := &b.Results[0]
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -98,82 +78,58 @@ descriptors:
 		case r.Verdict() != Denied || r.RetryAfter <= 0 || r.RetryAfter > time.Minute:
 			t.Fatalf("%d: %+v", i, r)
 		}
+		b.Release()
 	}
-	t.Logf("%d had the ID of another one", same)
 	if made != open || same > 100 {
 		t.Errorf("%d were made, want %d; %d had the ID of another one", made, open, same)
 	}
-	b.wants("held", 2_000_000-2*open)
-	b.now += int64(time.Minute)
+	s.play("user=ann read => allowed 1800000/2000000\nafter 1m =>")
 	for range open/1024 + 1 { // at most so many end with one decision
-		b.left("user=ann")
+		s.do("user=ann read")
 	}
-	b.wants("free again", 2_000_000)
+	s.play("user=ann read => allowed 2000000/2000000")
 }
 
 // TestReservationsOutliveRules: what is reserved under one algorithm is held, spent and settled under another, and where rules let nothing be
-// reserved any more.
+// reserved any more or do not match.
 func TestReservationsOutliveRules(t *testing.T) {
-	ctx := context.Background()
-	limit := func(text string) string {
-		return fmt.Sprintf("domain: llm\ndescriptors:\n  - key: user\n    limits: [{%s}]\n", text)
+	limit := func(algorithm string) *rules.Set {
+		text := "algorithm: " + algorithm + ", count: 100, period: 1000h"
+		if algorithm == "fixed_window" {
+			text += ", align: first_hit"
+		}
+		return parse(t, "domain: llm\ndescriptors:\n  - key: user\n    limits: [{"+text+"}]\n")
 	}
-	algorithms := map[string]string{
-		"token_bucket": "count: 100, period: 1000h", "leaky_bucket": "count: 100, period: 1000h", "fixed_window": "count: 100, period: 1000h, align: first_hit",
-		"sliding_log": "count: 100, period: 1000h", "sliding_counter": "count: 100, period: 1000h", "sliding_window": "count: 100, period: 1000h", "leaky_queue": "count: 100, period: 1000h",
-	}
-	for from := range algorithms {
-		for to, text := range algorithms {
-			if from == "leaky_queue" {
-				continue // it lets nothing be reserved
-			}
-			b := newBudgets(t)
-			b.SetRules(parse(t, limit("algorithm: "+from+", "+algorithms[from])))
-			x, _, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann")
-			if err != nil || x.Units != 40 {
-				t.Fatalf("%s: %+v, %v", from, x, err)
-			}
-			b.SetRules(parse(t, limit("algorithm: "+to+", "+text)))
-			what := from + " to " + to
-			b.wants(what+", held", 60)
-			if s, err := b.Spend(ctx, x.ID, 5); err != nil || s != (Spent{true, 35}) {
-				t.Errorf("%s: %+v, %v", what, s, err)
-			}
-			e, err := b.Extend(ctx, x.ID, 10, time.Minute)
-			if err != nil || !e.Allowed || e.Units != 45 {
-				t.Errorf("%s: %+v, %v", what, e, err)
-			}
-			b.wants(what+", extended", 50)
-			y, results, err := b.reserve(ReserveRequest{Units: 1}, "", "user=ann")
-			if to == "leaky_queue" {
-				if err != nil || y.Units != 0 || codeOf(results[0].Err) != Invalid {
-					t.Errorf("%s: %+v, %+v, %v", what, y, results, err)
+	algorithms := []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter", "sliding_window", "leaky_queue", ""}
+	for _, from := range algorithms[:6] {
+		for _, to := range algorithms {
+			s := newBudgets(t)
+			has := func(units int64) {
+				if got := s.do("user=ann read"); !strings.HasPrefix(got, fmt.Sprintf("allowed %d/100", units)) {
+					t.Errorf("%s to %s: %s, want %d", from, to, got, units)
 				}
-			} else if err != nil || y.Units != 1 {
-				t.Errorf("%s: %+v, %v", what, y, err)
-			} else if s, err := b.Settle(ctx, y.ID, 0); err != nil || s.Returned != 1 {
-				t.Errorf("%s: %+v, %v", what, s, err)
 			}
-			if s, err := b.Settle(ctx, x.ID, 15); err != nil || s != (Settlement{Charged: 15, Returned: 30}) {
-				t.Errorf("%s: %+v, %v", what, s, err)
+			s.SetRules(limit(from))
+			s.play("reserve x 40 user=ann => 40 for 1m")
+			if to == "" {
+				s.SetRules(parse(t, "domain: llm\ndescriptors:\n  - {key: other, limits: [1/1h]}\n"))
+				s.play("settle x 15 => 15 charged, 25 returned")
+				s.SetRules(limit(from))
+				has(85)
+				continue
 			}
-			b.wants(what+", settled", 80)
+			s.SetRules(limit(to))
+			has(60)
+			s.play("spend x 5 => allowed true, 35 left\nextend x 10 1m => allowed true, 45 for 1m")
+			has(50)
+			if to == "leaky_queue" {
+				s.play("reserve y 1 user=ann => invalid descriptor")
+			} else {
+				s.play("reserve y 1 user=ann => 1 for 1m\nsettle y 0 => 0 charged, 1 returned")
+			}
+			s.play("settle x 15 => 15 charged, 30 returned")
+			has(80)
 		}
-		if from == "leaky_queue" {
-			continue
-		}
-		b := newBudgets(t)
-		b.SetRules(parse(t, limit("algorithm: "+from+", "+algorithms[from])))
-		x, _, err := b.reserve(ReserveRequest{Units: 40}, "", "user=ann")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.SetRules(parse(t, "domain: llm\ndescriptors:\n  - {key: other, limits: [1/1h]}\n"))
-		if s, err := b.Settle(ctx, x.ID, 15); err != nil || s != (Settlement{Charged: 15, Returned: 25}) {
-			t.Errorf("%s without a rule: %+v, %v", from, s, err)
-		}
-		b.SetRules(parse(t, limit("algorithm: "+from+", "+algorithms[from])))
-		b.wants(from+", settled without a rule", 85)
 	}
 }
 

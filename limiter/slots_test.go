@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -193,47 +194,37 @@ func TestSlots(t *testing.T) {
 		s.ask("f", "queue", waiting)
 		time.Sleep(SlotTTL)
 		s.want("a renewed one has ended", "f")
-		if n := s.lines.count.Load(); n != 0 {
-			t.Errorf("%d lines are left", n)
+		if n, settled := s.lines.count.Load(), s.Stats().Reservations.Settled; n != 0 || settled != 1 {
+			t.Errorf("%d lines are left; %d slots were settled, want the released one", n, settled)
 		}
 	})
 }
 
 func TestInvalidSlots(t *testing.T) {
 	slotsTest(t, func(t *testing.T, s *slotTest) {
-		for field, r := range map[string]SlotRequest{
-			"units": {Units: 0}, "weight": {Units: 1, Weight: -1}, "tenant": {Units: 1, Tenant: strings.Repeat("t", MaxTenant+1)},
+		for _, c := range []struct {
+			key, want string
+			r         SlotRequest
+		}{
+			{"queue", "invalid units", SlotRequest{Units: 0}},
+			{"queue", "invalid weight", SlotRequest{Units: 1, Weight: -1}},
+			{"queue", "invalid tenant", SlotRequest{Units: 1, Tenant: strings.Repeat("t", MaxTenant+1)}},
+			{"queue", "invalid units", SlotRequest{Units: 3, Wait: true}}, // more than there are
+			{"rate", "invalid descriptor", waiting},
+			{"forbidden", "forbidden", waiting},
+			{"unknown", "", waiting}, // no rule, and so no slot
 		} {
-			s.ask("x", "queue", r)
-			if a := s.want(field, "x")[0]; a.Err == nil || a.Err.Code != Invalid || a.Err.Field != field {
-				t.Errorf("%s: %+v", field, a)
+			s.ask("x", c.key, c.r)
+			if a := s.want(c.key, "x")[0]; a.ID != "" || a.Err == nil && c.want != "" || a.Err != nil && told(a.Err, "") != c.want {
+				t.Errorf("%+v: %+v, want %s", c, a, c.want)
 			}
-		}
-		s.ask("x", "rate", waiting)
-		if a := s.want("no slots", "x")[0]; a.Err == nil || a.Err.Field != "descriptor" {
-			t.Errorf("%+v", a)
-		}
-		s.ask("x", "forbidden", waiting)
-		if a := s.want("forbidden", "x")[0]; a.Err == nil || a.Err.Code != Forbidden {
-			t.Errorf("%+v", a)
-		}
-		s.ask("x", "unknown", waiting)
-		if a := s.want("no rule", "x")[0]; a.ID != "" || a.Err != nil {
-			t.Errorf("%+v", a)
-		}
-		s.ask("x", "queue", SlotRequest{Units: 3, Wait: true})
-		if a := s.want("more than there are", "x")[0]; a.Err == nil || a.Err.Field != "units" {
-			t.Errorf("%+v", a)
 		}
 		if _, err := s.Slot("nobody's"); err == nil {
 			t.Error("a slot of nobody")
 		}
 		s.ask("held", "queue", SlotRequest{Units: 2, Wait: true})
 		for range MaxWaiting {
-			b := NewBatch()
-			b.Add().Domain = "jobs"
-			b.Checks[0].Descriptor = append(b.Checks[0].Descriptor, rules.Entry{Key: "queue", Value: "v"})
-			s.Acquire(b, waiting, func(b *Batch, _ SlotAnswer) { b.Release() })
+			s.Acquire(slotBatch("queue"), waiting, func(b *Batch, _ SlotAnswer) { b.Release() })
 		}
 		s.want("both units", "held")
 		s.ask("x", "queue", waiting)
@@ -419,23 +410,14 @@ func TestSlotWithOthers(t *testing.T) {
 		wantLeft("d", 0, 0, 0)
 		time.Sleep(SlotTTL)
 		wantLeft("its slots have ended, no more", 2, 0, 0)
-		{
-			var a SlotAnswer
-			s.ask("e", "queue", SlotRequest{Units: 1}, "rate")
-			if a = s.want("the rate", "e denied")[0]; a.Check != 1 || a.ID != "" {
-				t.Errorf("%+v", a)
-			}
-			s.ask("f", "queue", waiting, "smooth")
-			if a = s.want("a queue that delays", "f")[0]; a.Check != 1 || a.Err == nil || a.Err.Code != Invalid {
-				t.Errorf("%+v", a)
-			}
-			s.ask("g", "queue", waiting, strings.Split(strings.Repeat("rate ", MaxBudgets), " ")...)
-			if a = s.want("too many", "g")[0]; a.Err == nil || a.Err.Field != "checks" {
-				t.Errorf("%+v", a)
-			}
-			s.ask("h", "queue", waiting, "forbidden")
-			if a = s.want("forbidden", "h")[0]; a.Check != 1 || a.Err == nil || a.Err.Code != Forbidden {
-				t.Errorf("%+v", a)
+		s.ask("e", "queue", SlotRequest{Units: 1}, "rate")
+		if a := s.want("the rate", "e denied")[0]; a.Check != 1 || a.ID != "" {
+			t.Errorf("%+v", a)
+		}
+		for others, want := range map[string]string{"smooth": "1 invalid descriptor", strings.Repeat("rate ", MaxBudgets): "0 invalid checks", "forbidden": "1 forbidden"} {
+			s.ask("f", "queue", waiting, strings.Fields(others)...)
+			if a := s.want(others, "f")[0]; a.Err == nil || fmt.Sprint(a.Check, " ", told(a.Err, "")) != want {
+				t.Errorf("with %s: %+v, want %s", others, a, want)
 			}
 		}
 		wantLeft("none of them", 2, 0, 0)
@@ -540,8 +522,7 @@ func TestReserveWaits(t *testing.T) {
 		for field, r := range map[string]ReserveRequest{
 			"wait": {Units: 1, Wait: -1}, "descriptor": {Units: 1, Wait: 1}, "lease": {Units: 1, Wait: 1, Lease: true},
 		} {
-			keys := []string{"rate", "queue"}
-			if _, err := s.Reserve(t.Context(), slotBatch(keys...), r); err == nil || err.(*Error).Field != field {
+			if _, err := s.Reserve(t.Context(), slotBatch("rate", "queue"), r); err == nil || err.(*Error).Field != field {
 				t.Errorf("%+v: %v", r, err)
 			}
 		}

@@ -8,14 +8,10 @@ import (
 
 func TestStats(t *testing.T) {
 	var now time.Duration
-	s := newService(t, newNode(t), func(c *Config) {
+	s := newScript(t, testRules, func(c *Config) {
 		c.Clock = func() time.Duration { now += 2 * time.Millisecond; return now }
 	})
-	mustCheck(t, s, batch(t,
-		entry("user", "x"), entry("user", "y"), all(entry("user", "x"), cost(3)),
-		entry("watched", "x"), entry("watched", "x"),
-		entry("nobody", "x"), entry("", ""),
-	))
+	s.do("user=x | user=y | user=x *3 | watched=x | watched=x | nobody=x | =")
 	if err := s.Check(t.Context(), batch(t)); err == nil {
 		t.Fatal("an empty call is accepted")
 	}
@@ -45,7 +41,7 @@ func TestStats(t *testing.T) {
 
 	// A reload that keeps the name keeps the counts; what has gone is forgotten.
 	s.SetRules(parse(t, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]"))
-	mustCheck(t, s, batch(t, entry("user", "z")))
+	s.do("user=z")
 	if got := s.Stats().Unmatched["shop"]; got != 1 {
 		t.Errorf("after a reload %d are unmatched", got)
 	}

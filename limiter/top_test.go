@@ -248,35 +248,3 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkTopKeys shows what counting top keys costs a check: off, sampled as under load, and with every key new.
-func BenchmarkTopKeys(b *testing.B) {
-	for _, c := range []struct {
-		name string
-		keys TopKeys
-		many int
-	}{{"off", TopOff, 1}, {"one key", TopOn, 1}, {"100,000 keys", TopOn, 100_000}} {
-		b.Run(c.name, func(b *testing.B) {
-			s := newService(b, decideFunc(allow), func(config *Config) { config.TopKeys = c.keys })
-			users := make([]string, c.many)
-			for i := range users {
-				users[i] = fmt.Sprint("user-", i)
-			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				ctx := context.Background()
-				for i := rand.Int(); pb.Next(); i++ {
-					t := NewBatch()
-					q := t.Add()
-					q.Domain = "shop"
-					q.Descriptor = append(q.Descriptor, rules.Entry{Key: "user", Value: users[i%len(users)]})
-					if err := s.Check(ctx, t); err != nil {
-						b.Fatal(err)
-					}
-					t.Release()
-				}
-			})
-		})
-	}
-}

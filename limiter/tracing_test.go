@@ -37,7 +37,8 @@ func TestSpans(t *testing.T) {
 	const secret = "a-value-nobody-may-see"
 	spans, traced := recording(t, 1)
 	var asked *check.Trace
-	s := newService(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+	s := newScript(t, testRules, traced)
+	s.config.Decider = decideFunc(func(ctx context.Context, b *check.Batch) {
 		asked = b.Trace
 		for i := range b.Answers {
 			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Cost < 5, Limit: 3}, Source: check.Forwarded, Owner: "n2"}
@@ -45,35 +46,26 @@ func TestSpans(t *testing.T) {
 				b.Answers[i] = check.Answer{Err: check.ErrNoOwner}
 			}
 		}
-	}), traced)
-	s.SetRules(parse(t, testRules))
-	user := func(b *Batch, key string, cost int64) {
-		c := b.Add()
-		c.Domain, c.Cost = "shop", cost
-		c.Descriptor = append(c.Descriptor, rules.Entry{Key: key, Value: secret})
-	}
+	})
 	for _, c := range []struct {
-		name string
-		ask  func(b *Batch)
-		want map[string]string
+		name, call string
+		want       map[string]string
 	}{
-		{"allowed", func(b *Batch) { user(b, "user", 2) }, map[string]string{
+		{"allowed", "user=SECRET *2", map[string]string{
 			"name": "sluice.check", "sluice.api": "envoy", "sluice.checks": "1", "sluice.domain": "shop", "sluice.rule": "shop/user",
 			"sluice.verb": "check", "sluice.hits": "2", "sluice.result": "allowed", "sluice.source": "forwarded", "sluice.owner": "n2", "failed": ""}},
-		{"denied", func(b *Batch) { user(b, "user", 5) }, map[string]string{"sluice.result": "denied", "failed": ""}},
-		{"shadowed", func(b *Batch) { user(b, "watched", 5) }, map[string]string{"sluice.result": "shadowed", "sluice.rule": "watch"}},
-		{"no answer", func(b *Batch) { user(b, "user", 9) }, map[string]string{"sluice.result": "unavailable", "failed": "unavailable"}},
-		{"invalid", func(b *Batch) { user(b, "", 1) }, map[string]string{"sluice.result": "invalid", "failed": ""}},
-		{"a batch", func(b *Batch) { user(b, "user", 1); user(b, "user", 5); user(b, "user", 9); user(b, "free", 1) }, map[string]string{
+		{"denied", "user=SECRET *5", map[string]string{"sluice.result": "denied", "failed": ""}},
+		{"shadowed", "watched=SECRET *5", map[string]string{"sluice.result": "shadowed", "sluice.rule": "watch"}},
+		{"no answer", "user=SECRET *9", map[string]string{"sluice.result": "unavailable", "failed": "unavailable"}},
+		{"invalid", "=SECRET", map[string]string{"sluice.result": "invalid", "failed": ""}},
+		{"a batch", "user=SECRET | user=SECRET *5 | user=SECRET *9 | free=SECRET", map[string]string{
 			"sluice.checks": "4", "sluice.allowed": "2", "sluice.denied": "1", "sluice.errors": "1", "sluice.domain": "shop", "failed": "unavailable"}},
-		{"reset", func(b *Batch) { user(b, "user", 1); b.Checks[0].Verb = bucket.Reset }, map[string]string{"name": "sluice.check", "sluice.verb": "reset"}},
+		{"reset", "user=SECRET reset", map[string]string{"name": "sluice.check", "sluice.verb": "reset"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := len(spans.Ended())
-			b := NewBatch()
-			defer b.Release()
+			b := s.batch(strings.ReplaceAll(c.call, "SECRET", secret))
 			b.API = EnvoyAPI
-			c.ask(b)
 			_ = s.Check(t.Context(), b)
 			ended := spans.Ended()[before:]
 			if len(ended) != 1 {

@@ -42,19 +42,18 @@ func TestUnmatchedPolicies(t *testing.T) {
 		{"deny", false, 2, line + "deny\n"},
 	} {
 		var log bytes.Buffer
-		node := newNode(t)
-		s := newService(t, node, func(c *Config) { c.Log = logTo(&log) })
+		s := newScript(t, testRules, func(c *Config) { c.Log = logTo(&log) })
 		s.SetRules(unmatchedRules(t, c.policy))
 		for _, v := range []bucket.Verb{bucket.Check, bucket.Read} {
-			r := mustCheck(t, s, batch(t, all(entry("user", "secret"), entry("route", "x"), verb(v))))[0]
+			r := mustCheck(t, s.Limiter, batch(t, all(entry("user", "secret"), entry("route", "x"), verb(v))))[0]
 			if r.Allowed != c.allowed || r.DeniedUnmatched() == c.allowed || r.Never() == c.allowed || r.Source != check.Unmatched || r.DeniedFor != 0 || r.Err != nil {
 				t.Errorf("%s: %v: %+v", c.policy, v, r)
 			}
 		}
-		for _, a := range []ask{entry("user", "x"), entry("free", "x"), all(entry("nobody", "x"), limits(bucket.Limit{Unlimited: true})), all(domain("other"), entry("user", "x"))} {
-			if r := mustCheck(t, s, batch(t, a))[0]; !r.Allowed || r.DeniedUnmatched() {
-				t.Errorf("%s: %+v", c.policy, r)
-			}
+		s.play("user=x | free=x | @other user=x => allowed 2/3 | unmatched allowed | unmatched allowed")
+		free := all(entry("nobody", "x"), limits(bucket.Limit{Unlimited: true}))
+		if r := mustCheck(t, s.Limiter, batch(t, free))[0]; !r.Allowed || r.DeniedUnmatched() {
+			t.Errorf("%s: %+v", c.policy, r)
 		}
 		if got, want := s.Stats().Unmatched, map[string]uint64{"shop": c.counted, UnknownDomains: 1}; !maps.Equal(got, want) {
 			t.Errorf("%s: counts %v, want %v", c.policy, got, want)
@@ -65,26 +64,14 @@ func TestUnmatchedPolicies(t *testing.T) {
 	}
 }
 
-// TestUnmatchedFailsAtomicBatch: a check that is denied without a rule charges nothing of the others.
+// TestUnmatchedFailsAtomicBatch: a check that is denied without a rule charges nothing of the others, and a read denies none.
 func TestUnmatchedFailsAtomicBatch(t *testing.T) {
-	s := newService(t, newNode(t))
+	s := newScript(t, testRules)
 	s.SetRules(unmatchedRules(t, "deny"))
-	for _, c := range []struct {
-		other   ask
-		allowed bool
-	}{{entry("nobody", "x"), false}, {all(entry("nobody", "x"), verb(bucket.Read)), true}} {
-		b := batch(t, entry("user", "x"), c.other, entry("free", "x"))
-		b.AllOrNothing = true
-		for i, r := range mustCheck(t, s, b) {
-			if want := c.allowed && i != 1; r.Allowed != want || r.Err != nil {
-				t.Errorf("check %d: %+v, want allowed %v", i, r, want)
-			}
-		}
-		left := mustCheck(t, s, batch(t, all(entry("user", "x"), verb(bucket.Read))))[0].Remaining
-		if want := map[bool]int64{false: 3, true: 2}[c.allowed]; left != want {
-			t.Errorf("%d left, want %d", left, want)
-		}
-	}
+	s.play(`
+		whole: user=x | nobody=x | free=x => denied_by_others 3/3 | unmatched denied_never | unmatched denied_by_others
+		whole: user=x | nobody=x read | free=x => allowed 2/3 | unmatched denied_never | unmatched allowed
+	`)
 }
 
 // TestUnmatchedOfAnOverloadedNode: an overloaded node denies the same checks.

@@ -3,7 +3,6 @@ package console
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -335,14 +334,5 @@ func rulesEntry(key, value string) rules.Entry { return rules.Entry{Key: key, Va
 // onePolicy knows one caller, who has this verb in all domains, and returns the caller's token.
 func onePolicy(t *testing.T, verb string) (*access.Policy, string) {
 	t.Helper()
-	token, err := access.NewToken(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, _ := access.DigestOf(token)
-	policy, err := access.Parse("callers.yaml", []byte("callers:\n  - {name: one, tokens: [\""+digest.String()+"\"], grants: [{domains: [\"*\"], verbs: ["+verb+"]}]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return policy, token
+	return apitest.Policy(t, "callers: [{name: one, tokens: [TOKEN], grants: [{domains: ['*'], verbs: ["+verb+"]}]}]")
 }

@@ -238,11 +238,8 @@ descriptors:
 // TestLargeMessagesOfOthers: a large message for a domain in which its caller has no permission is
 // rejected before it is decoded.
 func TestLargeMessagesOfOthers(t *testing.T) {
-	policy, err := access.Parse("callers.yaml", []byte("anonymous: [{domains: [mine], verbs: [read]}]"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t), tokens), Guard: access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)})
+	guard, _ := apitest.Guard(t, "anonymous: [{domains: [mine], verbs: [read]}]")
+	api := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t), tokens), Guard: guard})
 	for domain, want := range map[string]codes.Code{"mine": codes.OK, "theirs": codes.Unauthenticated, "": codes.Unauthenticated} {
 		data, err := proto.Marshal(&ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: make([]*commonv3.RateLimitDescriptor, 1)})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,76 +12,77 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
-	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 
-// TestSettings: what the keys of authorize change.
-func TestSettings(t *testing.T) {
-	const file = `
-domain: web
-authorize:
-  KEYS
-  descriptors:
-    - - {key: a, value: x}
-    - - {key: b, from: header, name: X-B, default: none}
-descriptors:
-  - key: a
-    rate_limit: {unit: minute, requests_per_unit: 9}
-  - key: b
-    value: one
-    rate_limit: {unit: minute, requests_per_unit: 1}
-    response: {status: 503}
-`
-	for _, c := range []struct {
-		keys   string
-		status int
-		left   string // of a, after a denial
-	}{
-		{"denied_status: ~", 503, "8"},
-		{"denied_status: 403", 403, "8"},
-		{"all_or_nothing: false", 503, "7"},
-	} {
-		d := open(t, apitest.NewNode(t), strings.Replace(file, "KEYS", c.keys, 1))
-		one := call{path: Prefix + "web", headers: "X-B: one"}
-		if w := ask(d, one); w.Code != 200 {
-			t.Fatalf("%s: %d %s", c.keys, w.Code, w.Body)
+// tell makes calls about requests with headers, "Name: value, Name: value => STATUS", and compares the status, headers of the response
+// that follow it as [Name: value], where [Name:] is none, and the text behind them, which must be in the body.
+func tell(t *testing.T, d *API, lines string) {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		line = strings.TrimSpace(line)
+		asked, want, ok := strings.Cut(line, "=> ")
+		if !ok {
+			continue
 		}
-		w := ask(d, one)
-		if w.Code != c.status || w.Header().Get("X-RateLimit-Limit") != "1" || w.Header().Get("Retry-After") != "60" {
-			t.Errorf("%s: %d %v, want %d", c.keys, w.Code, w.Header(), c.status)
+		w := ask(d, call{path: Prefix + "web", headers: strings.ReplaceAll(strings.TrimSpace(asked), ", ", "\n")})
+		status, want, _ := strings.Cut(want, " ")
+		good := strconv.Itoa(w.Code) == status
+		for strings.HasPrefix(want, "[") {
+			var header string
+			header, want, _ = strings.Cut(want[1:], "]")
+			name, value, _ := strings.Cut(header, ":")
+			good = good && w.Header().Get(name) == strings.TrimSpace(value)
+			want = strings.TrimSpace(want)
 		}
-		if p := problem(t, w); p["status"] != float64(c.status) || p["violated-policies"].([]any)[0] != "web/b=one" {
-			t.Errorf("%s: %v", c.keys, p)
-		}
-		if !strings.Contains(w.Header().Get("RateLimit"), `"web/a";r=`+c.left) {
-			t.Errorf("%s: RateLimit is %s, want %s left of a", c.keys, w.Header().Get("RateLimit"), c.left)
+		if !good || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s\ngot %d %v %s", line, w.Code, w.Header(), w.Body)
 		}
 	}
 }
 
-// TestDeniedWithoutARule: a descriptor that no rule matches denies the request if the domain says so.
-func TestDeniedWithoutARule(t *testing.T) {
-	for _, c := range []struct {
-		unmatched string
-		status    int
-	}{{"allow", 200}, {"deny", 429}} {
-		d := open(t, apitest.NewNode(t), `
-domain: web
-unmatched: `+c.unmatched+`
-authorize:
-  descriptors:
-    - - {key: ip, from: client_address}
-    - - {key: user, from: header, name: X-User}
-descriptors:
-  - {key: ip, limits: [5/1m]}
-  - {key: user, value: ann, limits: [5/1m]}
-`)
-		for user, status := range map[string]int{"ann": 200, "bob": c.status} {
-			w := ask(d, call{path: Prefix + "web", headers: "X-User: " + user})
-			if w.Code != status || (status == 429) != strings.Contains(w.Body.String(), "no rule matches, and the rules of the domain deny such checks") {
-				t.Errorf("%s: %s: %d %s", c.unmatched, user, w.Code, w.Body)
-			}
-		}
+// TestAnswers: what a caller hears for the keys of authorize, and the options of domains and rules.
+func TestAnswers(t *testing.T) {
+	const (
+		two = "authorize: {KEYS descriptors: [[{key: a, value: x}], [{key: b, from: header, name: X-B, default: none}]]}\n" +
+			"descriptors: [{key: a, limits: [9/1m]}, {key: b, value: one, limits: [1/1m], response: {status: 503}}]"
+		users = "authorize: {descriptors: [[{key: ip, from: client_address}], [{key: user, from: header, name: X-User}]]}\n" +
+			"descriptors: [{key: ip, limits: [5/1m]}, {key: user, value: ann, limits: [5/1m]}]"
+		denied = `[X-RateLimit-Limit: 1] [Retry-After: 60] [RateLimit-Policy: "web/b=one";q=1;w=60, "web/a";q=9;w=60] `
+	)
+	for _, c := range []struct{ name, file, lines string }{
+		{"the status of the rule", strings.Replace(two, "KEYS", "", 1), `
+			X-B: one => 200
+			X-B: one => 503 ` + denied + `[RateLimit: "web/b=one";r=0;t=60, "web/a";r=8;t=60] "violated-policies":["web/b=one"]
+		`},
+		{"denied_status", strings.Replace(two, "KEYS", "denied_status: 403,", 1), `
+			X-B: one => 200
+			X-B: one => 403 ` + denied + `[RateLimit: "web/b=one";r=0;t=60, "web/a";r=8;t=60] "status":403
+		`},
+		{"all_or_nothing", strings.Replace(two, "KEYS", "all_or_nothing: false,", 1), `
+			X-B: one => 200
+			X-B: one => 503 ` + denied + `[RateLimit: "web/b=one";r=0;t=60, "web/a";r=7;t=60] "status":503
+		`},
+		{"what no rule matches", users, "X-User: ann => 200\nX-User: bob => 200"},
+		{"what no rule matches is denied", "unmatched: deny\n" + users, `
+			X-User: ann => 200
+			X-User: bob => 429 no rule matches, and the rules of the domain deny such checks
+		`},
+		{"a queue has room, but nobody can be held back",
+			"authorize: {descriptors: [[{key: a, value: x}]]}\ndescriptors: [{key: a, limits: [{algorithm: leaky_queue, count: 1, period: 10s, burst: 5}]}]",
+			"=> 200\n=> 429 [Retry-After: 10]"},
+		{"a rule that only watches rejects nobody", "authorize: {descriptors: [[{key: a, value: x}], [{key: b, value: y}]]}\n" +
+			"descriptors: [{key: a, shadow_mode: true, limits: [0/1m]}, {key: b, limits: [1/1m]}]", `
+			=> 200
+			=> 429 "violated-policies":["web/b"]
+		`},
+		{"the descriptors are those of one request", "authorize: {descriptors: [[{key: all, value: x}], [{key: vip, from: header, name: X-Vip}]]}\n" +
+			"descriptors: [{key: all, limits: [{name: everybody, count: 0, period: 1m}]}, " +
+			"{key: vip, rate_limit: {name: vip, unit: minute, requests_per_unit: 5, replaces: [{name: everybody}]}}]", `
+			=> 429
+			X-Vip: ann => 200 [RateLimit-Policy: "vip";q=5;w=60]
+		`},
+	} {
+		t.Run(c.name, func(t *testing.T) { tell(t, open(t, apitest.NewNode(t), "domain: web\n"+c.file), c.lines) })
 	}
 }
 
@@ -89,13 +91,8 @@ func TestNothingToCheck(t *testing.T) {
 	n := apitest.NewNode(t)
 	const file = `
 domain: web
-authorize:
-  descriptors:
-    - - {key: user, from: header, name: X-User, patterns: [a*, b*]}
-descriptors:
-  - key: user
-    value: b*
-    rate_limit: {unit: minute, requests_per_unit: 0}
+authorize: {descriptors: [[{key: user, from: header, name: X-User, patterns: [a*, b*]}]]}
+descriptors: [{key: user, value: b*, limits: [0/1m]}]
 `
 	var seen []string
 	d := open(t, n, file, func(c *Config) { c.Limiter = spy{c.Limiter, &seen} })
@@ -108,67 +105,7 @@ descriptors:
 	if n.Asked.Load() != 0 || len(seen) != 1 || seen[0] != "a*" {
 		t.Errorf("%d checks were decided of %q, want none of a*", n.Asked.Load(), seen)
 	}
-	if w := ask(d, call{path: Prefix + "web", headers: "X-User: bob"}); w.Code != 429 {
-		t.Errorf("bob: %d", w.Code)
-	}
-}
-
-// TestDelay: a queue has room, but nobody can be held back.
-func TestDelay(t *testing.T) {
-	d := open(t, apitest.NewNode(t), `
-domain: web
-authorize: {descriptors: [[{key: a, value: x}]]}
-descriptors:
-  - key: a
-    rate_limit: {algorithm: leaky_queue, count: 1, period: 10s, burst: 5}
-`)
-	if w := ask(d, call{path: Prefix + "web"}); w.Code != 200 {
-		t.Errorf("the first: %d %s", w.Code, w.Body)
-	}
-	if w := ask(d, call{path: Prefix + "web"}); w.Code != 429 || w.Header().Get("Retry-After") != "10" {
-		t.Errorf("the second: %d %v", w.Code, w.Header())
-	}
-}
-
-// TestShadow: a rule that only watches rejects nobody.
-func TestShadow(t *testing.T) {
-	d := open(t, apitest.NewNode(t), `
-domain: web
-authorize: {descriptors: [[{key: a, value: x}], [{key: b, value: y}]]}
-descriptors:
-  - key: a
-    shadow_mode: true
-    rate_limit: {unit: minute, requests_per_unit: 0}
-  - key: b
-    rate_limit: {unit: minute, requests_per_unit: 1}
-`)
-	if w := ask(d, call{path: Prefix + "web"}); w.Code != 200 {
-		t.Errorf("the first: %d %s", w.Code, w.Body)
-	}
-	w := ask(d, call{path: Prefix + "web"})
-	if p := problem(t, w); w.Code != 429 || p["violated-policies"].([]any)[0] != "web/b" {
-		t.Errorf("the second: %d %s", w.Code, w.Body)
-	}
-}
-
-// TestReplaces: the descriptors are those of one request.
-func TestReplaces(t *testing.T) {
-	d := open(t, apitest.NewNode(t), `
-domain: web
-authorize: {descriptors: [[{key: all, value: x}], [{key: vip, from: header, name: X-Vip}]]}
-descriptors:
-  - key: all
-    rate_limit: {name: everybody, unit: minute, requests_per_unit: 0}
-  - key: vip
-    rate_limit: {name: vip, unit: minute, requests_per_unit: 5, replaces: [{name: everybody}]}
-`)
-	if w := ask(d, call{path: Prefix + "web"}); w.Code != 429 {
-		t.Errorf("everybody: %d", w.Code)
-	}
-	w := ask(d, call{path: Prefix + "web", headers: "X-Vip: ann"})
-	if w.Code != 200 || w.Header().Get("RateLimit-Policy") != `"vip";q=5;w=60` {
-		t.Errorf("a VIP: %d %v", w.Code, w.Header())
-	}
+	tell(t, d, "X-User: bob => 429")
 }
 
 // TestFailures: what no node could decide is rejected, and never with a status of success.
@@ -227,46 +164,25 @@ descriptors:
 func TestRuleResponse(t *testing.T) {
 	d := open(t, apitest.NewNode(t), `
 domain: web
-authorize:
-  descriptors:
-    - - {key: kind, from: header, name: X-Kind}
+authorize: {descriptors: [[{key: kind, from: header, name: X-Kind}]]}
 descriptors:
   - key: kind
     value: custom
-    rate_limit: {unit: minute, requests_per_unit: 0}
+    limits: [0/1m]
     response:
       status: 503
       headers: {X-Why: custom, Retry-After: "77", Content-Type: text/html, ratelimit: mine}
       body: <p>later</p>
-  - key: kind
-    value: plain
-    rate_limit: {unit: minute, requests_per_unit: 0}
-    response: {body: later}
-  - key: kind
-    value: status
-    rate_limit: {unit: minute, requests_per_unit: 0}
-    response: {status: 420, headers: {X-Why: status}}
+  - {key: kind, value: plain, limits: [0/1m], response: {body: later}}
+  - {key: kind, value: status, limits: [0/1m], response: {status: 420, headers: {X-Why: status}}}
 `)
-	for _, c := range []struct {
-		kind    string
-		status  int
-		body    string // whole, or a part of a problem
-		headers map[string]string
-	}{
-		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "Ratelimit": "mine", "RateLimit-Policy": `"web/kind=custom";q=0;w=60`}},
-		{"plain", 429, "later", map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
-		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": httpanswer.TypeProblem}},
-	} {
-		w := ask(d, call{path: Prefix + "web", headers: "X-Kind: " + c.kind})
-		got := w.Body.String()
-		if isProblem := w.Header().Get("Content-Type") == httpanswer.TypeProblem; w.Code != c.status || !isProblem && got != c.body || !strings.Contains(got, c.body) {
-			t.Errorf("%s: %d %q, want %d %q", c.kind, w.Code, got, c.status, c.body)
-		}
-		for k, want := range c.headers {
-			if got := w.Header().Get(k); got != want {
-				t.Errorf("%s: %s is %q, want %q", c.kind, k, got, want)
-			}
-		}
+	tell(t, d, `
+		X-Kind: custom => 503 [X-Why: custom] [Retry-After: 77] [Content-Type: text/html] [Ratelimit: mine] [RateLimit-Policy: "web/kind=custom";q=0;w=60] <p>later</p>
+		X-Kind: plain => 429 [Content-Type: text/plain; charset=utf-8] later
+		X-Kind: status => 420 [X-Why: status] [Content-Type: application/problem+json] "status":420
+	`)
+	if w := ask(d, call{path: Prefix + "web", headers: "X-Kind: plain"}); w.Body.String() != "later" {
+		t.Errorf("more than the body of the rule: %s", w.Body)
 	}
 }
 

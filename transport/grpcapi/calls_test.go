@@ -19,137 +19,56 @@ import (
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
-// change returns c after f.
-func change(c *sluicev1.Check, f func(*sluicev1.Check)) *sluicev1.Check {
-	f(c)
-	return c
-}
-
 func TestCheck(t *testing.T) {
-	d := openNode(t)
-	cost := func(n int64) func(*sluicev1.Check) { return func(c *sluicev1.Check) { c.Cost = &n } }
-	verb := func(v sluicev1.Verb) func(*sluicev1.Check) { return func(c *sluicev1.Check) { c.Verb = v } }
-	for i, c := range []struct {
-		ask     *sluicev1.Check
-		allowed bool
-		left    int64
-	}{
-		{user("x"), true, 2},
-		{change(user("x"), cost(0)), true, 2},
-		{change(user("x"), verb(sluicev1.Verb_VERB_READ)), true, 2},
-		{change(user("x"), cost(2)), true, 0},
-		{user("x"), false, 0},
-		{change(user("x"), verb(sluicev1.Verb_VERB_REFUND)), true, 1},
-		{user("x"), true, 0},
-		{change(user("x"), verb(sluicev1.Verb_VERB_CHARGE)), true, 0},
-	} {
-		res, err := d.client.Check(t.Context(), request(c.ask))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := res.GetDecisions()[0]
-		if got.GetAllowed() != c.allowed || got.GetRemaining() != c.left || got.GetError() != nil {
-			t.Errorf("step %d: %v", i, got)
-		}
-		if got.GetRule() != "shop/user" || got.GetLimit() != 3 || got.GetSource() != sluicev1.Source_SOURCE_OWNED ||
-			got.GetOwner() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
-			t.Errorf("step %d: %v", i, got)
-		}
-		if retry := got.GetRetryAfterNs(); (retry > 0) == c.allowed || got.GetVerdict() == sluicev1.Verdict_VERDICT_DENIED_NEVER {
-			t.Errorf("step %d: retry after %d", i, retry)
-		}
-	}
+	openNode(t).play(t, `
+		Check (x) => ALLOWED 2/3 allowed:true
+		Check (x cost: 0) (x verb: VERB_READ) => ALLOWED 2/3 | ALLOWED 2/3 allowed:true
+		Check (x cost: 2) => ALLOWED 0/3 allowed:true
+		Check (x) => DENIED 0/3 in 1m0s retry_after_ns:60000000000
+		Check (x verb: VERB_REFUND) (x) (x verb: VERB_CHARGE) => ALLOWED 1/3 | ALLOWED 0/3 | ALLOWED 0/3 allowed:true
+		Check (x verb: VERB_RESET) checks {verb: VERB_RESET} => ALLOWED 3/3 | INVALID checks[1].domain
+		Check (x) (x cost: 4) => ALLOWED 2/3 | DENIED_NEVER 2/3
+		Check checks {domain: "shop" descriptor {key: "watched"} cost: 4} checks {domain: "nowhere" descriptor {key: "user"}} => ALLOWED_SHADOW 1/1 | ALLOWED UNMATCHED allowed:true
+	`)
 }
 
-func TestDecisionForms(t *testing.T) {
-	d := openNode(t)
-	big := int64(4)
-	watched := &sluicev1.Check{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "watched", Value: "x"}}, Cost: &big}
-	res, err := d.client.Check(t.Context(), request(
-		change(user("x"), func(c *sluicev1.Check) { c.Cost = &big }),
-		watched,
-		change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" }),
-		change(user("x"), func(c *sluicev1.Check) {
-			c.Limits = []*sluicev1.Limit{
-				{Unlimited: true}, // decides nothing, and has a place
-				{Count: 9, PeriodNs: 1e9},
-				{Algorithm: sluicev1.Algorithm_ALGORITHM_LEAKY_QUEUE, Count: 1, PeriodNs: 1e9, Burst: 4},
-			}
-		}),
-	))
+// TestDecision: what a decision has is as TestEncode has it; these fields come from the node and the rules.
+func TestDecision(t *testing.T) {
+	own := user("x") // the unlimited one decides nothing, and has a place
+	own.Limits = []*sluicev1.Limit{
+		{Unlimited: true}, {Count: 9, PeriodNs: 1e9}, {Algorithm: sluicev1.Algorithm_ALGORITHM_LEAKY_QUEUE, Count: 1, PeriodNs: 1e9, Burst: 4},
+	}
+	res, err := openNode(t).client.Check(t.Context(), request(user("x"), own))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ds := res.GetDecisions()
-	if ds[0].GetAllowed() || ds[0].GetVerdict() != sluicev1.Verdict_VERDICT_DENIED_NEVER || ds[0].RetryAfterNs != nil {
-		t.Errorf("never: %v", ds[0])
-	}
-	if !ds[1].GetAllowed() || ds[1].GetVerdict() != sluicev1.Verdict_VERDICT_ALLOWED_SHADOW || ds[1].RetryAfterNs != nil {
-		t.Errorf("shadow: %v", ds[1])
-	}
-	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNMATCHED || ds[2].Limit != nil || ds[2].Remaining != nil || ds[2].GetRule() != "" {
-		t.Errorf("unmatched: %v", ds[2])
-	}
-	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 2 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {
-		t.Errorf("limits of its own: %v", ds[3])
-	}
-}
-
-func TestBadChecks(t *testing.T) {
-	long := strings.Repeat("x", limiter.MaxText+1)
-	limit := func(l *sluicev1.Limit) func(*sluicev1.Check) {
-		return func(c *sluicev1.Check) { c.Limits = []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}, l} }
-	}
-	entries := func(n int) func(*sluicev1.Check) {
-		return func(c *sluicev1.Check) {
-			c.Descriptor_ = nil
-			for range n {
-				c.Descriptor_ = append(c.Descriptor_, &sluicev1.Entry{Key: "k"})
-			}
-		}
-	}
-	for _, c := range []struct {
-		field string
-		spoil func(*sluicev1.Check)
-	}{
-		{"domain", func(c *sluicev1.Check) { c.Domain = "" }},
-		{"domain", func(c *sluicev1.Check) { c.Domain = long }},
-		{"descriptor", entries(0)},
-		{"descriptor", entries(limiter.MaxEntries + 1)},
-		{"descriptor", entries(5000)},
-		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }},
-		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = long }},
-		{"cost", func(c *sluicev1.Check) { c.Cost = proto.Int64(-1) }},
-		{"verb", func(c *sluicev1.Check) { c.Verb = 5 }},
-		{"verb", func(c *sluicev1.Check) { c.Verb = -1 }},
-		{"verb", func(c *sluicev1.Check) { c.Verb = 256 }},
-		{"limits[1].algorithm", limit(&sluicev1.Limit{Algorithm: 99, Count: 1, PeriodNs: 1e9})},
-		{"limits[1].unit", limit(&sluicev1.Limit{Unit: 99, Count: 1, PeriodNs: 1e9})},
-		{"limits[1].period", limit(&sluicev1.Limit{Count: 1})},
-		{"limits[1].count", limit(&sluicev1.Limit{Count: -1, PeriodNs: 1e9})},
-		{"limits", func(c *sluicev1.Check) { c.Limits = make([]*sluicev1.Limit, 5000); clearNil(c.Limits) }},
+	for i, want := range []*sluicev1.Decision{
+		{
+			Allowed: true, Verdict: sluicev1.Verdict_VERDICT_ALLOWED, Source: sluicev1.Source_SOURCE_OWNED, Owner: "n1", Rule: "shop/user", LimitName: "shop/user",
+			Limit: new(int64(3)), Remaining: new(int64(2)), Count: 3, PeriodNs: int64(time.Minute), ResetAfterNs: int64(time.Minute),
+		},
+		{
+			Allowed: true, Verdict: sluicev1.Verdict_VERDICT_ALLOWED, Source: sluicev1.Source_SOURCE_OWNED, Owner: "n1",
+			Limit: new(int64(4)), Remaining: new(int64(3)), Count: 1, Burst: 4, PeriodNs: 1e9, LimitIndex: 2, ResetAfterNs: 1e9,
+		},
 	} {
-		d := openNode(t)
-		res, err := d.client.Check(t.Context(), request(user("x"), change(user("x"), c.spoil), user("x")))
-		if err != nil {
-			t.Fatalf("%s: %v", c.field, err)
-		}
-		ds := res.GetDecisions()
-		e := ds[1].GetError()
-		if e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID || e.GetField() != "checks[1]."+c.field || e.GetMessage() == "" || ds[1].GetAllowed() {
-			t.Errorf("%s: %v", c.field, ds[1])
-		}
-		if !ds[0].GetAllowed() || !ds[2].GetAllowed() || ds[2].GetRemaining() != 1 {
-			t.Errorf("%s: its neighbours: %v, %v", c.field, ds[0], ds[2])
+		if got := res.GetDecisions()[i]; !proto.Equal(got, want) {
+			t.Errorf("%v\nwant %v", got, want)
 		}
 	}
 }
 
-// clearNil makes messages of nils, which cannot be sent.
-func clearNil(limits []*sluicev1.Limit) {
-	for i := range limits {
-		limits[i] = &sluicev1.Limit{}
-	}
+// TestBadChecks: what cannot be read, and an example of what the limiter rejects, is the error of its check alone.
+func TestBadChecks(t *testing.T) {
+	openNode(t).play(t, `
+		Check (x) (y cost: -1) (x) => ALLOWED 2/3 | INVALID checks[1].cost | ALLOWED 1/3
+		Check (x) checks {domain: "shop"} (x) => ALLOWED 0/3 | INVALID checks[1].descriptor | DENIED 0/3 in 1m0s
+		Check (z verb: 5) (z verb: -1) (z verb: 256) => INVALID checks[0].verb | INVALID checks[1].verb | INVALID checks[2].verb
+		Check (z limits {count: 1 period_ns: 1000000000} limits {algorithm: 99 count: 1 period_ns: 1000000000}) => INVALID checks[0].limits[1].algorithm
+		Check (z limits {unit: 99 count: 1 period_ns: 1000000000}) (z limits {count: 1}) => INVALID checks[0].limits[0].unit | INVALID checks[1].limits[0].period
+		Check (z `+strings.Repeat("limits {} ", 5000)+`) => INVALID checks[0].limits
+		Check checks {domain: "shop" `+strings.Repeat("descriptor {key: \"k\"} ", 5000)+`} => INVALID checks[0].descriptor
+	`)
 }
 
 func TestBadCalls(t *testing.T) {
@@ -159,22 +78,18 @@ func TestBadCalls(t *testing.T) {
 		for i := range checks {
 			checks[i] = &sluicev1.Check{}
 		}
-		_, err := d.client.Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
-		st, _ := status.FromError(err)
-		if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") {
-			t.Errorf("%d checks: %v", n, st)
-		}
-		if ds := st.Details(); len(ds) != 2 || ds[0].(*sluicev1.Error).GetField() != "checks" || ds[1].(*errdetails.ErrorInfo).GetReason() != "INVALID" {
-			t.Errorf("%d checks: details %v", n, st.Details())
+		_, err := d.client.Check(t.Context(), request(checks...))
+		st := status.Convert(err)
+		if ds := st.Details(); st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") || len(ds) != 2 ||
+			ds[0].(*sluicev1.Error).GetField() != "checks" || ds[1].(*errdetails.ErrorInfo).GetReason() != "INVALID" {
+			t.Errorf("%d checks: %v, details %v", n, st, ds)
 		}
 	}
 	big := request(user(strings.Repeat("x", maxMessage)))
 	if _, err := d.client.Check(t.Context(), big); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message over the limit: %v", err)
 	}
-	if _, err := d.client.Check(t.Context(), request(user("x"))); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
+	d.play(t, "Check (x) => ALLOWED 2/3 allowed:true")
 }
 
 func TestCallErrors(t *testing.T) {
@@ -204,37 +119,7 @@ func TestCallErrors(t *testing.T) {
 	if _, err := d.client.Check(t.Context(), request(user("x"))); status.Code(err) != codes.Unavailable {
 		t.Errorf("overload of everything: %v", err)
 	}
-	res, err := d.client.Check(t.Context(), request(user("x"), change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" })))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e := res.GetDecisions()[0].GetError(); e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_OVERLOADED || e.GetField() != "" {
-		t.Errorf("overload of one check: %v", e)
-	}
-}
-
-func TestReset(t *testing.T) {
-	d := openNode(t)
-	three := int64(3)
-	spend := change(user("x"), func(c *sluicev1.Check) { c.Cost = &three })
-	for range 2 {
-		res, err := d.client.Check(t.Context(), request(spend))
-		if err != nil || !res.GetDecisions()[0].GetAllowed() {
-			t.Fatal(res, err)
-		}
-		forget := func(c *sluicev1.Check) { c.Verb = sluicev1.Verb_VERB_RESET }
-		reset, err := d.client.Check(t.Context(), request(change(user("x"), forget), change(&sluicev1.Check{}, forget)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds := reset.GetDecisions()
-		if ds[0].GetError() != nil || ds[0].GetOwner() != "n1" || ds[0].GetRule() != "shop/user" {
-			t.Errorf("%v", ds[0])
-		}
-		if ds[1].GetError().GetField() != "checks[1].domain" {
-			t.Errorf("%v", ds[1])
-		}
-	}
+	d.play(t, `Check (x) checks {domain: "nowhere" descriptor {key: "user"}} => OVERLOADED | ALLOWED UNMATCHED`)
 }
 
 // bytesCodec sends bytes as they are.
@@ -321,23 +206,11 @@ func TestRequestFields(t *testing.T) {
 	if <-asked; got != "" {
 		t.Errorf("a long trace: %q", got)
 	}
-	for name, c := range map[string]struct {
-		change func(*sluicev1.CheckRequest)
-		code   sluicev1.ErrorCode
-		field  string
-	}{
-		"a feature that it lacks": {func(r *sluicev1.CheckRequest) { r.Requires = []string{"regions"} }, sluicev1.ErrorCode_ERROR_CODE_UNSUPPORTED, "requires"},
-		"a negative time":         {func(r *sluicev1.CheckRequest) { r.TimeoutNs = -1 }, sluicev1.ErrorCode_ERROR_CODE_INVALID, "timeout_ns"},
-	} {
-		if e := send(c.change).GetError(); e.GetCode() != c.code || e.GetField() != c.field {
-			t.Errorf("%s: %v", name, e)
-		}
-	}
-	unsupported := request(user("x"))
-	unsupported.Requires = []string{"regions"}
-	if _, err := d.client.Check(t.Context(), unsupported); status.Code(err) != codes.Unimplemented {
-		t.Errorf("a call: %v", err)
-	}
+	d.play(t, `
+		CheckStream (x) requires: "regions" => error:{code:ERROR_CODE_UNSUPPORTED field:"requires" message:"this node does not have \"regions\"; ask a node of a newer version"}
+		CheckStream (x) timeout_ns: -1 => error:{code:ERROR_CODE_INVALID field:"timeout_ns" message:"negative; want the time that the node may take, or 0 for no bound"}
+	`)
+	d.play(t, `Check (x) requires: "regions" => Unimplemented requires: this node does not have "regions"; ask a node of a newer version`)
 }
 
 // watched tells of each batch.

@@ -26,7 +26,6 @@ import (
 	"github.com/sluicecluster/sluice/internal/leaf/race"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"github.com/sluicecluster/sluice/test/rawh2"
-	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
@@ -62,16 +61,7 @@ func openPortOn(t *testing.T, l net.Listener, dial func(context.Context) (net.Co
 	p := &port{dial: dial, lines: new(strings.Builder)}
 	c.Log = slog.New(slog.NewTextHandler(p.lines, nil))
 	if callers {
-		var err error
-		if p.token, err = access.NewToken(constant{}); err != nil {
-			t.Fatal(err)
-		}
-		digest, _ := access.DigestOf(p.token)
-		policy, err := access.Parse("callers.yaml", []byte("callers: [{name: shop, tokens: ['"+digest.String()+"'], grants: [{domains: [shop], verbs: [check]}]}]"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
+		c.Guard, p.token = apitest.Guard(t, "callers: [{name: shop, tokens: [TOKEN], grants: [{domains: [shop], verbs: [check]}]}]")
 	}
 	if c.Limiter == nil {
 		c.Limiter = newLimiter(t, apitest.NewNode(t))
@@ -111,11 +101,6 @@ func openPortOn(t *testing.T, l net.Listener, dial func(context.Context) (net.Co
 	})
 	return p
 }
-
-// constant is a source of random numbers that has none.
-type constant struct{}
-
-func (constant) Read(p []byte) (int, error) { return len(p), nil }
 
 // raw connects a client that does as it likes.
 func (p *port) raw(t *testing.T) *rawh2.Client {

@@ -196,66 +196,55 @@ func TestResponsesAreBounded(t *testing.T) {
 	}
 }
 
+// verdicts is what each decision of a list says: its verdict, or the code and the field of its error.
+func verdicts(m map[string]any) string {
+	var list []string
+	for _, d := range m["decisions"].([]any) {
+		d := d.(map[string]any)
+		if e, ok := d["error"].(map[string]any); ok && e["message"] != "" {
+			list = append(list, fmt.Sprint(e["code"], " ", e["field"]))
+		} else {
+			list = append(list, fmt.Sprint(d["verdict"]))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 func TestManyChecks(t *testing.T) {
-	const bad = `{"domain":"shop","descriptor":[{"key":"","value":"x"}]}`
+	const bad, whole = `{"domain":"shop","descriptor":[{"key":"","value":"x"}]}`, `,"all_or_nothing":true`
+	x, y, spent := user("x", ""), user("y", ""), user("spent", "")
 	many := func(more string, checks ...string) string {
 		return `{"checks":[` + strings.Join(checks, ",") + `]` + more + `}`
 	}
 	for _, c := range []struct {
-		name, body string
+		body       string
 		status     int
-		allowed    []bool
-		errs       []string // the field of each check's error
+		want       string
 		retryAfter string
 	}{
-		{"all allowed", many("", user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, ""},
-		{"one denied", many("", user("x", ""), user("spent", "")), 429, []bool{true, false}, []string{"", ""}, "60"},
-		{"one invalid", many("", user("x", ""), bad, user("y", "")), 200, []bool{true, false, true}, []string{"", "checks[1].descriptor[0].key", ""}, ""},
-		{"unknown word", many("", user("x", ""), user("y", `,"verb":"take"`)), 200, []bool{true, false}, []string{"", "checks[1].verb"}, ""},
-		{"together, all allowed", many(`,"all_or_nothing":true`, user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, ""},
-		{"together, one denied", many(`,"all_or_nothing":true`, user("x", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
-		{"together, two denied", many(`,"all_or_nothing":true`, user("spent", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
-		{"together, one never", many(`,"all_or_nothing":true`, user("x", ""), user("y", `,"cost":9`)), 429, []bool{false, false}, []string{"", ""}, ""},
-		{"together, one invalid", many(`,"all_or_nothing":true`, user("x", ""), bad), 429, []bool{false, false}, []string{"", "checks[1].descriptor[0].key"}, ""},
-		{"together, a read denied", many(`,"all_or_nothing":true`, user("x", `,"cost":0`), user("spent", `,"verb":"read"`)), 429, []bool{true, false}, []string{"", ""}, "60"},
-		{"together, no rule", many(`,"all_or_nothing":true`, strings.Replace(user("x", ""), "user", "other", 1), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60"},
-		{"a list of one", many("", user("x", "")), 200, []bool{true}, []string{""}, ""},
-		{"options first", `{"all_or_nothing":true,"checks":[` + user("x", "") + `,` + user("spent", "") + `]}`, 429, []bool{false, false}, []string{"", ""}, "60"},
+		{many("", x, y), 200, "allowed, allowed", ""},
+		{many("", x, spent), 429, "allowed, denied", "60"},
+		{many("", x, bad, y), 200, "allowed, invalid checks[1].descriptor[0].key, allowed", ""},
+		{many("", x, user("y", `,"verb":"take"`)), 200, "allowed, invalid checks[1].verb", ""},
+		{many(whole, x, y), 200, "allowed, allowed", ""},
+		{many(whole, x, spent), 429, "denied_by_others, denied", "60"},
+		{many(whole, spent, spent), 429, "denied, denied", "60"},
+		{many(whole, x, user("y", `,"cost":9`)), 429, "denied_by_others, denied_never", ""},
+		{many(whole, x, bad), 429, "denied_by_others, invalid checks[1].descriptor[0].key", ""},
+		{many(whole, user("x", `,"cost":0`), user("spent", `,"verb":"read"`)), 429, "allowed, denied", "60"},
+		{many(whole, strings.Replace(x, "user", "other", 1), spent), 429, "denied_by_others, denied", "60"},
+		{many("", x), 200, "allowed", ""},
+		{`{"all_or_nothing":true,"checks":[` + x + `,` + spent + `]}`, 429, "denied_by_others, denied", "60"}, // options first
 	} {
 		h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 		post(t, h, user("spent", `,"cost":3`), 200)
 		w, m := post(t, h, c.body, c.status)
-		ds, _ := m["decisions"].([]any)
-		if len(ds) != len(c.allowed) {
-			t.Fatalf("%s: %s", c.name, w.Body)
+		if got := verdicts(m); got != c.want || m["allowed"] != !strings.ContainsAny(strings.ReplaceAll(c.want, "allowed", ""), "di") {
+			t.Errorf("%s: %s, allowed %v, want %s", c.body, got, m["allowed"], c.want)
 		}
-		all := true
-		for i, d := range ds {
-			d := d.(map[string]any)
-			field := ""
-			if e, ok := d["error"].(map[string]any); ok {
-				field = e["field"].(string)
-				if e["code"] != "invalid" || e["message"] == "" {
-					t.Errorf("%s: error %v", c.name, e)
-				}
-			}
-			if d["allowed"] != c.allowed[i] || field != c.errs[i] {
-				t.Errorf("%s: decision %d is %v", c.name, i, d)
-			}
-			all = all && c.allowed[i]
-		}
-		if m["allowed"] != all {
-			t.Errorf("%s: allowed is %v", c.name, m["allowed"])
-		}
-		if got := w.Header().Get("Retry-After"); got != c.retryAfter {
-			t.Errorf("%s: Retry-After %q, want %q", c.name, got, c.retryAfter)
-		}
-		want := httpanswer.TypeJSON
-		if c.status != 200 {
-			want = httpanswer.TypeProblem
-		}
-		if got := w.Header().Get("Content-Type"); got != want || w.Header().Get("RateLimit") != "" {
-			t.Errorf("%s: %s, RateLimit %q", c.name, got, w.Header().Get("RateLimit"))
+		kind := map[int]string{200: httpanswer.TypeJSON, 429: httpanswer.TypeProblem}[c.status]
+		if h := w.Header(); h.Get("Retry-After") != c.retryAfter || h.Get("Content-Type") != kind || h.Get("RateLimit") != "" {
+			t.Errorf("%s: %v", c.body, h)
 		}
 	}
 }
@@ -333,112 +322,72 @@ func TestDeny(t *testing.T) {
 
 // TestVerbs: each verb has its path, where the body names none, and one way of answering.
 func TestVerbs(t *testing.T) {
-	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
-	for _, c := range []struct {
-		path, body string
-		status     int
-		want       string
-	}{
-		{"charge", user("x", `,"cost":4`), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":0,`},
-		{"read", user("x", ""), 200, `{"allowed":false,"verdict":"denied","limit":3,"remaining":0,`},
-		{"read?deny=429", user("x", ""), 429, `"allowed":false,"verdict":"denied","limit":3,"remaining":0,`},
-		{"refund", user("x", `,"cost":2`), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":1,`},
-		{"refund", user("x", `,"verb":"charge"`), 400, `unknown field`},
-		{"check", user("x", ""), 200, `"remaining":0,`},
-		{"reset?deny=429", user("x", ""), 200, `{"allowed":true,"verdict":"allowed","limit":3,"remaining":3,"period":60,`},
-		{"read", `{"checks":[` + user("x", "") + `,` + user("y", `,"cost":4`) + `]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
-		{"charge", `{"checks":[` + user("x", "") + `],"all_or_nothing":true}`, 400, `unknown field`},
-		{"reset", `{"checks":[` + user("x", "") + `,{}]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
-		{"reset", `{}`, 400, `"field":"domain"`},
-		{"reset", `{"checks":[]}`, 400, `"field":"checks"`},
-		{"reset", user("x", `,"cost":1`), 400, `unknown field`},
-		{"reset", ``, 400, `empty body`},
-	} {
-		w, _ := call(t, h, "POST", "/v1/"+c.path, c.body)
-		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || !strings.Contains(got, c.want) {
-			t.Errorf("%s %s: %d %s", c.path, c.body, w.Code, got)
-		}
-	}
+	const left = `"limit":3,"remaining":`
+	play(t, newAPI(t, newLimiter(t, apitest.NewNode(t))),
+		ask{"", "/v1/charge", user("x", `,"cost":4`), 200, `{"allowed":true,"verdict":"allowed",` + left + `0,`},
+		ask{"", "/v1/read", user("x", ""), 200, `{"allowed":false,"verdict":"denied",` + left + `0,`},
+		ask{"", "/v1/read?deny=429", user("x", ""), 429, `"allowed":false,"verdict":"denied",` + left + `0,`},
+		ask{"", "/v1/refund", user("x", `,"cost":2`), 200, `{"allowed":true,"verdict":"allowed",` + left + `1,`},
+		ask{"", "/v1/refund", user("x", `,"verb":"charge"`), 400, `unknown field`},
+		ask{"", "/v1/check", user("x", ""), 200, `"remaining":0,`},
+		ask{"", "/v1/reset?deny=429", user("x", ""), 200, `{"allowed":true,"verdict":"allowed",` + left + `3,"period":60,`},
+		ask{"", "/v1/read", `{"checks":[` + user("x", "") + `,` + user("y", `,"cost":4`) + `]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
+		ask{"", "/v1/charge", `{"checks":[` + user("x", "") + `],"all_or_nothing":true}`, 400, `unknown field`},
+		ask{"", "/v1/reset", `{"checks":[` + user("x", "") + `,{}]}`, 200, `{"allowed":false,"decisions":[{"allowed":true,`},
+		ask{"", "/v1/reset", `{}`, 400, `"field":"domain"`},
+		ask{"", "/v1/reset", `{"checks":[]}`, 400, `"field":"checks"`},
+		ask{"", "/v1/reset", user("x", `,"cost":1`), 400, `unknown field`},
+		ask{"", "/v1/reset", ``, 400, `empty body`},
+	)
 }
 
 // TestIdempotencyKey: a charge or a refund is made once with a key, alone or in a list, and a key that does not fit is rejected.
 func TestIdempotencyKey(t *testing.T) {
-	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
-	list := `{"checks":[` + user("x", "") + `,` + user("x", "") + `]}`
-	for i, c := range []struct {
-		verb, body string
-		keys       []string
-		status     int
-		want       string
-	}{
-		{"charge", user("x", ""), []string{"k"}, 200, `"remaining":2`},
-		{"charge", user("x", ""), []string{"k"}, 200, `"remaining":2`},
-		{"charge", user("x", ""), []string{"k2"}, 200, `"remaining":1`},
-		{"refund", user("x", ""), []string{"k"}, 200, `"remaining":2`},
-		{"refund", user("x", ""), []string{"k"}, 200, `"remaining":2`},
-		{"charge", list, []string{"list"}, 200, `"remaining":0`},
-		{"refund", list, []string{"list"}, 200, `"remaining":2`},
-		{"refund", list, []string{"list"}, 200, `"remaining":2`},
-		{"charge", user("x", ""), nil, 200, `"remaining":1`},
-		{"charge", user("x", ""), []string{""}, 400, `"field":"Idempotency-Key"`},
-		{"charge", user("x", ""), []string{"a", "a"}, 400, `"field":"Idempotency-Key"`},
-		{"charge", user("x", ""), []string{strings.Repeat("k", 129)}, 400, `128 bytes`},
-		{"check", user("x", `,"verb":"charge"`), []string{"k"}, 400, `"detail":"Idempotency-Key: is for /v1/charge`},
-		{"read", user("x", ""), []string{"k"}, 400, `"field":"Idempotency-Key"`},
-		{"reset", user("x", ""), []string{"k"}, 400, `"field":"Idempotency-Key"`},
-		{"read", user("x", ""), nil, 200, `"remaining":1`},
-	} {
-		r := httptest.NewRequest("POST", "/v1/"+c.verb, strings.NewReader(c.body))
-		r.Header["Idempotency-Key"] = c.keys
-		if w := serve(h, r); w.Code != c.status || !strings.Contains(w.Body.String(), c.want) {
-			t.Errorf("step %d: %d %s, want %s", i, w.Code, w.Body, c.want)
-		}
-	}
+	const key, field = " Idempotency-Key: ", `"field":"Idempotency-Key"`
+	x := user("x", "")
+	list := `{"checks":[` + x + `,` + x + `]}`
+	play(t, newAPI(t, newLimiter(t, apitest.NewNode(t))),
+		ask{"", "/v1/charge" + key + "k", x, 200, `"remaining":2`},
+		ask{"", "/v1/charge" + key + "k", x, 200, `"remaining":2`},
+		ask{"", "/v1/charge" + key + "k2", x, 200, `"remaining":1`},
+		ask{"", "/v1/refund" + key + "k", x, 200, `"remaining":2`},
+		ask{"", "/v1/refund" + key + "k", x, 200, `"remaining":2`},
+		ask{"", "/v1/charge" + key + "list", list, 200, `"remaining":0`},
+		ask{"", "/v1/refund" + key + "list", list, 200, `"remaining":2`},
+		ask{"", "/v1/refund" + key + "list", list, 200, `"remaining":2`},
+		ask{"", "/v1/charge", x, 200, `"remaining":1`},
+		ask{"", "/v1/charge" + key, x, 400, field},
+		ask{"", "/v1/charge" + key + "a" + key + "a", x, 400, field},
+		ask{"", "/v1/charge" + key + strings.Repeat("k", 129), x, 400, `128 bytes`},
+		ask{"", "/v1/check" + key + "k", user("x", `,"verb":"charge"`), 400, `"detail":"Idempotency-Key: is for /v1/charge`},
+		ask{"", "/v1/read" + key + "k", x, 400, field},
+		ask{"", "/v1/reset" + key + "k", x, 400, field},
+		ask{"", "/v1/read", x, 200, `"remaining":1`},
+	)
 }
 
 // TestHeaderSpelling: headers go out as the docs spell them.
 func TestHeaderSpelling(t *testing.T) {
-	n := apitest.NewNode(t)
-	h := newAPI(t, newLimiter(t, n))
-	server := httptest.NewServer(h)
+	server := httptest.NewServer(newAPI(t, newLimiter(t, apitest.NewNode(t))))
 	defer server.Close()
-	for body, want := range map[string][]string{
-		`{"domain":"shop","descriptor":[{"key":"user","value":"a"}]}`: {"RateLimit: ", "RateLimit-Policy: ", "X-RateLimit-Limit: ", "X-RateLimit-Remaining: ", "X-RateLimit-Reset: "},
-	} {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		answer, err := io.ReadAll(conn)
-		conn.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		head, _, _ := strings.Cut(string(answer), "\r\n\r\n")
-		for _, w := range want {
-			if !strings.Contains(head, "\n"+w) {
-				t.Errorf("%s: no %q in\n%s", body, w, head)
-			}
-		}
-		if n := strings.Count(strings.ToLower(head), "\nratelimit: "); n != 1 {
-			t.Errorf("%s: %d headers called RateLimit", body, n)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := user("a", "")
+	fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(answer), "\r\n\r\n")
+	for _, name := range []string{"RateLimit: ", "RateLimit-Policy: ", "X-RateLimit-Limit: ", "X-RateLimit-Remaining: ", "X-RateLimit-Reset: "} {
+		if !strings.Contains(head, "\n"+name) {
+			t.Errorf("no %q in\n%s", name, head)
 		}
 	}
-}
-
-// TestDeniedByTimeLeavesNothing: the body and the headers of a check that is denied for a time name no units that are left.
-func TestDeniedByTimeLeavesNothing(t *testing.T) {
-	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
-	for name, wait := range map[string]string{"apart": `"min_interval":30`, "blocks": `"block_for":30`} {
-		body := func(cost int) string {
-			return user(name, fmt.Sprintf(`,"cost":%d,"limits":[{"count":5,"period":60,%s}]`, cost, wait))
-		}
-		call(t, h, http.MethodPost, "/v1/check", body(3))
-		call(t, h, http.MethodPost, "/v1/check", body(3)) // begins to block
-		w, m := post(t, h, body(1), 429)
-		if m["remaining"] != 0.0 || !strings.HasPrefix(w.Header().Get("RateLimit"), `"limit";r=0;t=30`) || w.Header().Get("X-RateLimit-Remaining") != "0" {
-			t.Errorf("%s: %v %v", name, w.Header(), m)
-		}
+	if n := strings.Count(strings.ToLower(head), "\nratelimit: "); n != 1 {
+		t.Errorf("%d headers called RateLimit", n)
 	}
 }

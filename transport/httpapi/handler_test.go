@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,6 +103,32 @@ func post(t testing.TB, h http.Handler, body string, status int) (*httptest.Resp
 		t.Fatalf("%s: status %d, want %d: %s", body, w.Code, status, w.Body)
 	}
 	return w, m
+}
+
+// ask is a request and its response: the status, and the body or a part of it. An empty method is POST. The path may be followed
+// by headers, as in "/v1/charge Idempotency-Key: k".
+type ask struct {
+	method, path, body string
+	status             int
+	want               string
+}
+
+// play makes the requests, one after the other.
+func play(t *testing.T, h http.Handler, asks ...ask) {
+	t.Helper()
+	for i, s := range asks {
+		path, headers, _ := strings.Cut(s.path, " ")
+		r := httptest.NewRequest(cmp.Or(s.method, http.MethodPost), path, strings.NewReader(s.body))
+		for header := range strings.FieldsSeq(strings.ReplaceAll(headers, ": ", ":")) {
+			name, value, _ := strings.Cut(header, ":")
+			r.Header[name] = append(r.Header[name], value)
+		}
+		w := serve(h, r)
+		describes(t, r.Method, path, w)
+		if got := strings.TrimSpace(w.Body.String()); w.Code != s.status || !strings.Contains(got, s.want) || s.want != "" && s.want[0] == '{' && s.want[len(s.want)-1] == '}' && got != s.want {
+			t.Errorf("step %d, %s %s: %d %s\nwant %d %s", i, s.path, s.body, w.Code, got, s.status, s.want)
+		}
+	}
 }
 
 // user is the body of one check, with more fields.

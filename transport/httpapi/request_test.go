@@ -3,6 +3,7 @@ package httpapi
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,13 +47,8 @@ func TestReadEveryField(t *testing.T) {
 		{Algorithm: bucket.SlidingLog, LogEntries: 6},
 		{Algorithm: bucket.FixedWindow, Unlimited: true},
 	}
-	if len(c.Limits) != len(want) {
-		t.Fatalf("limits %+v", c.Limits)
-	}
-	for i := range want {
-		if c.Limits[i] != want[i] {
-			t.Errorf("limit %d: %+v\nwant %+v", i, c.Limits[i], want[i])
-		}
+	if !slices.Equal(c.Limits, want) {
+		t.Errorf("limits %+v\nwant %+v", c.Limits, want)
 	}
 }
 
@@ -131,10 +127,8 @@ func TestBadChecks(t *testing.T) {
 	long := strings.Repeat("x", limiter.MaxText+1)
 	for _, c := range []struct{ name, body, field string }{
 		{"no field", `{}`, "domain"},
-		{"empty domain", `{"domain":"","descriptor":[{"key":"user"}]}`, "domain"},
 		{"no descriptor", `{"domain":"shop"}`, "descriptor"},
 		{"too many entries", `{"domain":"shop","descriptor":[` + strings.Repeat(`{"key":"k"},`, 5000) + `{"key":"k"}]}`, "descriptor"},
-		{"no key", `{"domain":"shop","descriptor":[{}]}`, "descriptor[0].key"},
 		{"long key", `{"domain":"shop","descriptor":[{"key":"` + long + `"}]}`, "descriptor[0].key"},
 		{"negative cost", user("x", `,"cost":-1`), "cost"},
 		{"unknown verb", user("x", `,"verb":"reset"`), "verb"},
@@ -142,7 +136,6 @@ func TestBadChecks(t *testing.T) {
 		{"unknown algorithm", user("x", `,"limits":[{"count":1,"period":1},{"algorithm":"gcra"}]`), "limits[1].algorithm"},
 		{"zero period", user("x", `,"limits":[{"count":1}]`), "limits[0].period"},
 		{"negative period", user("x", `,"limits":[{"count":1,"period":-1}]`), "limits[0].period"},
-		{"unknown zone", user("x", `,"limits":[{"count":1,"align":"calendar","unit":"day","timezone":"Mars/Olympus"}]`), "limits[0].timezone"},
 		{"too many limits", user("x", `,"limits":[`+strings.Repeat(`{"count":1,"period":1},`, 5000)+`{}]`), "limits"},
 		{"no checks", `{"checks":[]}`, "checks"},
 		{"too many checks", `{"checks":[` + strings.Repeat(`{},`, limiter.MaxChecks) + `{}]}`, "checks"},

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
@@ -53,89 +51,62 @@ func TestReserve(t *testing.T) {
 
 func TestReservation(t *testing.T) {
 	l := newLimiter(t, apitest.NewNode(t))
-	h, rejects := newAPI(t, &apitest.Reserving{Service: l}), newAPI(t, l)
 	many := `{"checks":[` + strings.Repeat(user("a", "")+",", 16) + user("a", "") + `]}`
-	for _, c := range []struct {
-		path, body string
-		status     int
-		want       string
-	}{
-		{"/v1/spend", `{"reservation":"r-1","units":4}`, 200, `{"allowed":true,"left":6}`},
-		{"/v1/spend", `{"reservation":"r-1","units":11}`, 200, `{"allowed":false,"left":10}`},
-		{"/v1/extend", `{"reservation":"r-1","more":5,"ttl":90}`, 200, `{"allowed":true,"units":15,"expires_after":90}`},
-		{"/v1/extend", `{"reservation":"r-1","more":6}`, 200, `{"allowed":false,"units":10,"expires_after":60,"retry_after":2.5}`},
-		{"/v1/extend", `{"reservation":"r-1","more":101}`, 200, `{"allowed":false,"units":10,"expires_after":60}`},
-		{"/v1/settle", `{"reservation":"r-1","actual":3}`, 200, `{"charged":3,"returned":7}`},
-		{"/v1/settle", `{"reservation":"r-1"}`, 200, `{"charged":0,"returned":10}`},
-		{"/v1/settle", `{"reservation":"r-1","actual":11}`, 200, `{"charged":11,"returned":0,"late":true}`},
-		{"/v1/held", user("a", ""), 200, `{"holdings":[{"id":"1f","use":"reservation","caller":"billing","units":10,"since":1.5,"expires_after":60}],"count":2,"units":12}`},
-
-		{"/v1/reserve", user("a", `,"units":0`), 400, `"field":"units"`},
-		{"/v1/reserve", user("a", `,"units":2,"least":3`), 400, `"detail":"least: 3; want 1 to units`},
-		{"/v1/reserve", user("a", `,"ttl":0.0009`), 400, `"detail":"ttl: 900µs; want 1ms or more`},
-		{"/v1/reserve", user("a", `,"wait":1`), 400, `"detail":"descriptor: the rule has no limit with algorithm: concurrency"`},
-		{"/v1/reserve", user("a", `,"wait":-1`), 400, `"field":"wait"`},
-		{"/v1/reserve", user("a", `,"cost":1`), 400, `unknown field \"cost\"; want one of domain, descriptor, limits, checks, units, least, ttl`},
-		{"/v1/reserve", `{"checks":[` + user("a", `,"verb":"read"`) + `]}`, 400, `unknown field \"verb\"`},
-		{"/v1/reserve", many, 400, `"detail":"checks: 17 checks; want 1 to 16"`},
-		{"/v1/reserve", `{"checks":[]}`, 400, `"detail":"checks: 0 checks; want 1 to 16"`},
-		{"/v1/reserve", `{}`, 400, `"field":"domain"`},
-		{"/v1/reserve?deny=1", user("a", ""), 400, `unknown query`},
-		{"/v1/spend", `{"reservation":"r-1","units":1,"more":1}`, 400, `unknown field \"more\"`},
-		{"/v1/spend?deny=429", `{"reservation":"r-1","units":1}`, 400, `unknown query deny=429; want none`},
-		{"/v1/settle", `{"actual":1}`, 400, `"field":"reservation"`},
-		{"/v1/settle", `{"reservation":"r-3"}`, 404, `"code":"not_found"`},
-		{"/v1/held", user("a", `,"limits":[]`), 400, `unknown field \"limits\"`},
-		{"/v1/held", `{"domain":"shop"}`, 400, `"field":"descriptor"`},
-	} {
-		at := h
-		if strings.HasPrefix(c.path, "/v1/reserve") {
-			at = rejects
-		}
-		w, _ := call(t, at, http.MethodPost, c.path, c.body)
-		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || !strings.Contains(got, c.want) || c.status == 200 && got != c.want {
-			t.Errorf("%s %s: %d %s, want %d %s", c.path, c.body, w.Code, got, c.status, c.want)
-		}
-	}
-	if w, m := call(t, h, http.MethodGet, "/v1/settle", ""); w.Code != 405 ||
-		m["detail"] != `want POST with JSON, for example: curl -d '{"reservation":"ID","actual":3}' http://127.0.0.1:7461/v1/settle` {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	play(t, newAPI(t, &apitest.Reserving{Service: l}),
+		ask{"", "/v1/spend", `{"reservation":"r-1","units":4}`, 200, `{"allowed":true,"left":6}`},
+		ask{"", "/v1/spend", `{"reservation":"r-1","units":11}`, 200, `{"allowed":false,"left":10}`},
+		ask{"", "/v1/extend", `{"reservation":"r-1","more":5,"ttl":90}`, 200, `{"allowed":true,"units":15,"expires_after":90}`},
+		ask{"", "/v1/extend", `{"reservation":"r-1","more":6}`, 200, `{"allowed":false,"units":10,"expires_after":60,"retry_after":2.5}`},
+		ask{"", "/v1/extend", `{"reservation":"r-1","more":101}`, 200, `{"allowed":false,"units":10,"expires_after":60}`},
+		ask{"", "/v1/settle", `{"reservation":"r-1","actual":3}`, 200, `{"charged":3,"returned":7}`},
+		ask{"", "/v1/settle", `{"reservation":"r-1"}`, 200, `{"charged":0,"returned":10}`},
+		ask{"", "/v1/settle", `{"reservation":"r-1","actual":11}`, 200, `{"charged":11,"returned":0,"late":true}`},
+		ask{"", "/v1/held", user("a", ""), 200, `{"holdings":[{"id":"1f","use":"reservation","caller":"billing","units":10,"since":1.5,"expires_after":60}],"count":2,"units":12}`},
+		ask{"", "/v1/spend", `{"reservation":"r-1","units":1,"more":1}`, 400, `unknown field \"more\"`},
+		ask{"", "/v1/spend?deny=429", `{"reservation":"r-1","units":1}`, 400, `unknown query deny=429; want none`},
+		ask{"", "/v1/settle", `{"actual":1}`, 400, `"field":"reservation"`},
+		ask{"", "/v1/settle", `{"reservation":"r-3"}`, 404, `"code":"not_found"`},
+		ask{"", "/v1/held", user("a", `,"limits":[]`), 400, `unknown field \"limits\"`},
+		ask{"", "/v1/held", `{"domain":"shop"}`, 400, `"field":"descriptor"`},
+		ask{"GET", "/v1/settle", "", 405, `want POST with JSON, for example: curl -d '{\"reservation\":\"ID\",\"actual\":3}' http://127.0.0.1:7461/v1/settle`},
+	)
+	play(t, newAPI(t, l),
+		ask{"", "/v1/reserve", user("a", `,"units":0`), 400, `"field":"units"`},
+		ask{"", "/v1/reserve", user("a", `,"units":2,"least":3`), 400, `"detail":"least: 3; want 1 to units`},
+		ask{"", "/v1/reserve", user("a", `,"ttl":0.0009`), 400, `"detail":"ttl: 900µs; want 1ms or more`},
+		ask{"", "/v1/reserve", user("a", `,"wait":1`), 400, `"detail":"descriptor: the rule has no limit with algorithm: concurrency"`},
+		ask{"", "/v1/reserve", user("a", `,"wait":-1`), 400, `"field":"wait"`},
+		ask{"", "/v1/reserve", user("a", `,"cost":1`), 400, `unknown field \"cost\"; want one of domain, descriptor, limits, checks, units, least, ttl`},
+		ask{"", "/v1/reserve", `{"checks":[` + user("a", `,"verb":"read"`) + `]}`, 400, `unknown field \"verb\"`},
+		ask{"", "/v1/reserve", many, 400, `"detail":"checks: 17 checks; want 1 to 16"`},
+		ask{"", "/v1/reserve", `{"checks":[]}`, 400, `"detail":"checks: 0 checks; want 1 to 16"`},
+		ask{"", "/v1/reserve", `{}`, 400, `"field":"domain"`},
+		ask{"", "/v1/reserve?deny=1", user("a", ""), 400, `unknown query`},
+	)
 }
 
 // TestReservationAccess: as over gRPC.
 func TestReservationAccess(t *testing.T) {
-	policy, err := access.Parse("callers.yaml", []byte(`
+	guard, _ := apitest.Guard(t, `
 callers:
   - {name: ops, certificates: ['cn:ops'], grants: [{domains: [shop], verbs: [check]}]}
 anonymous:
   - {domains: [shop], verbs: [check]}
   - {domains: [open], verbs: [read]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := newAPI(t, &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}, func(c *Config) {
-		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
-	})
+`)
+	h := newAPI(t, &apitest.Reserving{Service: newLimiter(t, apitest.NewNode(t))}, func(c *Config) { c.Guard = guard })
 	other := strings.Replace(user("x", ""), "shop", "other", 1)
-	for _, c := range []struct {
-		path, body string
-		status     int
-	}{
-		{"/v1/reserve", user("x", ""), 200},
-		{"/v1/reserve", other, 401},
-		{"/v1/reserve", `{"checks":[` + user("x", "") + "," + other + `]}`, 200},
-		{"/v1/spend", `{"reservation":"r-1","units":1}`, 200},
-		{"/v1/spend", `{"reservation":"r-2","units":1}`, 401},
-		{"/v1/extend", `{"reservation":"r-2"}`, 401},
-		{"/v1/settle", `{"reservation":"r-2"}`, 401},
-		{"/v1/held", user("x", ""), 401},
-		{"/v1/held", strings.Replace(user("x", ""), "shop", "open", 1), 200},
-	} {
-		w, m := call(t, h, http.MethodPost, c.path, c.body)
-		if w.Code != c.status || m["reservation"] != nil && strings.Contains(c.body, "other") {
-			t.Errorf("%s %s: %d %s", c.path, c.body, w.Code, w.Body)
-		}
+	play(t, h,
+		ask{"", "/v1/reserve", user("x", ""), 200, `"reservation":`},
+		ask{"", "/v1/reserve", other, 401, ""},
+		ask{"", "/v1/spend", `{"reservation":"r-1","units":1}`, 200, ""},
+		ask{"", "/v1/spend", `{"reservation":"r-2","units":1}`, 401, ""},
+		ask{"", "/v1/extend", `{"reservation":"r-2"}`, 401, ""},
+		ask{"", "/v1/settle", `{"reservation":"r-2"}`, 401, ""},
+		ask{"", "/v1/held", user("x", ""), 401, ""},
+		ask{"", "/v1/held", strings.Replace(user("x", ""), "shop", "open", 1), 200, ""},
+	)
+	if w, m := call(t, h, http.MethodPost, "/v1/reserve", `{"checks":[`+user("x", "")+","+other+`]}`); w.Code != 200 || m["reservation"] != nil {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

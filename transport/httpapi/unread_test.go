@@ -2,12 +2,9 @@ package httpapi
 
 import (
 	"io"
-	"log/slog"
 	"net/http/httptest"
 	"testing"
-	"time"
 
-	"github.com/sluicecluster/sluice/transport/access"
 	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
@@ -21,13 +18,8 @@ func (u untouched) Read([]byte) (int, error) {
 
 // An unauthenticated client gets its answer before its request is read.
 func TestUnauthenticatedBodyIsNotRead(t *testing.T) {
-	policy, err := access.Parse("callers.yaml", []byte("callers: [{name: a, certificates: ['cn:a'], grants: [{domains: ['*'], verbs: [check, reset, charge]}]}]"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) {
-		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
-	})
+	guard, _ := apitest.Guard(t, "callers: [{name: a, certificates: ['cn:a'], grants: [{domains: ['*'], verbs: [check, reset, charge]}]}]")
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) { c.Guard = guard })
 	for _, path := range []string{"/v1/check", "/v1/reset", "/admin/v1alpha1/members/forget"} {
 		if w := serve(h, httptest.NewRequest("POST", path, untouched{t})); w.Code != 401 {
 			t.Errorf("%s: status %d", path, w.Code)

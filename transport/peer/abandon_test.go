@@ -17,9 +17,8 @@ import (
 // TestAbandon: a caller that leaves takes its slices with it.
 func TestAbandon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, b := newNetwork(), newGate()
-		network.serve(t, "b:1", network.config("b"), b)
-		pool := open(t, network.config("a"))
+		b := newGate()
+		_, _, pool := pair(t, b)
 
 		type leaver struct {
 			replies [1]check.Reply
@@ -105,9 +104,7 @@ func (c *twice) Err() error {
 // TestHalfSent: of a call whose first frame was answered and whose second never left,
 // the answers stand and the error is about the rest.
 func TestHalfSent(t *testing.T) {
-	network := newNetwork()
-	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-	pool := open(t, network.config("a"))
+	_, _, pool := pair(t, handlerFunc(echo))
 	records := costing(make([]int64, maxGather+1)...)
 	replies := make([]check.Reply, len(records))
 	replies[maxGather].Status = check.Decided // left from another call
@@ -149,6 +146,7 @@ type clogged struct {
 	net.Conn
 	mu     sync.Mutex
 	closed chan struct{}
+	once   sync.Once
 	clog   bool
 }
 
@@ -164,14 +162,15 @@ func (c *clogged) Write(b []byte) (int, error) {
 }
 
 func (c *clogged) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// stop makes writes hang from now on.
+func (c *clogged) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-c.closed:
-	default:
-		close(c.closed)
-	}
-	return c.Conn.Close()
+	c.clog = true
 }
 
 // TestClogged: a caller is never kept beyond its context by a connection that takes
@@ -182,22 +181,16 @@ func TestClogged(t *testing.T) {
 		network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
 		config := network.config("a")
 		var conn *clogged
-		config.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			c, err := network.dial(ctx, addr)
-			if err != nil {
-				return nil, err
-			}
+		config.Dial = network.through(func(c net.Conn) net.Conn {
 			conn = &clogged{Conn: c, closed: make(chan struct{})}
-			return conn, nil
-		}
+			return conn
+		})
 		pool := open(t, config)
 		if err := ask(t.Context(), pool, "b:1", 1); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		conn.mu.Lock()
-		conn.clog = true
-		conn.mu.Unlock()
+		conn.stop()
 		start := time.Now()
 		results := make(chan error)
 		records := costing(slices.Repeat([]int64{math.MaxInt64}, maxGather)...) // more bytes than gRPC buffers

@@ -6,16 +6,11 @@ import (
 	"sync"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
 // BenchmarkHop is one hop over loopback TCP: callers at once, each with calls of so
-// many records. Compare BenchmarkEcho.
+// many records.
 func BenchmarkHop(b *testing.B) {
 	for _, c := range []struct{ callers, records int }{{1, 1}, {64, 1}, {1, 1000}, {64, 1000}} {
 		b.Run(fmt.Sprintf("callers=%d/records=%d", c.callers, c.records), func(b *testing.B) {
@@ -48,33 +43,6 @@ func BenchmarkHop(b *testing.B) {
 			s := pool.Stats()
 			b.ReportMetric(float64(s.Records)/float64(s.Frames), "records/frame")
 			b.ReportMetric(float64(b.N*c.records)/b.Elapsed().Seconds(), "records/s")
-		})
-	}
-}
-
-// BenchmarkEcho is a bare unary call, what gRPC itself takes.
-func BenchmarkEcho(b *testing.B) {
-	for _, callers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			server := grpc.NewServer()
-			healthv1.RegisterHealthServer(server, health.NewServer())
-			addr, stop := serveTCP(b, server.Serve, server.Stop)
-			defer stop()
-			conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer conn.Close()
-			client := healthv1.NewHealthClient(conn)
-			b.ReportAllocs()
-			concurrently(b, callers, func(next func() bool) error {
-				for next() {
-					if _, err := client.Check(b.Context(), &healthv1.HealthCheckRequest{}); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
 		})
 	}
 }

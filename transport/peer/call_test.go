@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,14 +15,20 @@ import (
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
-func TestRoundTrip(t *testing.T) {
+// everyRecord are records with everything that one may have, and everyReply replies.
+func everyRecord() []check.Record {
 	daily := mustLimits(
 		bucket.Limit{Algorithm: bucket.FixedWindow, Count: 500, Align: bucket.AlignCalendar, Unit: bucket.Day, Zone: "Europe/Berlin"},
 		bucket.Limit{Algorithm: bucket.SlidingLog, Count: 3, Period: time.Second, MinInterval: time.Millisecond, CountDenied: true})
 	request := func(hi, lo uint64, l *bucket.Limits, cost int64, v bucket.Verb) bucket.Request {
 		return bucket.Request{Key: bucket.Key{Hi: hi, Lo: lo}, Limits: l, Cost: cost, Verb: v}
 	}
-	records := []check.Record{
+	reserving := func(v bucket.Verb, cost int64, once uint64, r bucket.Reservation) check.Record {
+		return check.Record{Request: bucket.Request{Verb: v, Cost: cost, Once: once, Reservation: &r}}
+	}
+	drain, fast := request(1, 1, tenAMinute, 1, bucket.Check), request(1, 3, tenAMinute, 3, bucket.Read)
+	drain.Drain, drain.DenyLost, fast.NoDelay = true, true, true
+	return []check.Record{
 		{Request: request(1, 2, tenAMinute, 1, bucket.Check)},
 		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Undoable: true, ID: math.MaxUint64},
 		{Request: request(0, 0, tenAMinute, 0, bucket.Read)},
@@ -29,66 +36,93 @@ func TestRoundTrip(t *testing.T) {
 		{Request: bucket.Request{Key: bucket.Key{Hi: 3, Lo: 4}, Limits: daily, Cost: 7, Verb: bucket.Charge, Once: math.MaxUint64}},
 		{Request: request(5, 6, nil, 0, bucket.Reset)},
 		{Request: request(7, 8, nil, 0, bucket.Check), GiveBack: true, ID: 9},
+		{Request: drain, Report: true}, {Request: fast, Undoable: true},
+		{Request: bucket.Request{Key: bucket.Key{Hi: 1, Lo: 2}, Limits: tenAMinute, Reserve: 7, Unreplicated: true}, Relay: true},
+		{Times: 4}, {Times: 1024, ID: 2}, {Grant: true, Want: 1, Rate: 2, For: 3, ID: 3}, {Return: true, Want: 5, ID: 4},
+		// Also where there are no limits that say so. One column is for Least and Most.
+		reserving(bucket.Reserve, 9, 7, bucket.Reservation{ID: 1, Least: 3, Most: 3, MaxOpen: 5, For: time.Minute, Release: true, Fresh: true}),
+		reserving(bucket.Reserve, 9, 0, bucket.Reservation{ID: 1, Least: 3, Most: 3, Lease: true, Hold: true}),
+		reserving(bucket.Extend, -9, 7, bucket.Reservation{ID: 1, Least: 3, Most: 3, For: time.Second, Home: bucket.HomeAuto}),
+		reserving(bucket.Spend, 9, 7, bucket.Reservation{ID: 1, Home: bucket.HomeAuto}),
+		reserving(bucket.Settle, 9, 0, bucket.Reservation{ID: 1, Home: bucket.HomeAuto, Fresh: true}),
+		reserving(bucket.Cancel, 0, 7, bucket.Reservation{ID: 1, For: time.Second}),
 	}
-	replies := []check.Reply{
+}
+
+func everyReply() []check.Reply {
+	denial := bucket.Decision{Index: 2, Limit: 9, Remaining: 1, ResetAfter: time.Minute, RetryAfter: time.Second}
+	most := bucket.Decision{Index: 1, Limit: math.MaxInt64, Remaining: math.MaxInt64, ResetAfter: math.MaxInt64, RetryAfter: bucket.Never}
+	return []check.Reply{
 		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: time.Second}},
-		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Index: 1, Limit: math.MaxInt64, Remaining: math.MaxInt64, ResetAfter: math.MaxInt64, RetryAfter: bucket.Never}},
+		{Status: check.Decided, Owner: "b", Decision: most},
 		{Status: check.NotOwner, Owner: "c"},
 		{Status: check.NotOwner, Owner: ""},
 		{Status: check.Overloaded, Owner: "c"},
 		{Status: check.NotReady, Owner: "c"},
 		{Status: check.Invalid, Owner: "b", Decision: bucket.Decision{Allowed: true, Soft: true, Delay: time.Millisecond}},
+		{Status: check.Decided, Owner: "b", Admitted: 4, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 5}},
+		{Status: check.Decided, Owner: "b", Admitted: 2, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 1}, Denial: &denial},
+		{Status: check.Decided, Owner: "b", Decision: denial},
+		{Status: check.Decided, Owner: "b", Admitted: 7, Grant: 9, For: time.Second, LeasedOut: true},
+		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Lost: true}, Late: true},
+		{Status: check.Decided, Owner: "b", Repeated: true}, {Status: check.Decided, Owner: "b", Unknown: true},
+		{Status: check.Decided, Owner: "b", Admitted: 1, Decision: bucket.Decision{Allowed: true, Limit: 1}, Denial: &bucket.Decision{Limit: 1, RetryAfter: 1}},
 	}
-	network := newNetwork()
-	// Every record alone, and all together, so that columns are left out or not.
-	var batches [][]int
-	for i := range records {
-		batches = append(batches, []int{i})
+}
+
+// TestRoundTrip: every record and reply arrives as it was sent, alone and beside others, so that columns are left out or not.
+func TestRoundTrip(t *testing.T) {
+	records, replies := everyRecord(), everyReply()
+	var batches [][]check.Record
+	for _, r := range records {
+		batches = append(batches, []check.Record{r})
 	}
-	batches = append(batches, []int{0, 1, 2, 3, 4, 5, 6}, []int{6, 5, 4, 3, 2, 1, 0})
+	backwards, syncs := slices.Clone(records), slices.Clone(records)
+	slices.Reverse(backwards)
+	for i := range syncs {
+		syncs[i].Sync = true
+	}
 	var got []check.Record
 	var from string
 	var answer []check.Reply
-	network.serve(t, "b:1", network.config("b"), handlerFunc(func(f string, rs []check.Record, out []check.Reply) {
-		from = f
-		got = append(got[:0], rs...)
+	_, _, pool := pair(t, handlerFunc(func(f string, rs []check.Record, out []check.Reply) {
+		from, got = f, slices.Clone(rs)
 		copy(out, answer)
 	}))
-	pool := open(t, network.config("a"))
-	for _, batch := range batches {
-		var sent []check.Record
+	for n, sent := range append(batches, records, backwards, syncs) {
 		answer = nil
-		for _, i := range batch {
-			sent, answer = append(sent, records[i]), append(answer, replies[i])
+		for i := range sent {
+			answer = append(answer, replies[(n+i)%len(replies)])
 		}
 		back := make([]check.Reply, len(sent))
 		if err := pool.Call(t.Context(), "b:1", sent, back); err != nil {
 			t.Fatal(err)
 		}
-		if from != "a-1" {
-			t.Errorf("records from %q, want the boot id a-1", from)
+		if from != "a-1" || len(got) != len(sent) {
+			t.Fatalf("%d records from %q, want %d of the boot id a-1", len(got), from, len(sent))
 		}
-		for j := range sent {
-			g, w := got[j], sent[j]
+		for i, w := range sent {
+			g := got[i]
 			if (g.Limits == nil) != (w.Limits == nil) || g.Limits != nil && !g.Limits.Equal(w.Limits) {
-				t.Errorf("record %d: limits changed on the way", batch[j])
+				t.Errorf("%+v: limits changed on the way", w)
 			}
 			g.Limits, w.Limits = nil, nil
-			if g != w {
-				t.Errorf("record %d arrived as %+v, sent was %+v", batch[j], g, w)
+			if w.Reservation != nil { // they are columns of a reservation
+				g.ID, g.Want, g.Rate, g.For = 0, 0, 0, 0
+			}
+			if !reflect.DeepEqual(g, w) {
+				t.Errorf("arrived as %+v, sent was %+v", g, w)
 			}
 		}
 		if !reflect.DeepEqual(back, answer) {
-			t.Errorf("replies %v came back as %+v, sent were %+v", batch, back, answer)
+			t.Errorf("replies came back as %+v, sent were %+v", back, answer)
 		}
 	}
 }
 
 // TestSizes: calls larger than a frame are split, and nobody notices.
 func TestSizes(t *testing.T) {
-	network := newNetwork()
-	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-	pool := open(t, network.config("a"))
+	_, _, pool := pair(t, handlerFunc(echo))
 	for _, n := range []int{0, 1, 2, 1000, maxGather, maxGather + 1, 10_000} {
 		costs := make([]int64, n)
 		for i := range costs {
@@ -113,9 +147,8 @@ func TestSizes(t *testing.T) {
 // answer is back. No time passes.
 func TestGather(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, b := newNetwork(), newGate()
-		network.serve(t, "b:1", network.config("b"), b)
-		pool := open(t, network.config("a"))
+		b := newGate()
+		_, _, pool := pair(t, b)
 		start := time.Now()
 		results := make(chan error)
 		caller := func(cost int64) { results <- ask(t.Context(), pool, "b:1", cost) }
@@ -161,9 +194,7 @@ func TestGather(t *testing.T) {
 
 // TestManyCallers is for the race detector, and for answers that get mixed up.
 func TestManyCallers(t *testing.T) {
-	network := newNetwork()
-	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-	pool := open(t, network.config("a"))
+	_, _, pool := pair(t, handlerFunc(echo))
 	results := make(chan error)
 	for g := range 32 {
 		go func() {

@@ -1,11 +1,7 @@
 package peer
 
 import (
-	"fmt"
-	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/mem"
 
@@ -79,92 +75,6 @@ func BenchmarkControlMessage(b *testing.B) {
 			for b.Loop() {
 				decode(data)
 			}
-		})
-	}
-}
-
-// answering is a queue of control messages that answers heartbeats with acks and transfer batches with receipts.
-type answering struct {
-	pool          *Pool
-	addr          string
-	acked         chan int64
-	transferBatch func()
-}
-
-func (a *answering) Deliver(e message.Envelope) {
-	switch m := e.Body.(type) {
-	case *message.Heartbeat:
-		a.pool.Post(a.addr, message.Envelope{Body: &message.Ack{Sent: m.Sent, OK: true}})
-	case *message.Ack:
-		a.acked <- m.Sent
-	case *message.TransferBatch:
-		a.pool.Post(a.addr, message.Envelope{Body: &message.Receipt{N: m.N}})
-	case *message.Receipt:
-		a.transferBatch()
-	}
-}
-
-// BenchmarkHeartbeat is the way of a heartbeat and its ack between two nodes over
-// loopback TCP, while so many transfer batches of 50 KiB are always on their way.
-func BenchmarkHeartbeat(b *testing.B) {
-	for _, inFlight := range []int{0, 4, 64} {
-		b.Run(fmt.Sprintf("transfer batches=%d", inFlight), func(b *testing.B) {
-			var nodes [2]answering
-			var addrs [2]string
-			for i := range nodes {
-				c := (&network{}).config(string(rune('a' + i)))
-				c.Dial = nil
-				pool, err := Open(c)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer pool.Close()
-				nodes[i] = answering{pool: pool, acked: make(chan int64, 1024)}
-				c.ControlQueue = &nodes[i]
-				server, err := NewServer(c, handlerFunc(echo))
-				if err != nil {
-					b.Fatal(err)
-				}
-				addr, stop := serveTCP(b, server.Serve, server.Close)
-				defer stop()
-				addrs[i] = addr
-			}
-			var mu sync.Mutex
-			sent, stopped := 0, false
-			load := message.Envelope{Body: bulk(300)}
-			send := func() {
-				mu.Lock()
-				defer mu.Unlock()
-				if !stopped {
-					sent++
-					nodes[0].pool.Post(addrs[1], load)
-				}
-			}
-			nodes[0].addr, nodes[1].addr = addrs[1], addrs[0]
-			nodes[0].transferBatch = send
-			beat := func() time.Duration {
-				start := time.Now()
-				nodes[0].pool.Post(addrs[1], message.Envelope{Body: &message.Heartbeat{Sent: start.UnixNano()}})
-				<-nodes[0].acked
-				return time.Since(start)
-			}
-			beat()
-			for range inFlight {
-				send()
-			}
-			began, before := time.Now(), sent
-			took := make([]time.Duration, 0, b.N)
-			for b.Loop() {
-				took = append(took, beat())
-			}
-			mu.Lock()
-			stopped = true
-			transferBatches := float64(sent-before) / time.Since(began).Seconds()
-			mu.Unlock()
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-			b.ReportMetric(transferBatches, "transfer batches/s")
 		})
 	}
 }

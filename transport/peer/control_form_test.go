@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -25,18 +24,12 @@ import (
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 )
 
-// rawControl is raw for control messages, after the hellos.
+// rawControl is greeted for control messages.
 func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.MessageFrame, peerv1.Greeting] {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
+	stream, err := rawConn(t, network, addr).Control(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

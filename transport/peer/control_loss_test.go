@@ -1,12 +1,8 @@
 package peer
 
 import (
-	"bytes"
-	"context"
 	"log/slog"
 	"net"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,22 +80,16 @@ func TestControlLoss(t *testing.T) {
 		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		var conn *clogged
-		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			raw, err := network.dial(ctx, addr)
-			if err != nil {
-				return nil, err
-			}
+		c.Dial = network.through(func(raw net.Conn) net.Conn {
 			conn = &clogged{Conn: raw, closed: make(chan struct{})}
-			return conn, nil
-		}
+			return conn
+		})
 		pool := open(t, c)
 		pool.Post("b:1", heartbeat(1))
 		time.Sleep(lastControlBackoff)
 		synctest.Wait()
 		first := conn
-		first.mu.Lock()
-		first.clog = true
-		first.mu.Unlock()
+		first.stop()
 		for n := range uint64(4) {
 			pool.Post("b:1", transferBatch(n+1, 250<<10))
 			synctest.Wait()
@@ -120,30 +110,12 @@ func TestControlLoss(t *testing.T) {
 	})
 }
 
-// journal is a log that tests read.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
-
-func (j *journal) lines() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Split(strings.TrimSpace(j.buf.String()), "\n")
-}
-
 // TestControlRejected: a node that does not fit gets no control messages through, and both sides say
 // why once, not at every attempt.
 func TestControlRejected(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		var logs, serverLogs journal
+		var logs, serverLogs lines
 		b := network.config("b")
 		b.ControlQueue, b.Log = box, slog.New(slog.NewTextHandler(&serverLogs, nil))
 		server, _ := network.serve(t, "b:1", b, handlerFunc(echo))
@@ -157,9 +129,9 @@ func TestControlRejected(t *testing.T) {
 		if s := server.Stats(); s.Rejected != pool.Stats().Failed || s.Rejected < 5 || s.Delivered != 0 {
 			t.Errorf("%+v, %+v", s, pool.Stats())
 		}
-		for _, j := range []*journal{&logs, &serverLogs} {
-			if lines := j.lines(); len(lines) != 1 || !strings.Contains(lines[0], "placement") {
-				t.Errorf("logged %q", lines)
+		for _, j := range []*lines{&logs, &serverLogs} {
+			if all, n := j.with("\n"), j.with("placement"); all != 1 || n != 1 {
+				t.Errorf("%d lines, %d about placements", all, n)
 			}
 		}
 	})
@@ -170,7 +142,7 @@ func TestUnsendableIsLoggedRarely(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
 		network.serveControl(t, "b:1", box)
-		var logs journal
+		var logs lines
 		c := network.config("a")
 		c.Log = slog.New(slog.NewTextHandler(&logs, nil))
 		pool := open(t, c)
@@ -182,8 +154,8 @@ func TestUnsendableIsLoggedRarely(t *testing.T) {
 		if n := len(numbers(box.all())); n != 100 {
 			t.Errorf("%d heartbeats of 100 came", n)
 		}
-		if lines := logs.lines(); len(lines) != int(100*time.Second/logEvery) || !strings.Contains(lines[0], "a message cannot be sent") {
-			t.Errorf("logged %q", lines)
+		if n := logs.with("a message cannot be sent"); n != int(100*time.Second/logEvery) || logs.with("\n") != n {
+			t.Errorf("%d lines of %d", n, logs.with("\n"))
 		}
 		if s := pool.Stats(); s.Dropped != 100 {
 			t.Errorf("%+v", s)
@@ -236,9 +208,7 @@ func TestControlEnds(t *testing.T) {
 // TestNoControlQueue: a server without a queue of control messages lets control messages fall.
 func TestNoControlQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network := newNetwork()
-		server, _ := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-		pool := open(t, network.config("a"))
+		_, server, pool := pair(t, handlerFunc(echo))
 		pool.Post("b:1", heartbeat(1))
 		synctest.Wait()
 		if s := server.Stats(); s.Delivered != 0 || s.Streams != 1 || pool.Stats().Posted != 1 {

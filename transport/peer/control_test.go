@@ -43,6 +43,14 @@ func (n *network) serveControl(t testing.TB, addr string, box ControlQueue) (s *
 	return n.serve(t, addr, c, handlerFunc(echo))
 }
 
+// controlPair is a server at b:1 that takes control messages into box, and a pool of node a.
+func controlPair(t testing.TB) (network *network, box inbox, pool *Pool) {
+	t.Helper()
+	network, box = newNetwork(), newInbox()
+	network.serveControl(t, "b:1", box)
+	return network, box, open(t, network.config("a"))
+}
+
 const (
 	huge = math.MaxUint64
 	last = math.MaxInt32
@@ -60,29 +68,28 @@ var (
 	portions = []byte("first portion, second portion")
 )
 
-// bodies are messages of every type, empty and with everything in them.
+// bodies are messages of every type, empty and as fullBodies.
 func bodies() []message.Body {
+	list := fullBodies()
+	for kind := range kindOf {
+		list = append(list, reflect.New(kind.Elem()).Interface().(message.Body))
+	}
+	return list
+}
+
+// fullBodies are messages with everything that is in their types; some types have several.
+func fullBodies() []message.Body {
 	return []message.Body{
-		&message.Heartbeat{},
 		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, GrantsSeq: huge, Unconfirmed: true, Isolated: true},
 		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
-		&message.Ack{},
 		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, GrantsSeq: huge, Unconfirmed: true},
-		&message.Prepare{},
 		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
-		&message.Promise{},
 		&message.Promise{Version: 7, Ballot: ballot, OK: true, Accepted: set, Under: message.Ballot{Boot: "z"}},
-		&message.Accept{},
 		&message.Accept{Set: set, Ballot: ballot},
-		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
-		&message.OwnedPartitions{},
 		&message.OwnedPartitions{Seq: huge, Full: true, Partitions: []message.OwnedPartition{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Last: epoch, LastCertain: mark.Epoch, Complete: epoch, Age: math.MaxInt64}}}},
-		&message.PendingGrants{},
 		&message.PendingGrants{Seq: huge, Grants: []message.PendingGrant{{}, {Partition: last, Gen: huge, Claimer: process}}},
-		&message.Claim{},
 		&message.Claim{ID: huge, Probe: true, Parts: []message.Claimed{{}, {Partition: last, Gen: huge}}},
-		&message.ClaimResponse{},
 		&message.ClaimResponse{
 			ID: huge, Votes: true, Probe: true,
 			Parts: []message.ClaimResponsePart{
@@ -91,9 +98,7 @@ func bodies() []message.Body {
 			},
 			Acked: []message.Acked{{}, {Boot: "b-9", Left: math.MaxInt64}, {Boot: odd, Left: math.MinInt64}},
 		},
-		&message.Fetch{},
 		&message.Fetch{Partition: last, Gen: huge, State: mark},
-		&message.TransferBatch{},
 		&message.TransferBatch{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
 		&message.TransferBatch{
 			N: huge, Age: math.MaxInt64,
@@ -105,20 +110,13 @@ func bodies() []message.Body {
 			},
 			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
 		},
-		&message.DenialInvalidation{},
 		&message.DenialInvalidation{Keys: []bucket.Key{{}, {Hi: huge, Lo: 1}, {Lo: huge}}},
-		&message.Report{},
 		&message.Report{Sent: math.MinInt64, Lines: []message.Line{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred, Ends: math.MinInt64, Sum: math.MaxInt64, Unreplicated: true}}},
-		&message.Account{},
 		&message.Account{Sent: math.MinInt64, Clock: math.MaxInt64, Lines: []message.Standing{{}, {Key: bucket.Key{Lo: huge}, Ends: math.MinInt64, Known: math.MaxInt64, Remaining: math.MaxInt64, Reporters: last}}},
-		&message.TopRequest{},
 		&message.TopRequest{By: 255, Domain: odd},
-		&message.TopResponse{},
 		&message.TopResponse{Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
-		&message.AcceptLoss{},
-		&message.FactsRequest{},
+		&message.AcceptLoss{}, // nothing is in it
 		&message.FactsRequest{Slots: facts.Slots},
-		&message.FactsResponse{},
 		&message.FactsResponse{Node: facts.Node{
 			Rules: odd, MayDecide: true, Reason: "none",
 			PartitionCounts: facts.PartitionCounts{Owned: last, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 6, Lost: 7},
@@ -129,42 +127,29 @@ func bodies() []message.Body {
 			Slot: math.MinInt64, History: []facts.Counts{{Denied: 7}}, Members: []int{last}, Calls: [][]uint64{{0, huge}},
 			Uptime: math.MaxInt64, Keys: 1, Bytes: 2, MaxBytes: 3, RoleProblem: odd, Regions: []facts.Region{{}, {Name: "us", State: facts.RegionUnknown, InState: math.MaxInt64}},
 		}},
-		&message.KeyRequest{},
 		&message.KeyRequest{Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred},
-		&message.KeyResponse{},
 		&message.KeyResponse{Key: facts.Key{
 			Partition: last, Owner: true, Complete: true, Gen: huge, Counted: true, Grants: last, Granted: math.MaxInt64, Denies: math.MaxInt64,
 			Limits: []facts.Limit{{}, {Limit: math.MaxInt64, Spent: math.MinInt64, Remaining: 1, ResetAfter: math.MaxInt64}},
 		}},
 		&message.KeyResponse{Key: facts.Key{Replica: true, Leased: true, LeaseLeft: 9}},
-		&message.TurnRequest{},
 		&message.TurnRequest{Turn: facts.Turn{
 			Checks: []facts.TurnCheck{{}, {Domain: odd, Descriptor: []string{odd, ""}}}, Key: "k", Caller: odd, Units: math.MaxInt64, Least: 1,
 			TTL: math.MaxInt64, Waited: 1,
 		}},
-		&message.TurnResponse{},
 		&message.TurnResponse{Moved: true},
-		&message.RegionRequest{},
-		&message.RegionResponse{},
 		&message.RegionRequest{Rules: huge},
 		&message.RegionResponse{ClusterID: odd, Clock: math.MinInt64, Rules: huge, Globals: []message.GlobalRule{{}, {Name: odd, Home: odd, Sum: huge}}},
-		&message.RegionMessages{},
 		&message.RegionMessages{From: process, List: []message.RegionMessage{
 			{}, {To: process, ClusterID: odd, Heartbeat: &message.Heartbeat{Pass: message.Role{Of: "a", At: odd}}}, {Ack: &message.Ack{Set: message.Set{
 				ID: "i", Version: huge, Members: []string{"a"}, Roles: []message.Role{{Of: "b", At: "a"}},
 			}}}, {Prepare: &message.Prepare{}}, {Promise: &message.Promise{OK: true}}, {Accept: &message.Accept{}}, {Accepted: &message.Accepted{}},
 		}},
-		&message.RolesRequest{},
 		&message.RolesRequest{Sent: math.MinInt64},
-		&message.RolesResponse{},
 		&message.RolesResponse{Sent: 1, Left: math.MaxInt64, Plays: []message.Played{{}, {Of: odd, Age: math.MaxInt64}}},
-		&message.PassRequest{},
 		&message.PassRequest{Role: message.Role{Of: odd, At: "b"}, Stopped: true},
-		&message.PassResponse{},
 		&message.PassResponse{Problem: odd},
-		&message.Load{},
 		&message.Load{Domain: "d", Pool: odd, Reporter: "r", Load: 0.25, Stamp: math.MinInt64},
-		&message.Receipt{},
 		&message.Receipt{N: huge, Rejected: []message.Rejection{{}, {Part: last, Known: epoch, Owner: process}}},
 	}
 }
@@ -209,6 +194,8 @@ func TestControlRoundTrip(t *testing.T) {
 			e.To, e.ClusterID = message.Peer{Boot: odd}, ""
 		}
 		list = append(list, e)
+	}
+	for _, b := range fullBodies() {
 		types[fmt.Sprintf("%T", b)] = true
 	}
 	if want := len(kindOf); len(types) != want {

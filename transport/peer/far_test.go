@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"net"
 	"sync"
 	"testing"
@@ -23,7 +22,7 @@ type chunk struct {
 	at   time.Time
 }
 
-func newFarConn(c net.Conn) *farConn {
+func newFarConn(c net.Conn) net.Conn {
 	f := &farConn{Conn: c, sent: make(chan chunk, 1<<16)}
 	f.under.Go(func() {
 		for s := range f.sent {
@@ -71,13 +70,7 @@ func TestFar(t *testing.T) {
 					echo(from, records, replies)
 				}))
 				config := network.config("a")
-				config.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-					conn, err := network.dial(ctx, addr)
-					if err != nil {
-						return nil, err
-					}
-					return newFarConn(conn), nil
-				}
+				config.Dial = network.through(newFarConn)
 				pool := open(t, config)
 				call := func(i int64) time.Duration {
 					start := time.Now()

@@ -127,12 +127,8 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	for i, p := range proofs {
-		s := grpc.NewServer()
-		peerv1.RegisterPeerServiceServer(s, recorded{hello: heardB, answer: func(*peerv1.Proof) *peerv1.Proof { return p }})
 		addr := "replay:" + string(rune('1'+i))
-		l := network.listen(addr)
-		go s.Serve(l)
-		defer s.Stop()
+		network.impostor(t, addr, recorded{hello: heardB, answer: func(*peerv1.Proof) *peerv1.Proof { return p }})
 		if err := ask(t.Context(), open(t, a), addr, 1); !errors.Is(err, check.ErrUnsent) || !strings.Contains(err.Error(), "secret not accepted") {
 			t.Errorf("old proof %d from one who is dialed: %v", i, err)
 		}
@@ -168,12 +164,8 @@ func (r recorded) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv
 func TestReflection(t *testing.T) {
 	network := newNetwork()
 	a := network.config("a")
-	s := grpc.NewServer()
 	other := network.config("b")
-	peerv1.RegisterPeerServiceServer(s, recorded{hello: other.hello(), answer: func(p *peerv1.Proof) *peerv1.Proof { return p }})
-	l := network.listen("mirror:1")
-	go s.Serve(l)
-	defer s.Stop()
+	network.impostor(t, "mirror:1", recorded{hello: other.hello(), answer: func(p *peerv1.Proof) *peerv1.Proof { return p }})
 	if err := ask(t.Context(), open(t, a), "mirror:1", 1); err == nil || !strings.Contains(err.Error(), "secret not accepted") {
 		t.Errorf("the own proof comes back: %v", err)
 	}

@@ -32,11 +32,10 @@ func TestLost(t *testing.T) {
 				server, _ := network.serve(t, "b:1", network.config("b"), b)
 				config := network.config("a")
 				var conn net.Conn
-				config.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-					c, err := network.dial(ctx, addr)
+				config.Dial = network.through(func(c net.Conn) net.Conn {
 					conn = c
-					return c, err
-				}
+					return conn
+				})
 				pool := open(t, config)
 				results := make([]chan error, 5)
 				for i := range results {
@@ -156,9 +155,8 @@ func TestSilent(t *testing.T) {
 // that gives up after stallTimeout.
 func TestStalled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, b := newNetwork(), newGate()
-		network.serve(t, "b:1", network.config("b"), b)
-		pool := open(t, network.config("a"))
+		b := newGate()
+		_, _, pool := pair(t, b)
 		start := time.Now()
 		for pool.Stats().Broken == 0 {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)

@@ -224,3 +224,24 @@ func TestPart(t *testing.T) {
 		t.Errorf("more is left than there is: %+v", got)
 	}
 }
+
+// TestTimesApart: two calls in one frame get their own denials.
+func TestTimesApart(t *testing.T) {
+	m := new(peerv1.Reply)
+	var want []check.Reply
+	for i := range 6 {
+		r := check.Reply{Status: check.Decided, Owner: "b"}
+		if i%2 == 1 {
+			r.Denial = &bucket.Decision{RetryAfter: time.Duration(i)}
+		}
+		want = append(want, r)
+	}
+	writeReply(m, "b", want)
+	for first := range want {
+		got := make([]check.Reply, len(want)-first)
+		readReply(m, first, "b", got)
+		if !reflect.DeepEqual(got, want[first:]) {
+			t.Errorf("from reply %d: %+v, want %+v", first, got, want[first:])
+		}
+	}
+}

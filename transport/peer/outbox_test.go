@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,16 +38,8 @@ func numbers(list []message.Envelope) []int64 {
 
 func wantNumbers(t *testing.T, got []message.Envelope, want ...int64) {
 	t.Helper()
-	ns := numbers(got)
-	if len(ns) != len(want) {
+	if ns := numbers(got); !slices.Equal(ns, want) {
 		t.Errorf("got %v, want %v", ns, want)
-		return
-	}
-	for i := range ns {
-		if ns[i] != want[i] {
-			t.Errorf("got %v, want %v", ns, want)
-			return
-		}
 	}
 }
 
@@ -127,9 +120,7 @@ func TestControlOrder(t *testing.T) {
 // TestControlWaitsForCompany: what is patient goes with the next message, in order, or by itself after a while.
 func TestControlWaitsForCompany(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network, box := newNetwork(), newInbox()
-		network.serveControl(t, "b:1", box)
-		pool := open(t, network.config("a"))
+		_, box, pool := controlPair(t)
 		patient := func(n int64) message.Envelope {
 			e := heartbeat(n)
 			e.Patient = true

@@ -74,11 +74,7 @@ func TestSlowerThanBefore(t *testing.T) {
 				return network.dial(ctx, addr)
 			}
 			time.Sleep(farRTT)
-			conn, err := network.dial(ctx, addr)
-			if err != nil {
-				return nil, err
-			}
-			return newFarConn(conn), nil
+			return network.through(newFarConn)(ctx, addr)
 		}
 		pool := open(t, config)
 		if err := ask(t.Context(), pool, "b:1", 1); err != nil {

@@ -97,6 +97,17 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return l.DialContext(ctx)
 }
 
+// through is dial with something around each connection.
+func (n *network) through(wrap func(net.Conn) net.Conn) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := n.dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(c), nil
+	}
+}
+
 func (n *network) config(name string) Config {
 	return Config{
 		Name: name, Boot: name + "-1", Placement: 7, ProofKeys: keys("one"), CountersTag: []byte("counters"),
@@ -159,6 +170,14 @@ func open(t testing.TB, c Config) *Pool {
 	}
 	t.Cleanup(p.Close)
 	return p
+}
+
+// pair is a server b at b:1 with handler h, and a pool of node a.
+func pair(t testing.TB, h check.Handler) (*network, *Server, *Pool) {
+	t.Helper()
+	n := newNetwork()
+	s, _ := n.serve(t, "b:1", n.config("b"), h)
+	return n, s, open(t, n.config("a"))
 }
 
 // bubble runs f in a synctest bubble, whose clean-ups run inside.

@@ -8,9 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluicecluster/sluice/bucket"
@@ -137,11 +135,6 @@ func TestQueryBounded(t *testing.T) {
 func TestQueryMalformed(t *testing.T) {
 	network := newNetwork()
 	server := network.answer(t, "b:1", func(context.Context, message.Body) message.Body { return &message.TopResponse{} })
-	conn, err := grpc.NewClient("passthrough:///b:1", grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
 	two := post(t, head(&message.TopRequest{}), &message.TopRequest{}, head(&message.TopRequest{}), &message.TopRequest{})
 	for _, c := range []struct {
 		name  string
@@ -155,7 +148,7 @@ func TestQueryMalformed(t *testing.T) {
 		{"two", true, two, codes.InvalidArgument, "2 messages; want 1"},
 		{"a kind that is none", true, post(t, header{Kind: 200}, 1), codes.Unimplemented, "does not know this request"},
 	} {
-		stream, err := peerv1.NewPeerServiceClient(conn).Query(t.Context())
+		stream, err := rawConn(t, network, "b:1").Query(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

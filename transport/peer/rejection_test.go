@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -94,8 +95,8 @@ func TestWelcome(t *testing.T) {
 	}
 }
 
-// raw is a stream as another program would open it, without this package's client.
-func raw(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply] {
+// rawConn is a connection as another program would make it, without this package's client.
+func rawConn(t *testing.T, network *network, addr string) peerv1.PeerServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -103,8 +104,24 @@ func raw(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[p
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	stream, err := peerv1.NewPeerServiceClient(conn).Exchange(t.Context())
+	return peerv1.NewPeerServiceClient(conn)
+}
+
+// raw is a stream of records over a rawConn, without hellos.
+func raw(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply] {
+	t.Helper()
+	stream, err := rawConn(t, network, addr).Exchange(t.Context())
 	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// greeted is a raw stream after the hellos.
+func greeted(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply] {
+	t.Helper()
+	stream, x := raw(t, network, addr), network.config("x")
+	if _, err := x.greet(stream, ""); err != nil {
 		t.Fatal(err)
 	}
 	return stream
@@ -113,60 +130,50 @@ func raw(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[p
 // TestMalformed: a frame that makes no sense ends its stream with the reason, and
 // only its stream.
 func TestMalformed(t *testing.T) {
-	hello := func(c Config) *peerv1.Request { return &peerv1.Request{Hello: c.hello()} }
+	hello := (&network{}).config("b")
 	limits := func(id uint32) []*peerv1.Limits {
 		return []*peerv1.Limits{{Id: id, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}}}
 	}
 	two := []uint64{1, 2}
 	for _, c := range []struct {
 		name  string
-		frame func(Config) *peerv1.Request // after the hello
-		first bool                         // instead of the hello
+		first bool // instead of the hello, not after it
+		frame *peerv1.Request
 		code  codes.Code
 		want  string
 	}{
-		{"no hello", func(Config) *peerv1.Request { return &peerv1.Request{Seq: 1} }, true, codes.FailedPrecondition, "not a hello"},
-		{"second hello", hello, false, codes.InvalidArgument, "second hello"},
-		{"short column", func(Config) *peerv1.Request { return &peerv1.Request{Seq: 3, KeyLo: two, Cost: []int64{1}} },
-			false, codes.InvalidArgument, "frame 3: column cost has 1 values for 2 records"},
-		{"long column", func(Config) *peerv1.Request { return &peerv1.Request{KeyLo: two, Verb: []byte{1, 1, 1}} },
-			false, codes.InvalidArgument, "column verb has 3 values for 2 records"},
-		{"no keys", func(Config) *peerv1.Request { return &peerv1.Request{KeyHi: two} },
-			false, codes.InvalidArgument, "column key_hi has 2 values for 0 records"},
-		{"unknown limits", func(Config) *peerv1.Request {
-			return &peerv1.Request{Define: limits(4), KeyLo: two, Limits: []uint32{4, 3}}
-		}, false, codes.InvalidArgument, "record 1: limits 3 were not defined"},
-		{"limits past all numbers", func(Config) *peerv1.Request {
-			return &peerv1.Request{KeyLo: two, Limits: []uint32{1<<32 - 1, 1}}
-		}, false, codes.InvalidArgument, "limits 4294967295 were not defined"},
-		{"definition of 0", func(Config) *peerv1.Request { return &peerv1.Request{Define: limits(0)} },
-			false, codes.InvalidArgument, "definition of limits 0"},
-		{"definition past the last", func(Config) *peerv1.Request { return &peerv1.Request{Define: limits(maxLimitIDs + 1)} },
-			false, codes.InvalidArgument, "definition of limits 8193"},
-		{"too many records", func(Config) *peerv1.Request { return &peerv1.Request{KeyLo: make([]uint64, MaxRecords+1)} },
-			false, codes.InvalidArgument, "16385 records"},
-		{"too many bytes", func(Config) *peerv1.Request { return &peerv1.Request{KeyLo: make([]uint64, maxFrameBytes/8)} },
-			false, codes.ResourceExhausted, "larger than max"},
+		{"no hello", true, &peerv1.Request{Seq: 1}, codes.FailedPrecondition, "not a hello"},
+		{"second hello", false, &peerv1.Request{Hello: hello.hello()}, codes.InvalidArgument, "second hello"},
+		{"short column", false, &peerv1.Request{Seq: 3, KeyLo: two, Cost: []int64{1}}, codes.InvalidArgument, "frame 3: column cost has 1 values for 2 records"},
+		{"long column", false, &peerv1.Request{KeyLo: two, Verb: []byte{1, 1, 1}}, codes.InvalidArgument, "column verb has 3 values for 2 records"},
+		{"no keys", false, &peerv1.Request{KeyHi: two}, codes.InvalidArgument, "column key_hi has 2 values for 0 records"},
+		{
+			"unknown limits", false, &peerv1.Request{Define: limits(4), KeyLo: two, Limits: []uint32{4, 3}},
+			codes.InvalidArgument, "record 1: limits 3 were not defined",
+		},
+		{
+			"limits past all numbers", false, &peerv1.Request{KeyLo: two, Limits: []uint32{1<<32 - 1, 1}},
+			codes.InvalidArgument, "limits 4294967295 were not defined",
+		},
+		{"definition of 0", false, &peerv1.Request{Define: limits(0)}, codes.InvalidArgument, "definition of limits 0"},
+		{"definition past the last", false, &peerv1.Request{Define: limits(maxLimitIDs + 1)}, codes.InvalidArgument, "definition of limits 8193"},
+		{"too many records", false, &peerv1.Request{KeyLo: make([]uint64, MaxRecords+1)}, codes.InvalidArgument, "16385 records"},
+		{"too many bytes", false, &peerv1.Request{KeyLo: make([]uint64, maxFrameBytes/8)}, codes.ResourceExhausted, "larger than max"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			network := newNetwork()
-			config := network.config("b")
-			network.serve(t, "b:1", config, handlerFunc(echo))
-			stream := raw(t, network, "b:1")
-			if !c.first {
-				x := network.config("x")
-				if _, err := x.greet(stream, ""); err != nil {
-					t.Fatal(err)
-				}
+			network, _, pool := pair(t, handlerFunc(echo))
+			connect := greeted
+			if c.first {
+				connect = raw
 			}
-			if err := stream.Send(c.frame(config)); err != nil && !errors.Is(err, io.EOF) {
+			stream := connect(t, network, "b:1")
+			if err := stream.Send(c.frame); err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			_, err := stream.Recv()
 			if status.Code(err) != c.code || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %v with %q", err, c.code, c.want)
 			}
-			pool := open(t, network.config("a"))
 			if err := ask(t.Context(), pool, "b:1", 1); err != nil {
 				t.Errorf("another stream: %v", err)
 			}
@@ -193,60 +200,34 @@ func TestNoWord(t *testing.T) {
 // TestUndecidable: limits that this node cannot make sense of spoil their records,
 // not the stream.
 func TestUndecidable(t *testing.T) {
-	network := newNetwork()
-	config := network.config("b")
 	var got []bool
-	network.serve(t, "b:1", config, handlerFunc(func(_ string, records []check.Record, _ []check.Reply) {
+	network, _, _ := pair(t, handlerFunc(func(_ string, records []check.Record, _ []check.Reply) {
 		for _, r := range records {
 			got = append(got, r.Limits != nil)
 		}
 	}))
-	stream := raw(t, network, "b:1")
-	x := network.config("x")
-	if _, err := x.greet(stream, ""); err != nil {
+	stream := greeted(t, network, "b:1")
+	if err := stream.Send(&peerv1.Request{
+		Define: []*peerv1.Limits{
+			{Id: 1, Limits: []*sluicev1.Limit{{Algorithm: 200, Count: 1, PeriodNs: 1e9}}},
+			{Id: 2, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}},
+			{Id: 3},
+		},
+		KeyLo: []uint64{1, 2, 3, 4}, Limits: []uint32{1, 2, 3, 0},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*peerv1.Request{
-		{
-			Define: []*peerv1.Limits{
-				{Id: 1, Limits: []*sluicev1.Limit{{Algorithm: 200, Count: 1, PeriodNs: 1e9}}},
-				{Id: 2, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}},
-				{Id: 3},
-			},
-			KeyLo: []uint64{1, 2, 3, 4}, Limits: []uint32{1, 2, 3, 0},
-		},
-	} {
-		if err := stream.Send(m); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
 	}
-	if want := []bool{false, true, false, false}; len(got) != 4 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] {
+	if want := []bool{false, true, false, false}; !slices.Equal(got, want) {
 		t.Errorf("records with limits: %v, want %v", got, want)
 	}
 }
 
 // TestGarbage: bytes that are no gRPC end their connection and nothing else.
 func TestGarbage(t *testing.T) {
-	server, err := NewServer((&network{}).config("b"), handlerFunc(echo))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	defer func() {
-		server.Close()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
-	addr := l.Addr().String()
+	_, addr := listen(t, new(lines))
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	for _, garbage := range []string{
 		"", "\x00", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -274,11 +255,12 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// liar is a peer whose answers are malformed.
+// liar is a peer whose answers are malformed, or come before anything was asked.
 type liar struct {
 	peerv1.UnimplementedPeerServiceServer
-	hello *peerv1.Hello
-	lie   func(*peerv1.Request) *peerv1.Reply
+	hello  *peerv1.Hello
+	answer *peerv1.Reply
+	early  bool
 }
 
 func (l liar) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
@@ -286,15 +268,24 @@ func (l liar) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Re
 	if err := c.greetAs(stream, l.hello); err != nil {
 		return err
 	}
-	m, err := stream.Recv()
-	if err != nil {
-		return err
+	if !l.early {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
 	}
-	if err := stream.Send(l.lie(m)); err != nil {
+	if err := stream.Send(l.answer); err != nil {
 		return err
 	}
 	<-stream.Context().Done()
 	return nil
+}
+
+// impostor serves p as a node at addr of the network.
+func (n *network) impostor(t *testing.T, addr string, p peerv1.PeerServiceServer) {
+	s := grpc.NewServer()
+	peerv1.RegisterPeerServiceServer(s, p)
+	go s.Serve(n.listen(addr))
+	t.Cleanup(s.Stop)
 }
 
 // TestLies: an answer that cannot be right is none.
@@ -321,11 +312,7 @@ func TestLies(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			network := newNetwork()
-			s := grpc.NewServer()
-			peerv1.RegisterPeerServiceServer(s, liar{hello: c.hello, lie: func(*peerv1.Request) *peerv1.Reply { return c.lie }})
-			l := network.listen("b:1")
-			go s.Serve(l)
-			defer s.Stop()
+			network.impostor(t, "b:1", liar{hello: c.hello, answer: c.lie})
 			pool := open(t, network.config("a"))
 			err := ask(t.Context(), pool, "b:1", 1)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
@@ -336,11 +323,7 @@ func TestLies(t *testing.T) {
 	t.Run("answer to nothing", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			network := newNetwork()
-			s := grpc.NewServer()
-			peerv1.RegisterPeerServiceServer(s, chatter{hello: good.hello()})
-			l := network.listen("b:1")
-			go s.Serve(l)
-			defer s.Stop()
+			network.impostor(t, "b:1", liar{hello: good.hello(), answer: &peerv1.Reply{Seq: 77}, early: true})
 			pool := open(t, network.config("a"))
 			if err := ask(t.Context(), pool, "b:1", 1); err == nil {
 				t.Error("the call got an answer")
@@ -351,22 +334,4 @@ func TestLies(t *testing.T) {
 			}
 		})
 	})
-}
-
-// chatter sends an answer that nobody asked for.
-type chatter struct {
-	peerv1.UnimplementedPeerServiceServer
-	hello *peerv1.Hello
-}
-
-func (c chatter) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
-	config := (&network{}).config("b")
-	if err := config.greetAs(stream, c.hello); err != nil {
-		return err
-	}
-	if err := stream.Send(&peerv1.Reply{Seq: 77}); err != nil {
-		return err
-	}
-	<-stream.Context().Done()
-	return nil
 }

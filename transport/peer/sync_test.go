@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
 )
 
@@ -20,39 +19,6 @@ func syncing(costs ...int64) []check.Record {
 		records[i].Sync = true
 	}
 	return records
-}
-
-// TestFlags: what a record says about its charge arrives.
-func TestFlags(t *testing.T) {
-	network := newNetwork()
-	var got []check.Record
-	network.serve(t, "b:1", network.config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
-		got = slices.Clone(records)
-		for i := range replies {
-			replies[i] = check.Reply{Status: check.NotReady, Owner: "c"}
-		}
-	}))
-	pool := open(t, network.config("a"))
-	for _, records := range [][]check.Record{costing(1, 2, 3), syncing(4, 5, 6)} {
-		records[1].Unreplicated = true
-		records[2].Undoable = true
-		records[0].Drain, records[2].NoDelay = true, true
-		records[1].Relay, records[2].Verb = true, bucket.Read
-		records[0].Report, records[1].Reserve = true, 7
-		replies := make([]check.Reply, len(records))
-		if err := pool.Call(t.Context(), "b:1", records, replies); err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range records {
-			if g := got[i]; g.Sync != r.Sync || g.Unreplicated != r.Unreplicated || g.Undoable != r.Undoable || g.GiveBack ||
-				g.Drain != r.Drain || g.Relay != r.Relay || g.Report != r.Report || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
-				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
-			}
-			if r := replies[i]; r.Status != check.NotReady || r.Owner != "c" {
-				t.Errorf("answer %d: %+v, want later, c", i, r)
-			}
-		}
-	}
 }
 
 // TestSyncStandsApart: a handler that blocks on sync records delays answers to sync records only, which come
@@ -121,9 +87,7 @@ func TestSyncStandsApart(t *testing.T) {
 // TestSyncEnds: Retain ends both streams.
 func TestSyncEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network := newNetwork()
-		server, _ := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
-		pool := open(t, network.config("a"))
+		_, server, pool := pair(t, handlerFunc(echo))
 		for _, records := range [][]check.Record{costing(1), syncing(1)} {
 			if err := pool.Call(context.Background(), "b:1", records, make([]check.Reply, 1)); err != nil {
 				t.Fatal(err)

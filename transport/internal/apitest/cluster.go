@@ -18,6 +18,28 @@ type Cluster struct {
 	Facts   func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error)
 }
 
+// Alone is a cluster of one node that knows no voter set yet.
+var Alone = limiter.Overview{
+	View: &member.View{Self: "n1", Members: []member.Member{{
+		Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "r", HTTP: "127.0.0.1:7461", Version: "v1",
+	}}},
+	State: limiter.State{Reason: "no voter set is known yet"},
+}
+
+// TwoOfThree is a cluster of which one node has left and another was never heard.
+var TwoOfThree = limiter.Overview{
+	View: &member.View{Self: "n1", Members: []member.Member{
+		{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving},
+	}},
+	Standings: []limiter.Standing{
+		{Name: "n1", Boot: "b1", Alive: true, Owned: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Owned: 521}, {Name: "n3", Silent: -1},
+	},
+	State: limiter.State{
+		Set: limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+		PartitionCounts: limiter.PartitionCounts{Owned: 500, Unprotected: 1, HandingOver: 2, Replicas: 3, TakingOver: 4, Divergent: 5, BelowReplicas: 7},
+	},
+}
+
 func newCluster(self member.Member) *Cluster {
 	return &Cluster{
 		Seen: func(context.Context) limiter.Overview {
