@@ -72,7 +72,7 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 		exact(t, run(), nil)
 		return
 	}
-	c.Rules, c.Targets = true, func() []string { return strings.Split(targetOf(nodes), ",") }
+	c.Rules, c.Targets = true, func() []string { return strings.Split(process.Target(nodes), ",") }
 	for again := 2; ; again-- {
 		nodes = process.Cluster(t, 3, process.RulesOf(t, rules.String()), "--check-timeout", "5s")
 		r := run()

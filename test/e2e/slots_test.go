@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,23 +22,11 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-var (
-	slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestSlots kills, at most 10,000")
-	slotCrashes     = flag.Int("slot-crashes", 1, "how many nodes TestSlotsThroughChange kills")
-)
-
-// targetOf is the target of a client of nodes.
-func targetOf(nodes []*process.Node) string {
-	var target []string
-	for _, n := range nodes {
-		target = append(target, n.GRPC)
-	}
-	return strings.Join(target, ",")
-}
+var slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestSlots kills, at most 10,000")
 
 func slotClient(t *testing.T, nodes []*process.Node) *sluice.Client {
 	t.Helper()
-	c, err := sluice.New(targetOf(nodes))
+	c, err := sluice.New(process.Target(nodes))
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 		err = c.Ready(t.Context())
@@ -57,7 +44,7 @@ func TestSlotsThroughChange(t *testing.T) {
 	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	var processes []*process.SlotProcess
 	for range 3 {
-		processes = append(processes, process.StartSlotCallers(t, exec.Command(os.Args[0]), 0, 24, targetOf(nodes)))
+		processes = append(processes, process.StartSlotCallers(t, exec.Command(os.Args[0]), process.WorkSlots(process.Target(nodes))))
 	}
 	p := processes[0]
 	for _, each := range processes {
@@ -66,21 +53,14 @@ func TestSlotsThroughChange(t *testing.T) {
 	processes[1].StopBeyond(p)
 	joined := process.Start(t, process.Config{Name: "n4", Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
 	p.Progress("with a fourth node", 100)
-	var crashes []time.Time
-	for i := range *slotCrashes {
-		crashes = append(crashes, time.Now())
-		nodes[1].Kill()
-		p.Progress("after a crash", 100)
-		if i < *slotCrashes-1 {
-			nodes[1] = process.Start(t, process.Config{Name: nodes[1].Name, Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
-			p.Progress("with another node", 100)
-		}
-	}
+	crash := time.Now()
+	nodes[1].Kill()
+	p.Progress("after a crash", 100)
 	joined.Stop(syscall.SIGTERM)
 	p.Progress("after a leave", 100)
 	processes[2].Kill()
 	p.Progress("after callers were killed", 100)
-	verdicts := process.JudgeAll(t, processes, crashes...)
+	verdicts := process.JudgeAll(t, processes, crash)
 	beyond, mostBeyond := 0, 0
 	for _, v := range verdicts {
 		beyond, mostBeyond = beyond+v.Beyond, max(mostBeyond, v.MostBeyond)
@@ -341,7 +321,9 @@ func killedCallers(t *testing.T, nodes []*process.Node) {
 	var callers []*process.SlotProcess
 	for i := range processes {
 		some := *slotCallerCount / processes
-		callers = append(callers, process.StartSlotCallers(t, exec.Command(os.Args[0]), some, 0, targetOf(nodes)))
+		callers = append(callers, process.StartSlotCallers(t, exec.Command(os.Args[0]), process.SlotCallers{
+			Target: process.Target(nodes), Domain: "jobs", Keys: [][2]string{{"crowd", "c"}}, Hold: some,
+		}))
 		if i < processes-1 {
 			<-callers[i].Held
 		}
