@@ -62,8 +62,8 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range r.Specs {
-			t.Logf("%-40s admitted %d, denied %d, over quota %+v, under %+v", s.Spec, s.Admitted, s.Denied, s.Over, s.Under)
+		for i, s := range r.Specs {
+			t.Logf("%-22s admitted %d, denied %d, over quota %+v, under %+v", audited[i].name, s.Admitted, s.Denied, s.Over, s.Under)
 		}
 		return r
 	}
