@@ -54,7 +54,8 @@ func runDemo(t *testing.T, base int) {
 		}
 		return nil
 	})
-	if text := out.String(); strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 || !strings.Contains(text, "\nHealthy") {
+	text := out.String()
+	if strings.Count(text, ": ALLOWED") != 5 || strings.Count(text, ": DENIED") != 1 || !strings.Contains(text, "\nHealthy") {
 		t.Errorf("want a healthy cluster, five checks allowed and one denied:\n%s", text)
 	}
 }
@@ -64,7 +65,8 @@ func TestDemoOtherRules(t *testing.T) {
 	t.Parallel()
 	rules := filepath.Join(repository, "examples/nginx/rules")
 	out, err := exec.Command(process.Binary, "demo", "--port", strconv.Itoa(demoPort(t)), "--exit", "--rules", rules).CombinedOutput()
-	if text := string(out); err != nil || !strings.Contains(text, "\nHealthy") || strings.Contains(text, "asked n1") || strings.Contains(text, "no rule matches") {
+	text := string(out)
+	if err != nil || !strings.Contains(text, "\nHealthy") || strings.Contains(text, "asked n1") || strings.Contains(text, "no rule matches") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

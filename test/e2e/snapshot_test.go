@@ -22,7 +22,8 @@ func exact(t *testing.T, r *audit.Report, nodes []*process.Node) {
 	t.Helper()
 	twice := int64(process.Total(nodes, "sluice_forward_ambiguous_total"))
 	if r.FinalErrors > 0 || r.Over.Units > 0 || r.Under.Units > twice {
-		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v", r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
+		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v",
+			r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
 	}
 }
 
@@ -53,7 +54,8 @@ func TestSnapshotOfOne(t *testing.T) {
 		if d.GetRemaining() < least || d.GetRemaining() > most {
 			t.Errorf("%d remain, want %d to %d", d.GetRemaining(), least, most)
 		}
-		if restored, fresh := n.Metric("sluice_snapshot_restored_counters"), n.Metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
+		restored, fresh := n.Metric("sluice_snapshot_restored_counters"), n.Metric("sluice_takeovers_fresh_total")
+		if restored != 1 || fresh != 0 {
 			t.Errorf("%v counters were read, %v partitions begin afresh", restored, fresh)
 		}
 	}
@@ -113,7 +115,7 @@ func spendKeys(t *testing.T, n *process.Node, units int64) (admitted, lost int) 
 
 const damagedKeys = 80
 
-// TestDamagedSnapshots: all nodes are stopped when keys are spent, and the snapshots of two of three are damaged meanwhile. These are
+// TestDamagedSnapshots: all nodes are killed when keys are spent, and the snapshots of two of three are damaged meanwhile. These are
 // set aside, no spent key is admitted again, the status says why keys are denied, and the denials end when the snapshots are put back.
 func TestDamagedSnapshots(t *testing.T) {
 	t.Parallel()
@@ -131,11 +133,17 @@ func TestDamagedSnapshots(t *testing.T) {
 	if admitted, _ := spendKeys(t, nodes[0], 20); admitted != damagedKeys {
 		t.Fatalf("%d keys were admitted at first", admitted)
 	}
-	for _, n := range nodes { // at once, so that none hands over to the others
-		n.Signal(syscall.SIGTERM)
+	for _, n := range nodes {
+		before := n.Metric("sluice_snapshots_total")
+		process.Eventually(t, 10*time.Second, n.Name+" has written a snapshot that was begun since", func() error {
+			if now := n.Metric("sluice_snapshots_total"); now < before+2 {
+				return fmt.Errorf("%v snapshots, %v before", now, before)
+			}
+			return nil
+		})
 	}
 	for _, n := range nodes {
-		<-n.Done
+		n.Kill() // so that none hands over to the others
 	}
 	file := func(i int) string { return filepath.Join(dir, nodes[i].Name, "counters.snapshot") }
 	put := func(i int, data []byte) {
@@ -171,8 +179,11 @@ func TestDamagedSnapshots(t *testing.T) {
 	for i, n := range nodes {
 		n.WaitReady()
 		aside, err := filepath.Glob(file(i) + ".rejected-*")
-		if log := n.Log.String(); err != nil || i < 2 && (len(aside) != 1 || !strings.Contains(log, "reason=damaged") || !strings.Contains(log, aside[0])) {
-			t.Errorf("set aside: %v, %v; %s says\n%s", aside, err, n.Name, log)
+		if err != nil || len(aside) != []int{1, 1, 0}[i] {
+			t.Fatalf("%s has set aside %v, %v", n.Name, aside, err)
+		}
+		if log := n.Log.String(); i < 2 && !(strings.Contains(log, "reason=damaged") && strings.Contains(log, aside[0])) {
+			t.Errorf("%s does not say that it has set aside %v:\n%s", n.Name, aside, log)
 		}
 	}
 	if admitted, lost := spendKeys(t, nodes[0], 1); admitted > 0 || lost == 0 {

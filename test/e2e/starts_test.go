@@ -91,7 +91,10 @@ func exhaust(n *process.Node, keys int) (admitted int) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 			resp, err := n.API().Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{process.InlineCheck(fmt.Sprint("founding-", i))}})
 			cancel()
-			if err != nil || resp.Decisions[0].Error != nil || !resp.Decisions[0].Allowed || resp.Decisions[0].Source == sluicev1.Source_SOURCE_SHARE {
+			if err != nil {
+				break
+			}
+			if d := resp.Decisions[0]; d.Error != nil || !d.Allowed || d.Source == sluicev1.Source_SOURCE_SHARE {
 				break
 			}
 			admitted++
@@ -153,8 +156,8 @@ func waits(t *testing.T, n *process.Node, why string) {
 	}
 }
 
-// TestColdStart starts three nodes whose names resolve to nothing that answers: none founds anything. When the third can be reached there is one
-// cluster of three. A node whose only target does not answer waits for it, with others that it does not know.
+// TestColdStart starts three nodes whose names resolve to nothing that answers: none founds anything. When the third can be reached
+// there is one cluster of three. A node whose only target does not answer waits for it, with others that it does not know.
 func TestColdStart(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -174,7 +177,8 @@ func TestColdStart(t *testing.T) {
 	}
 	nodes := []*process.Node{start(0), start(1)}
 	for _, n := range nodes {
-		waits(t, n, "waiting for 1 more node to bootstrap with: --bootstrap-expect is 3, have pod-1, pod-2; targets that do not answer: "+hosts[2])
+		const why = "waiting for 1 more node to bootstrap with: --bootstrap-expect is 3, have pod-1, pod-2; targets that do not answer: "
+		waits(t, n, why+hosts[2])
 	}
 	waits(t, alone, "waiting to join a cluster: this node founds none; targets that do not answer: "+silent.Addr().String())
 	nodes = append(nodes, start(2))

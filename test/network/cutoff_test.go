@@ -93,8 +93,9 @@ func (l *lab) audit(name string, c audit.Config, targets func() []*labNode) *wat
 func (a *watch) end() (log []audit.Check) {
 	a.t.Helper()
 	r := <-a.done
-	a.t.Logf("%s: %d checks, admitted %d, denied %d, errors %d, ambiguous retries %d, sent on %d; over quota %+v, by owners alone %+v; under %+v; sources %v, nodes' errors %+v",
-		a.name, r.Checks, r.Admitted, r.Denied, r.FinalErrors, r.AmbiguousRetries, r.ReroutedCalls, r.Over, r.OverByOwners, r.Under, r.Sources, r.Errors)
+	a.t.Logf("%s: %d checks, admitted %d, denied %d, errors %d %+v, ambiguous retries %d, sent on %d; sources %v",
+		a.name, r.Checks, r.Admitted, r.Denied, r.FinalErrors, r.Errors, r.AmbiguousRetries, r.ReroutedCalls, r.Sources)
+	a.t.Logf("%s: over quota %+v, by owners alone %+v; under %+v", a.name, r.Over, r.OverByOwners, r.Under)
 	if r.FinalErrors > 0 || r.Unexhausted > 0 {
 		a.t.Errorf("%s: %d checks had no answer, %d keys were not at their limit in the end", a.name, r.FinalErrors, r.Unexhausted)
 	}
@@ -171,8 +172,8 @@ func (c *cut) account(log []audit.Check) map[string]*spent {
 	return keys
 }
 
-// judge holds every key to its limit and one share more, what owners alone admitted to the limit, and the time that answers took to cutGap. The
-// cut may also cost what its node had not told a copy. The test is too short for anything to flow back into a bucket.
+// judge holds every key to its limit and one share more, what owners alone admitted to the limit, and the time that answers took to
+// cutGap. The cut may also cost what its node had not told a copy. The test is too short for anything to flow back into a bucket.
 func (c *cut) judge(a *watch, log []audit.Check, limit int64) {
 	a.t.Helper()
 	share := limit / 3
@@ -224,7 +225,9 @@ func TestCutOff(t *testing.T) {
 	const limit, huge = 30, 100_000
 	// Keys that fill up when a bucket, an own window and two aligned windows do, which go on for longer than the test.
 	left := func(p time.Duration) time.Duration { return p - time.Duration(time.Now().UnixNano()%int64(p)) }
-	period := slices.MaxFunc([]time.Duration{time.Hour, 67 * time.Minute, 71 * time.Minute}, func(a, b time.Duration) int { return cmp.Compare(left(a), left(b)) })
+	period := slices.MaxFunc([]time.Duration{time.Hour, 67 * time.Minute, 71 * time.Minute}, func(a, b time.Duration) int {
+		return cmp.Compare(left(a), left(b))
+	})
 	specs := func(keys int) (list []audit.Spec) {
 		for _, l := range []bucket.Limit{
 			{Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit}, {Algorithm: bucket.TokenBucket}, {Algorithm: bucket.SlidingCounter},
