@@ -107,7 +107,7 @@ func callLeased(caller string) error {
 // TestChangeClientLeases: what all clients together admit is never above the limit, and little of it is lost.
 func TestChangeClientLeases(t *testing.T) {
 	limit := 6_000 * int64(*leaseClients) // ten seconds of each key's callers
-	f := newFleet(t, 5, writeRules(t, fmt.Sprintf("domain: shop\ndescriptors:\n  - key: user\n    limits: [{count: %d, period: 240h}]\n", limit)))
+	f := newFleet(t, 5, process.RulesOf(t, fmt.Sprintf("domain: shop\ndescriptors:\n  - key: user\n    limits: [{count: %d, period: 240h}]\n", limit)))
 	path := filepath.Join(t.TempDir(), "book")
 	book, err := openBook(path)
 	if err != nil {

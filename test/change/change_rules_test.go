@@ -15,20 +15,6 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-// rulesDiffer is how long nodes have different rules at least: SLUICE_E2E_RULES, or a minute.
-func rulesDiffer(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv("SLUICE_E2E_RULES")
-	if text == "" {
-		return time.Minute
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("SLUICE_E2E_RULES: %v", err)
-	}
-	return d
-}
-
 // unequal are limits that nodes do not agree on: some have more, some less.
 var unequal = []struct {
 	name       string
@@ -97,7 +83,7 @@ func TestChangeRulesDiffer(t *testing.T) {
 	defer enough()
 	// The larger limits admit 75,000 together: that many are asked for while rules differ, or nearly, so that keys
 	// are at the smaller limit and at the larger one while both are in force.
-	differ := rulesDiffer(t)
+	differ := process.Setting(t, "SLUICE_E2E_RULES", time.Minute)
 	rate := min(4000, 75_000/differ.Seconds())
 	reports := make(chan *audit.Report, 2)
 	for _, c := range []audit.Config{

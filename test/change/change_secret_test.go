@@ -74,29 +74,3 @@ func TestChangeSecret(t *testing.T) {
 		})
 	}
 }
-
-// TLS between nodes is turned on and off again by rolling restarts, under load.
-func TestChangePeerTLS(t *testing.T) {
-	v := process.NewVault(t)
-	v.Write("ca", string(v.Before.PEM))
-	v.Write("secret", secretsLine(1))
-	in := func(name string) string { return filepath.Join(v.Dir, name) }
-	f := newFleet(t, 3, "", "--secret-file", in("secret"))
-	plain := f.args
-	var names []string
-	for _, n := range f.nodes() {
-		names = append(names, n.Name)
-	}
-	v.Equip(v.Before, 24*time.Hour, names...)
-	certified := append(append([]string(nil), plain...), "--peer-tls-cert", in("{name}.crt"), "--peer-tls-key", in("{name}.key"), "--peer-tls-ca", in("ca"))
-	found := f.watch(func() {
-		for _, args := range [][]string{append(certified, "--peer-tls=accept"), certified, append(certified, "--peer-tls=accept"), plain} {
-			f.args = args
-			for _, n := range f.nodes() {
-				f.restart(n)
-				pass(3 * time.Second) // a node that has just started has no vote
-			}
-		}
-	})
-	f.judge(found, time.Second, 0)
-}

@@ -3,9 +3,6 @@ package change
 import (
 	"context"
 	"fmt"
-	"net"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -111,16 +108,12 @@ func (p *program) over() (over, left int) {
 // programs dials a client for each policy.
 func programs(t *testing.T, nodes []*process.Node) []*program {
 	t.Helper()
-	var target []string
-	for _, n := range nodes {
-		target = append(target, n.GRPC)
-	}
 	var all []*program
 	for _, p := range []struct {
 		name, key string
 		policy    sluice.FailurePolicy
 	}{{"closed", "paid", sluice.FailClosed()}, {"open", "user", sluice.FailOpen()}, {"local", "user", sluice.FailLocal(1.0 / 3)}} {
-		c, err := sluice.New(strings.Join(target, ","), sluice.WithFailurePolicy(p.policy))
+		c, err := sluice.New(process.Target(nodes), sluice.WithFailurePolicy(p.policy))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,25 +206,22 @@ func (p *program) lostWith(from, until time.Time) (n int) {
 	return n
 }
 
-// comeBack starts n, which has ended, under its name and at the address that the clients know.
-func comeBack(t *testing.T, n *process.Node, rules string, others []*process.Node) *process.Node {
+// comeBack starts nodes[i], which has ended, under its name and at the addresses that the clients know.
+func comeBack(t *testing.T, nodes []*process.Node, i int, rules string) {
 	t.Helper()
-	host, port, err := net.SplitHostPort(n.GRPC)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var join []string
-	for _, o := range others {
-		join = append(join, o.Gossip)
+	for j, o := range nodes {
+		if j != i {
+			join = append(join, o.Gossip)
+		}
 	}
-	fresh := process.Launch(t, process.Config{Name: n.Name, Host: host, Join: join, Rules: rules, Args: []string{"--grpc-port", port}})
-	fresh.GRPC = n.GRPC
-	fresh.WaitReady()
-	return fresh
+	nodes[i] = nodes[i].Same(process.Config{Join: join, Rules: rules})
+	nodes[i].WaitReady()
+	process.WaitAgreed(t, nodes, 20*time.Second)
 }
 
 func TestChangeSDKRollingRestart(t *testing.T) {
-	rules := writeRules(t, sdkRules)
+	rules := process.RulesOf(t, sdkRules)
 	nodes := process.Cluster(t, 3, rules)
 	all := programs(t, nodes)
 	underLoad(t, all, func() {
@@ -239,8 +229,7 @@ func TestChangeSDKRollingRestart(t *testing.T) {
 			if _, code := n.Stop(syscall.SIGTERM); code != 0 {
 				t.Errorf("%s ended with %d", n.Name, code)
 			}
-			nodes[i] = comeBack(t, n, rules, slices.Delete(slices.Clone(nodes), i, i+1))
-			process.WaitAgreed(t, nodes, 20*time.Second)
+			comeBack(t, nodes, i, rules)
 		}
 	})
 	for _, p := range all {
@@ -249,7 +238,7 @@ func TestChangeSDKRollingRestart(t *testing.T) {
 }
 
 func TestChangeSDKCrash(t *testing.T) {
-	rules := writeRules(t, sdkRules)
+	rules := process.RulesOf(t, sdkRules)
 	nodes := process.Cluster(t, 3, rules)
 	all := programs(t, nodes)
 	var from, until time.Time
@@ -258,8 +247,7 @@ func TestChangeSDKCrash(t *testing.T) {
 		nodes[1].Kill()
 		until = time.Now()
 		pass(5 * time.Second)
-		nodes[1] = comeBack(t, nodes[1], rules, []*process.Node{nodes[0], nodes[2]})
-		process.WaitAgreed(t, nodes, 20*time.Second)
+		comeBack(t, nodes, 1, rules)
 	})
 	for _, p := range all {
 		lost := 0

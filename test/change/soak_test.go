@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -26,18 +27,14 @@ const (
 )
 
 func TestSoak(t *testing.T) {
-	number := func(name string, otherwise uint64) uint64 {
-		text := os.Getenv(name)
-		if text == "" {
-			return otherwise
-		}
-		n, err := strconv.ParseUint(text, 10, 32)
+	number := func(name string, otherwise int) int {
+		n, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(otherwise)))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		return n
 	}
-	length, seed := time.Duration(number("MINUTES", 20))*time.Minute, number("SEED", 1)
+	length, seed := time.Duration(number("MINUTES", 20))*time.Minute, uint64(number("SEED", 1))
 	random := rand.New(rand.NewPCG(seed, 0))
 	// Whoever has died is soon counted no more, as operators or a short --forget-after see to where nodes come and go: else
 	// the dead would be the majority.

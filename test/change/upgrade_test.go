@@ -52,7 +52,7 @@ func TestUpgradeRolling(t *testing.T) {
 // version while the cluster is mixed.
 func TestUpgradeMixedCrash(t *testing.T) {
 	base := baseBinary(t)
-	f := newFleetOf(t, base, 3, writeRules(t, changeRules("sync")))
+	f := newFleetOf(t, base, 3, process.RulesOf(t, changeRules("sync")))
 	f.judge(f.watch(func() {
 		for _, other := range []string{process.Binary, base} {
 			f.binary = other
@@ -105,7 +105,7 @@ func TestUpgradeHotKey(t *testing.T) {
 // A cluster that is stopped as a whole comes back with its counters under the other version, and goes back so, too.
 func TestUpgradeSnapshots(t *testing.T) {
 	base := baseBinary(t)
-	f := newKeptOf(t, base, 3)
+	f := newKept(t, base)
 	f.judge(f.watch(func() {
 		for _, other := range []string{process.Binary, base} {
 			f.binary = other

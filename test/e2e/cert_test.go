@@ -48,11 +48,11 @@ func TestCert(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
 	names := []string{"n1", "n2", "n3"}
-	out, err := exec.Command(process.Binary, "cert", "--dir", dir, "--names", strings.Join(names, ",")).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	code, out := command("cert", "--dir", dir, "--names", strings.Join(names, ","))
+	if code != 0 {
+		t.Fatalf("%d\n%s", code, out)
 	}
-	commands := printed(string(out))
+	commands := printed(out)
 	if len(commands) != len(names)+1 {
 		t.Fatalf("%d commands are printed, want one for each node and one for callers:\n%s", len(commands), out)
 	}
@@ -70,9 +70,8 @@ func TestCert(t *testing.T) {
 	process.WaitAgreed(t, nodes, 10*time.Second)
 
 	for _, n := range nodes {
-		ask := exec.Command(process.Binary, append(commands[3], "--addr", n.GRPC)...)
-		if out, err := ask.CombinedOutput(); err != nil || !strings.Contains(string(out), "n3") {
-			t.Errorf("%s: %v\n%s", strings.Join(ask.Args, " "), err, out)
+		if code, out := command(append(commands[3], "--addr", n.GRPC)...); code != 0 || !strings.Contains(out, "n3") {
+			t.Errorf("%v: %d\n%s", commands[3], code, out)
 		}
 	}
 	allowed := 0
@@ -92,8 +91,7 @@ func TestCert(t *testing.T) {
 	// Who comes without is not let in, and a probe is.
 	for _, args := range [][]string{{}, {"--ca", filepath.Join(dir, "ca.crt"), "--server-name", "sluice"}} {
 		args = append([]string{"members", "--timeout", "2s", "--addr", nodes[0].GRPC, "--operators-dir", t.TempDir()}, args...) // as another user
-		out, err := exec.Command(process.Binary, args...).CombinedOutput()
-		if code := exitCode(err); code != 3 {
+		if code, out := command(args...); code != 3 {
 			t.Errorf("%v: exit code %d, want 3\n%s", args, code, out)
 		}
 	}
@@ -108,16 +106,12 @@ func TestCert(t *testing.T) {
 	}
 
 	// A second time, nothing is overwritten.
-	before, err := os.ReadFile(filepath.Join(dir, "ca.key"))
-	if err != nil {
-		t.Fatal(err)
+	key := fileText(t, dir, "ca.key")
+	if code, out := command("cert", "--dir", dir, "--names", "n1"); code != 1 || !strings.Contains(out, "is there already") {
+		t.Errorf("again: %d\n%s", code, out)
 	}
-	out, err = exec.Command(process.Binary, "cert", "--dir", dir, "--names", "n1").CombinedOutput()
-	if exitCode(err) != 1 || !strings.Contains(string(out), "is there already") {
-		t.Errorf("again: %v\n%s", err, out)
-	}
-	if after, err := os.ReadFile(filepath.Join(dir, "ca.key")); err != nil || string(after) != string(before) {
-		t.Errorf("the authority's key has changed (%v)", err)
+	if fileText(t, dir, "ca.key") != key {
+		t.Error("the authority's key has changed")
 	}
 	for _, n := range nodes {
 		for _, secret := range []string{"PRIVATE KEY", fileText(t, dir, "gossip.keyring"), fileText(t, dir, "secret")} {
@@ -137,15 +131,11 @@ func fileText(t *testing.T, dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// exitCode is that of a command, 0 without an error.
-func exitCode(err error) int {
-	if err == nil {
-		return 0
-	}
-	if ended, ok := err.(*exec.ExitError); ok {
-		return ended.ExitCode()
-	}
-	return -1
+// command runs sluice and returns its exit code and what it printed.
+func command(args ...string) (int, string) {
+	cmd := exec.Command(process.Binary, args...)
+	out, _ := cmd.CombinedOutput()
+	return cmd.ProcessState.ExitCode(), string(out)
 }
 
 // TestWrongCert wants every wrong use of `sluice cert` to name its flag and to write nothing.
@@ -162,9 +152,8 @@ func TestWrongCert(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "certs")
 		words := strings.Fields(strings.ReplaceAll(args, "DIR", dir))
-		out, err := exec.Command(process.Binary, append([]string{"cert"}, words...)...).CombinedOutput()
-		if exitCode(err) != 2 || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v, want %q\n%s", args, err, want, out)
+		if code, out := command(append([]string{"cert"}, words...)...); code != 2 || !strings.Contains(out, want) {
+			t.Errorf("%s: %d, want %q\n%s", args, code, want, out)
 		}
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s: the directory was made", args)

@@ -19,8 +19,11 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-// TestDocCommands runs every command of every page under docs, in the order of the page, against the demo and the nodes that the page
-// starts. It changes ports, and how long an audit or a bench goes on. What cannot run here is listed below, with the reason.
+// repository is the root of the checkout, seen from this package.
+const repository = "../.."
+
+// TestDocCommands runs every command of the README and of every page under docs, in the order of the page, against the demo and the
+// nodes that the page starts. It changes ports, and how long an audit or a bench goes on. What cannot run here is listed below, with the reason.
 func TestDocCommands(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -32,16 +35,16 @@ func TestDocCommands(t *testing.T) {
 	}
 	base := demoPort(t)
 	runDemo(t, base)
-	for _, page := range pages {
-		name, err := filepath.Rel(repository, page)
-		if err != nil {
-			t.Fatal(err)
+	readme := filepath.Join(repository, "README.md")
+	for _, page := range append(pages, readme) {
+		commands := pageCommands(t, page)
+		if page == readme && len(commands) < 8 {
+			t.Errorf("only %d commands found in the README", len(commands))
 		}
-		commands := whole(pageCommands(t, name, nil))
 		if len(commands) == 0 {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
+		t.Run(strings.TrimPrefix(page, repository+"/"), func(t *testing.T) {
 			r := docRun{t: t, base: base, folder: workplace(t)}
 			for _, c := range commands {
 				r.run(c)
@@ -70,17 +73,27 @@ var elsewhere = []struct{ begins, why string }{
 // denials may end with status 1: a limit that is reached is an answer.
 var denials = regexp.MustCompile(`^bin/sluice (check|members|health)\b`)
 
-// whole joins lines that are one command: a quote is open, or the line ends with a backslash.
-func whole(lines []string) (commands []string) {
+var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+
+// pageCommands returns the commands of a page's sh blocks but for the demo, which is running. Lines are one command where a quote
+// is open, or the line ends with a backslash.
+func pageCommands(t *testing.T, page string) (commands []string) {
+	t.Helper()
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var open []string
-	for _, line := range lines {
-		if len(open) == 0 && (strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#")) {
-			continue
-		}
-		open = append(open, line)
-		text := strings.Join(open, "\n")
-		if strings.Count(text, "'")%2 == 0 && !strings.HasSuffix(line, `\`) {
-			commands, open = append(commands, text), nil
+	for _, block := range shellBlock.FindAllStringSubmatch(string(data), -1) {
+		for line := range strings.SplitSeq(strings.TrimSpace(block[1]), "\n") {
+			if len(open) == 0 && (strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") || line == "bin/sluice demo") {
+				continue
+			}
+			open = append(open, line)
+			text := strings.Join(open, "\n")
+			if strings.Count(text, "'")%2 == 0 && !strings.HasSuffix(line, `\`) {
+				commands, open = append(commands, text), nil
+			}
 		}
 	}
 	return append(commands, open...)
@@ -140,6 +153,7 @@ func (r *docRun) await() {
 }
 
 var (
+	ports    = regexp.MustCompile(`:(7460|7461|7464|7470|7471|7480)\b`)
 	mention  = regexp.MustCompile(`(^|[;|&(] *|do )sluice `)
 	bareAddr = regexp.MustCompile(`(--addr) (127(?:\.\d+){3})(\s|$)`)
 	howLong  = regexp.MustCompile(`--duration \d+s`)
@@ -165,7 +179,10 @@ func (r *docRun) run(c string) {
 	if strings.HasPrefix(line, "bin/sluice audit ") && !howLong.MatchString(line) {
 		line += " --duration 2s"
 	}
-	line = atPorts(line, base)
+	line = ports.ReplaceAllStringFunc(line, func(port string) string {
+		n, _ := strconv.Atoi(port[1:])
+		return fmt.Sprint(":", base+n-7460)
+	})
 	if strings.Contains(line, "--ca certs/") && !r.closed {
 		r.closed = true
 		r.serve("bin/sluice serve --name n1 --bind 127.0.1.9 --tls-cert certs/n1.crt --tls-key certs/n1.key"+

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -149,8 +150,8 @@ func TestRotateEverything(t *testing.T) {
 	}
 
 	// What is new alone is enough to leave and to join with.
-	if _, code := nodes[2].Stop(syscall.SIGTERM); code != 0 {
-		t.Errorf("%s ended with %d", nodes[2].Name, code)
+	if took, code := nodes[2].Stop(syscall.SIGTERM); code != 0 || took > 5*time.Second {
+		t.Errorf("%s ended with %d after %v", nodes[2].Name, code, took)
 	}
 	config.Name, config.Join = "pod-3", []string{nodes[0].Gossip}
 	again := process.Start(t, config)
@@ -167,6 +168,17 @@ func TestRotateEverything(t *testing.T) {
 	})
 	over()
 	load.Wait()
+	for _, token := range []string{one, two} {
+		text, err := os.ReadFile(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nodes {
+			if strings.Contains(n.Log.String(), strings.TrimSpace(string(text))[10:30]) {
+				t.Errorf("%s has logged a token", n.Name)
+			}
+		}
+	}
 
 	t.Logf("%d checks over lasting connections, %d denied, p99 %v, longest gap %v; %d over new ones",
 		report.Checks, report.Denied, report.Latency.P99, report.LongestGap().Length, fresh.Load())

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,23 +22,11 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-var (
-	slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestTrap02_KilledCallers kills, at most 10,000")
-	slotCrashes     = flag.Int("slot-crashes", 1, "how many nodes TestSlotsThroughChange kills")
-)
-
-// targetOf is the target of a client of nodes.
-func targetOf(nodes []*process.Node) string {
-	var target []string
-	for _, n := range nodes {
-		target = append(target, n.GRPC)
-	}
-	return strings.Join(target, ",")
-}
+var slotCallerCount = flag.Int("slot-callers", 600, "how many callers TestSlots kills, at most 10,000")
 
 func slotClient(t *testing.T, nodes []*process.Node) *sluice.Client {
 	t.Helper()
-	c, err := sluice.New(targetOf(nodes))
+	c, err := sluice.New(process.Target(nodes))
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 		err = c.Ready(t.Context())
@@ -57,7 +44,7 @@ func TestSlotsThroughChange(t *testing.T) {
 	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
 	var processes []*process.SlotProcess
 	for range 3 {
-		processes = append(processes, process.StartSlotCallers(t, exec.Command(os.Args[0]), 0, 24, targetOf(nodes)))
+		processes = append(processes, process.StartSlotCallers(t, exec.Command(os.Args[0]), process.WorkSlots(process.Target(nodes))))
 	}
 	p := processes[0]
 	for _, each := range processes {
@@ -66,21 +53,14 @@ func TestSlotsThroughChange(t *testing.T) {
 	processes[1].StopBeyond(p)
 	joined := process.Start(t, process.Config{Name: "n4", Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
 	p.Progress("with a fourth node", 100)
-	var crashes []time.Time
-	for i := range *slotCrashes {
-		crashes = append(crashes, time.Now())
-		nodes[1].Kill()
-		p.Progress("after a crash", 100)
-		if i < *slotCrashes-1 {
-			nodes[1] = process.Start(t, process.Config{Name: nodes[1].Name, Join: []string{nodes[0].Gossip}, Rules: process.RulesOf(t, process.SlotRules)})
-			p.Progress("with another node", 100)
-		}
-	}
+	crash := time.Now()
+	nodes[1].Kill()
+	p.Progress("after a crash", 100)
 	joined.Stop(syscall.SIGTERM)
 	p.Progress("after a leave", 100)
 	processes[2].Kill()
 	p.Progress("after callers were killed", 100)
-	verdicts := process.JudgeAll(t, processes, crashes...)
+	verdicts := process.JudgeAll(t, processes, crash)
 	beyond, mostBeyond := 0, 0
 	for _, v := range verdicts {
 		beyond, mostBeyond = beyond+v.Beyond, max(mostBeyond, v.MostBeyond)
@@ -182,13 +162,34 @@ func slotOwner(t *testing.T, nodes []*process.Node, key, value string) *process.
 	return nil
 }
 
-// Ten thousand wait for forty slots, from the busiest node's view: one message asks and one answers, nobody is passed over, and a free slot is
-// given at once.
-func TestTrap13_ManyWaiters(t *testing.T) {
+// TestSessions: one node's sessions.
+func TestSessions(t *testing.T) {
 	t.Parallel()
-	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
+	node := process.Start(t, process.Config{Name: "pod-1", Rules: process.RulesOf(t, process.SlotRules)})
+	t.Run("trap 13, many waiters", func(t *testing.T) { manyWaiters(t, node) }) // alone, for its times
+	for name, f := range map[string]func(*testing.T, *process.Node){
+		"trap 3, streams that end": streamsThatEnd, "trap 14, slots outlive their TTL": slotsOutliveTheirTTL, "a session that does not read": sessionThatDoesNotRead,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, node)
+		})
+	}
+}
+
+// TestSlots: slots of three nodes, of which the last part ends one.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
+	t.Run("trap 2, killed callers", func(t *testing.T) { killedCallers(t, nodes) })
+	t.Run("order through a handoff", func(t *testing.T) { orderThroughHandoff(t, nodes) })
+}
+
+// manyWaiters: ten thousand wait for forty slots, from the busiest node's view: one message asks and one answers, nobody is passed over, and a free slot is
+// given at once.
+func manyWaiters(t *testing.T, node *process.Node) {
 	const waiters = 10_000
-	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
+	s, pending := openSession(t, node), []*sluicev1.SlotResponse(nil)
 	for range waiters {
 		s.ask("pool", "p")
 	}
@@ -228,49 +229,8 @@ func TestTrap13_ManyWaiters(t *testing.T) {
 	}
 }
 
-// Tenants that always have requests share slots by their weights, and those of one tenant are served in order.
-func TestSlotWeights(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
-	s, pending := openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
-	weights := map[string]int64{"a": 1, "b": 2, "c": 5}
-	tenant, last, got := map[uint64]string{}, map[string]uint64{}, map[string]int{}
-	ask := func(name string) {
-		s.ask("lock", "l", func(r *sluicev1.SlotRequest) { r.Tenant, r.Weight = name, weights[name] })
-		tenant[s.last] = name
-	}
-	ask("a") // the others come while it has the slot
-	first := s.next(&pending)
-	for range 20 {
-		for name := range weights {
-			ask(name)
-		}
-	}
-	s.send(&sluicev1.SessionRequest{Release: []uint64{first.GetNumber()}})
-	const grants = 4000
-	for range grants {
-		a := s.next(&pending)
-		name := tenant[a.GetNumber()]
-		if a.GetNumber() <= last[name] {
-			t.Fatalf("%d of %s came after %d", a.GetNumber(), name, last[name])
-		}
-		last[name] = a.GetNumber()
-		got[name]++
-		ask(name)
-		s.send(&sluicev1.SessionRequest{Release: []uint64{a.GetNumber()}})
-	}
-	for name, w := range weights {
-		want := float64(grants) * float64(w) / 8
-		if off := float64(got[name])/want - 1; off > 0.02 || off < -0.02 {
-			t.Errorf("%s has %d of %d slots, want %.0f", name, got[name], grants, want)
-		}
-	}
-}
-
-// Streams that are half-closed, canceled or silent release nothing, and leak nothing: their slots are free within two seconds.
-func TestTrap03_StreamsThatEnd(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
+// streamsThatEnd: streams that are half-closed, canceled or silent release nothing, and leak nothing: their slots are free within two seconds.
+func streamsThatEnd(t *testing.T, node *process.Node) {
 	for name, end := range map[string]func(*slotSession){
 		"half-closed": func(s *slotSession) { s.closeSend() },
 		"canceled":    func(s *slotSession) { s.close() },
@@ -278,7 +238,7 @@ func TestTrap03_StreamsThatEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, waits, pending := openSession(t, nodes[0]), openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
+			s, waits, pending := openSession(t, node), openSession(t, node), []*sluicev1.SlotResponse(nil)
 			s.ask("lock", name)
 			if a := s.next(&pending); !a.GetDecision().GetAllowed() {
 				t.Fatal(a)
@@ -303,11 +263,9 @@ func TestTrap03_StreamsThatEnd(t *testing.T) {
 	}
 }
 
-// Slots last as long as their session, whatever the deadline of one renewal, and operators see who holds them (trap 16).
-func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
-	c := slotClient(t, nodes)
+// slotsOutliveTheirTTL: slots last as long as their session, whatever the deadline of one renewal, and operators see who holds them (trap 16).
+func slotsOutliveTheirTTL(t *testing.T, node *process.Node) {
+	c := slotClient(t, []*process.Node{node})
 	request := sluice.AcquireRequest{Key: c.Key("jobs", "lock", "long")}
 	s, err := c.Acquire(t.Context(), request)
 	if err != nil || !s.Allowed {
@@ -317,7 +275,7 @@ func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
 	if _, err := c.Acquire(t.Context(), request); !errors.Is(err, sluice.ErrDenied) || s.Context().Err() != nil {
 		t.Errorf("%v, the first: %v", err, context.Cause(s.Context()))
 	}
-	held, err := nodes[0].API().Held(t.Context(), &sluicev1.HeldRequest{Domain: "jobs", Descriptor_: []*sluicev1.Entry{{Key: "lock", Value: "long"}}})
+	held, err := node.API().Held(t.Context(), &sluicev1.HeldRequest{Domain: "jobs", Descriptor_: []*sluicev1.Entry{{Key: "lock", Value: "long"}}})
 	if err != nil || held.GetCount() != 1 || held.GetUnits() != 1 || held.GetHoldings()[0].GetUse() != "slot" || held.GetHoldings()[0].GetSinceNs() < int64(5*time.Second) {
 		t.Errorf("%v %v", held, err)
 	}
@@ -327,10 +285,75 @@ func TestTrap14_SlotsOutliveTheirTTL(t *testing.T) {
 	}
 }
 
-// A node that leaves sends those who wait to the next owner, where they are served in their order.
-func TestSlotOrderThroughHandoff(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
+// sessionThatDoesNotRead: a session that does not read its answers ends, and others are served meanwhile.
+func sessionThatDoesNotRead(t *testing.T, node *process.Node) {
+	s, other, pending := openSession(t, node), openSession(t, node), []*sluicev1.SlotResponse(nil)
+	s.ask("lock", "l")
+	s.next(&pending)
+	go func() { // answers at once, of which each takes some bytes, until the node takes nothing any more
+		for s.ask("lock", "l", func(r *sluicev1.SlotRequest) { r.Wait = false }) {
+		}
+	}()
+	for _, lock := range []string{"m", "l"} { // the second one is the session's until it has ended
+		other.ask("lock", lock)
+		if a := other.next(&pending); !a.GetDecision().GetAllowed() {
+			t.Error(a)
+		}
+	}
+	var err error
+	for err == nil {
+		_, err = s.stream.Recv()
+	}
+	if code := status.Code(err); code != codes.Aborted {
+		t.Error(err)
+	}
+}
+
+// killedCallers: callers that are killed leak nothing: what they hold is free within two seconds, and they wait for nothing any more.
+func killedCallers(t *testing.T, nodes []*process.Node) {
+	c := slotClient(t, nodes)
+	const processes = 4
+	key := c.Key("jobs", "crowd", "c")
+	rest, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(10_000 - *slotCallerCount + 1)})
+	if err != nil || !rest.Allowed {
+		t.Fatal(rest, err)
+	}
+	var callers []*process.SlotProcess
+	for i := range processes {
+		some := *slotCallerCount / processes
+		callers = append(callers, process.StartSlotCallers(t, exec.Command(os.Args[0]), process.SlotCallers{
+			Target: process.Target(nodes), Domain: "jobs", Keys: [][2]string{{"crowd", "c"}}, Hold: some,
+		}))
+		if i < processes-1 {
+			<-callers[i].Held
+		}
+	}
+	// The last one of the last process waits.
+	var d sluice.Decision
+	process.Until(t, "all slots are held", func() bool { d, err = key.Read(t.Context(), 1); return err != nil || d.Remaining == 0 })
+	if _, e := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, MaxWait: -1}); err != nil || !errors.Is(e, sluice.ErrDenied) {
+		t.Errorf("beside them: %v %v", err, e)
+	}
+	for _, p := range callers {
+		_ = p.Cmd.Process.Kill() // all at once
+	}
+	began := time.Now()
+	s, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(*slotCallerCount - 1)})
+	took := time.Since(began)
+	if err != nil || !s.Allowed || took > 4*time.Second { // 2 s, on a machine of its own
+		t.Errorf("after them: %+v %v after %v", s, err, took)
+	}
+	t.Logf("%d callers were killed, all slots are free after %v", *slotCallerCount, took)
+	if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 0 {
+		t.Errorf("%d units have leaked in the other direction, or %v", d.Remaining, err)
+	}
+	s.Release()
+	rest.Release()
+	process.Until(t, "all are free", func() bool { d, err = key.Read(t.Context(), 10_000); return err != nil || d.Allowed })
+}
+
+// orderThroughHandoff: a node that leaves sends those who wait to the next owner, where they are served in their order.
+func orderThroughHandoff(t *testing.T, nodes []*process.Node) {
 	c := slotClient(t, nodes)
 	key := c.Key("jobs", "lock", "moving")
 	first, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key})
@@ -370,74 +393,5 @@ func TestSlotOrderThroughHandoff(t *testing.T) {
 	}
 	if len(order) != waiters {
 		t.Errorf("%d of %d were served", len(order), waiters)
-	}
-}
-
-// Callers that are killed leak nothing: what they hold is free within two seconds, and they wait for nothing any more.
-func TestTrap02_KilledCallers(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 3, process.RulesOf(t, process.SlotRules))
-	c := slotClient(t, nodes)
-	const processes = 4
-	key := c.Key("jobs", "crowd", "c")
-	rest, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(10_000 - *slotCallerCount + 1)})
-	if err != nil || !rest.Allowed {
-		t.Fatal(rest, err)
-	}
-	var callers []*process.SlotProcess
-	for i := range processes {
-		some := *slotCallerCount / processes
-		callers = append(callers, process.StartSlotCallers(t, exec.Command(os.Args[0]), some, 0, targetOf(nodes)))
-		if i < processes-1 {
-			<-callers[i].Held
-		}
-	}
-	// The last one of the last process waits.
-	var d sluice.Decision
-	process.Until(t, "all slots are held", func() bool { d, err = key.Read(t.Context(), 1); return err != nil || d.Remaining == 0 })
-	if _, e := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, MaxWait: -1}); err != nil || !errors.Is(e, sluice.ErrDenied) {
-		t.Errorf("beside them: %v %v", err, e)
-	}
-	for _, p := range callers {
-		_ = p.Cmd.Process.Kill() // all at once
-	}
-	began := time.Now()
-	s, err := c.Acquire(t.Context(), sluice.AcquireRequest{Key: key, Units: int64(*slotCallerCount - 1)})
-	took := time.Since(began)
-	if err != nil || !s.Allowed || took > 4*time.Second { // 2 s, on a machine of its own
-		t.Errorf("after them: %+v %v after %v", s, err, took)
-	}
-	t.Logf("%d callers were killed, all slots are free after %v", *slotCallerCount, took)
-	if d, err := key.Read(t.Context(), 1); err != nil || d.Remaining != 0 {
-		t.Errorf("%d units have leaked in the other direction, or %v", d.Remaining, err)
-	}
-	s.Release()
-	rest.Release()
-	process.Until(t, "all are free", func() bool { d, err = key.Read(t.Context(), 10_000); return err != nil || d.Allowed })
-}
-
-// A session that does not read its answers ends, and others are served meanwhile.
-func TestSessionThatDoesNotRead(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 1, process.RulesOf(t, process.SlotRules))
-	s, other, pending := openSession(t, nodes[0]), openSession(t, nodes[0]), []*sluicev1.SlotResponse(nil)
-	s.ask("lock", "l")
-	s.next(&pending)
-	go func() { // answers at once, of which each takes some bytes, until the node takes nothing any more
-		for s.ask("lock", "l", func(r *sluicev1.SlotRequest) { r.Wait = false }) {
-		}
-	}()
-	for _, lock := range []string{"m", "l"} { // the second one is the session's until it has ended
-		other.ask("lock", lock)
-		if a := other.next(&pending); !a.GetDecision().GetAllowed() {
-			t.Error(a)
-		}
-	}
-	var err error
-	for err == nil {
-		_, err = s.stream.Recv()
-	}
-	if code := status.Code(err); code != codes.Aborted {
-		t.Error(err)
 	}
 }

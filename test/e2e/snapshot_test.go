@@ -1,9 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,35 +12,27 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/internal/audit"
-	"github.com/sluicecluster/sluice/internal/snapshot"
-	"github.com/sluicecluster/sluice/limiter"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-	"github.com/sluicecluster/sluice/ring"
 	"github.com/sluicecluster/sluice/test/process"
 )
-
-// ambiguous returns how many checks the nodes have sent to each other without a response.
-func ambiguous(nodes []*process.Node) (count int64) {
-	for _, n := range nodes {
-		count += int64(n.Metric("sluice_forward_ambiguous_total"))
-	}
-	return count
-}
 
 // exact fails t unless r has no errors and no limit was exceeded, and each was used up but for checks that nodes sent to each other
 // and whose response was lost: these may have been charged twice (docs/internals/consistency.md).
 func exact(t *testing.T, r *audit.Report, nodes []*process.Node) {
 	t.Helper()
-	twice := ambiguous(nodes)
+	twice := int64(process.Total(nodes, "sluice_forward_ambiguous_total"))
 	if r.FinalErrors > 0 || r.Over.Units > 0 || r.Under.Units > twice {
-		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v", r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
+		t.Errorf("%d errors %v, over quota %+v, under %+v, of which %d may have been charged twice: %+v",
+			r.FinalErrors, r.Errors, r.Over, r.Under, twice, r.Violations)
 	}
 }
 
-// TestSnapshotOfOne restarts a node that is alone, twice: its counters are there, as old as they are.
+// TestSnapshotOfOne restarts a node that is alone, twice: its counters are there, as old as they are. Then its disk fails: it
+// goes on, counts that and says so.
 func TestSnapshotOfOne(t *testing.T) {
 	t.Parallel()
-	c := process.Config{Name: "n1", Args: []string{"--data-dir", filepath.Join(t.TempDir(), "data")}}
+	dir := filepath.Join(t.TempDir(), "data")
+	c := process.Config{Name: "n1", Args: []string{"--data-dir", dir}}
 	n := process.Start(t, c)
 	// The time of the first and of the last charge, each between two readings of the clock.
 	first := time.Now()
@@ -54,6 +46,7 @@ func TestSnapshotOfOne(t *testing.T) {
 		if took, code := n.Stop(syscall.SIGTERM); code != 0 || took > 5*time.Second {
 			t.Fatalf("exit code %d after %v", code, took)
 		}
+		c.Args = []string{"--data-dir", dir, "--snapshot-interval", "100ms"}
 		n = process.Start(t, c)
 		before := time.Now()
 		d := n.Spend(sluicev1.Verb_VERB_READ, "k")
@@ -61,197 +54,15 @@ func TestSnapshotOfOne(t *testing.T) {
 		if d.GetRemaining() < least || d.GetRemaining() > most {
 			t.Errorf("%d remain, want %d to %d", d.GetRemaining(), least, most)
 		}
-		if restored, fresh := n.Metric("sluice_snapshot_restored_counters"), n.Metric("sluice_takeovers_fresh_total"); restored != 1 || fresh != 0 {
+		restored, fresh := n.Metric("sluice_snapshot_restored_counters"), n.Metric("sluice_takeovers_fresh_total")
+		if restored != 1 || fresh != 0 {
 			t.Errorf("%v counters were read, %v partitions begin afresh", restored, fresh)
 		}
 	}
-}
-
-// TestSnapshotRejected gives a node snapshots that it must not use: each is set aside, the log says why
-// and where, and the node starts without.
-func TestSnapshotRejected(t *testing.T) {
-	t.Parallel()
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(strings.Repeat("x", 32)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// whole is what a node has written; secret names the file with its cluster's secret, if any.
-	whole := func(t *testing.T, dir string, args ...string) []byte {
-		t.Helper()
-		n := process.Start(t, process.Config{Name: "n1", Args: append(args, "--data-dir", dir)})
-		n.Spend(sluicev1.Verb_VERB_CHECK, "k")
-		n.Stop(syscall.SIGTERM)
-		data, err := os.ReadFile(filepath.Join(dir, "counters.snapshot"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return data
-	}
-	put := func(data []byte, n uint32) {
-		for i := range 4 {
-			data[i] = byte(n >> (8 * i))
-		}
-	}
-	versioned := func(data []byte, version uint32) {
-		put(data[8:], version)
-		put(data[12:], crc32.Checksum(data[:12], crc32.MakeTable(crc32.Castagnoli)))
-	}
-	for _, c := range []struct {
-		name, reason, says string
-		spoil              func(t *testing.T, dir string) []byte
-	}{
-		{"torn", "damaged", "it ends before it should", func(t *testing.T, dir string) []byte {
-			data := whole(t, dir)
-			return data[:len(data)/2]
-		}},
-		{"changed", "damaged", "checksum", func(t *testing.T, dir string) []byte {
-			data := whole(t, dir)
-			data[len(data)-1] ^= 1 // of the last record's checksum; the middle may be a length, which is another error
-			return data
-		}},
-		{"of another cluster", "foreign", "secret", func(t *testing.T, dir string) []byte { return whole(t, dir, "--secret-file", secret) }},
-		{"of an older format", "older", "format version 0", func(t *testing.T, dir string) []byte {
-			data := whole(t, dir)
-			versioned(data, 0)
-			return data
-		}},
-		{"of a newer format", "newer", "format version 99", func(t *testing.T, dir string) []byte {
-			data := whole(t, dir)
-			versioned(data, 99)
-			return data
-		}},
-		{"of the future", "future", "ahead of this machine's clock", func(t *testing.T, dir string) []byte {
-			return fromTheFuture(t, dir)
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			dir := filepath.Join(t.TempDir(), "data")
-			data := c.spoil(t, dir)
-			if err := os.WriteFile(filepath.Join(dir, "counters.snapshot"), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			n := process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
-			aside, err := filepath.Glob(filepath.Join(dir, "counters.snapshot.rejected-*"))
-			if err != nil || len(aside) != 1 {
-				t.Fatalf("set aside: %v, %v", aside, err)
-			}
-			kept, err := os.ReadFile(aside[0])
-			if err != nil || string(kept) != string(data) {
-				t.Errorf("%s is not the file that was rejected: %v", aside[0], err)
-			}
-			line := logLine(n.Log.String(), "snapshot rejected")
-			for _, want := range []string{"level=WARN", "reason=" + c.reason, c.says, aside[0]} {
-				if !strings.Contains(line, want) {
-					t.Errorf("no %q in: %s", want, line)
-				}
-			}
-			if got := n.Metric("sluice_snapshots_rejected_total"); got != 1 {
-				t.Errorf("%v are counted as rejected", got)
-			}
-			if d := n.Spend(sluicev1.Verb_VERB_CHECK, "k"); d.GetRemaining() != 99 {
-				t.Errorf("%d remain of a counter that should be new", d.GetRemaining())
-			}
-			n.Stop(syscall.SIGTERM)
-			n = process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
-			if got := n.Metric("sluice_snapshot_restored_counters"); got != 1 {
-				t.Errorf("%v counters were read after that", got)
-			}
-		})
-	}
-}
-
-// fromTheFuture returns what a node whose clock is an hour ahead would write.
-func fromTheFuture(t *testing.T, dir string) []byte {
-	t.Helper()
-	d, err := snapshot.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	fingerprint, err := limiter.Fingerprint([]byte("sluice without a secret: for trying it out, not for others' traffic"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := d.Create(snapshot.Header{
-		Placement: ring.Placement, Fingerprint: [16]byte(fingerprint), Name: "n1", Partitions: ring.DefaultPartitions,
-		Begun: time.Now().Add(time.Hour),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "counters.snapshot"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
-// logLine returns the first line of log that has text.
-func logLine(log, text string) string {
-	for line := range strings.Lines(log) {
-		if strings.Contains(line, text) {
-			return strings.TrimSpace(line)
-		}
-	}
-	return ""
-}
-
-// TestDataDirWrongStarts wants a node that cannot use its data directory to end and say why.
-func TestDataDirWrongStarts(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir}})
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name string
-		args []string
-		code int
-		want []string
-	}{
-		{"in use", []string{"--data-dir", dir}, 1, []string{"--data-dir", dir, "another process uses it"}},
-		{"a file", []string{"--data-dir", file}, 1, []string{"--data-dir", file, "not a directory"}},
-		{"negative interval", []string{"--data-dir", dir, "--snapshot-interval", "-1s"}, 2, []string{"--snapshot-interval", "-1s"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			n := process.Launch(t, process.Config{Name: "n2", Args: c.args})
-			select {
-			case <-n.Done:
-			case <-time.After(10 * time.Second):
-				t.Fatal("it runs on")
-			}
-			if code := n.Cmd.ProcessState.ExitCode(); code != c.code {
-				t.Errorf("exit code %d, want %d", code, c.code)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(n.Log.String(), want) {
-					t.Errorf("no %q in: %s", want, n.Log.String())
-				}
-			}
-		})
-	}
-}
-
-// TestSnapshotCannotBeWritten: a node whose disk fails goes on, counts it and says so.
-func TestSnapshotCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "data")
-	n := process.Start(t, process.Config{Name: "n1", Args: []string{"--data-dir", dir, "--snapshot-interval", "100ms"}})
-	process.Eventually(t, 5*time.Second, "a snapshot is written", func() error {
-		if n.Metric("sluice_snapshots_total") == 0 {
-			return fmt.Errorf("not yet")
-		}
-		return nil
-	})
 	// A directory with something in it, where the next one is to be put. The node may be faster with another file.
 	process.Eventually(t, 5*time.Second, "a directory is in its place", func() error {
-		return errors.Join(os.RemoveAll(filepath.Join(dir, "counters.snapshot")), os.MkdirAll(filepath.Join(dir, "counters.snapshot", "x"), 0o700))
+		file := filepath.Join(dir, "counters.snapshot")
+		return errors.Join(os.RemoveAll(file), os.MkdirAll(filepath.Join(file, "x"), 0o700))
 	})
 	n.WaitLog("no snapshot was written", 5*time.Second)
 	if n.Metric("sluice_snapshots_failed_total") == 0 {
@@ -262,5 +73,141 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 	}
 	if _, code := n.Stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// damagedRules have a rule of each kind that denies lost counters.
+const damagedRules = `
+domain: shop
+descriptors:
+  - {key: sync, limits: [{algorithm: fixed_window, count: 20, period: 1000d}], replication: sync}
+  - {key: closed, limits: [{algorithm: fixed_window, count: 20, period: 1000d}], on_failure: closed, on_partition: closed}
+`
+
+// spendKeys asks n for units of each of the keys of both rules at once, and returns of how many keys a
+// unit was admitted, and how many answers came from counters that are lost.
+func spendKeys(t *testing.T, n *process.Node, units int64) (admitted, lost int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	req := &sluicev1.CheckRequest{}
+	for i := range damagedKeys {
+		key := []string{"sync", "closed"}[i%2]
+		req.Checks = append(req.Checks, &sluicev1.Check{Domain: "shop", Descriptor_: process.Entries(key, fmt.Sprint(i)), Cost: &units})
+	}
+	resp, err := n.API().Check(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range resp.Decisions {
+		if d.Error != nil {
+			t.Error(d)
+		}
+		if d.Allowed {
+			admitted++
+		}
+		if d.Source == sluicev1.Source_SOURCE_LOST_STATE {
+			lost++
+		}
+	}
+	return admitted, lost
+}
+
+const damagedKeys = 80
+
+// TestDamagedSnapshots: all nodes are killed when keys are spent, and the snapshots of two of three are damaged meanwhile. These are
+// set aside, no spent key is admitted again, the status says why keys are denied, and the denials end when the snapshots are put back.
+func TestDamagedSnapshots(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config := process.Config{
+		Rules: process.RulesOf(t, damagedRules), Args: []string{"--data-dir", filepath.Join(dir, "{name}"), "--snapshot-interval", "1s"},
+	}
+	nodes := process.ClusterOf(t, 3, config)
+	process.Eventually(t, 10*time.Second, "each partition has a replica", func() error {
+		if n := process.Total(nodes, "sluice_partitions_unprotected"); n > 0 {
+			return fmt.Errorf("%v have none", n)
+		}
+		return nil
+	})
+	if admitted, _ := spendKeys(t, nodes[0], 20); admitted != damagedKeys {
+		t.Fatalf("%d keys were admitted at first", admitted)
+	}
+	for _, n := range nodes {
+		before := n.Metric("sluice_snapshots_total")
+		process.Eventually(t, 10*time.Second, n.Name+" has written a snapshot that was begun since", func() error {
+			if now := n.Metric("sluice_snapshots_total"); now < before+2 {
+				return fmt.Errorf("%v snapshots, %v before", now, before)
+			}
+			return nil
+		})
+	}
+	for _, n := range nodes {
+		n.Kill() // so that none hands over to the others
+	}
+	file := func(i int) string { return filepath.Join(dir, nodes[i].Name, "counters.snapshot") }
+	put := func(i int, data []byte) {
+		if err := os.WriteFile(file(i), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func(i int) {
+		next := config
+		for j, other := range nodes {
+			if j != i {
+				next.Join = append(next.Join, other.Gossip)
+			}
+		}
+		nodes[i] = nodes[i].Same(next)
+	}
+	var intact [2][]byte
+	for i := range intact {
+		data, err := os.ReadFile(file(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		intact[i] = data
+		put(i, []byte("garbage"))
+	}
+	for i := range nodes {
+		again(i)
+	}
+	status := func() string {
+		_, out := command("status", "--addr", nodes[0].GRPC)
+		return out
+	}
+	for i, n := range nodes {
+		n.WaitReady()
+		aside, err := filepath.Glob(file(i) + ".rejected-*")
+		if err != nil || len(aside) != []int{1, 1, 0}[i] {
+			t.Fatalf("%s has set aside %v, %v", n.Name, aside, err)
+		}
+		if log := n.Log.String(); i < 2 && !(strings.Contains(log, "reason=damaged") && strings.Contains(log, aside[0])) {
+			t.Errorf("%s does not say that it has set aside %v:\n%s", n.Name, aside, log)
+		}
+	}
+	if admitted, lost := spendKeys(t, nodes[0], 1); admitted > 0 || lost == 0 {
+		t.Errorf("%d spent keys are admitted again, %d denied as lost", admitted, lost)
+	}
+	if why := "pod-1 started without its snapshot: damaged"; !strings.Contains(status(), why) {
+		t.Errorf("no %q in:\n%s", why, status())
+	}
+	for i, data := range intact {
+		nodes[i].Stop(syscall.SIGTERM)
+		put(i, data)
+		again(i)
+		nodes[i].WaitReady()
+	}
+	process.Eventually(t, 20*time.Second, "nothing is lost any more", func() error {
+		if n := process.Total(nodes, "sluice_partitions_lost_state"); n > 0 {
+			return fmt.Errorf("%v partitions are", n)
+		}
+		return nil
+	})
+	if admitted, lost := spendKeys(t, nodes[0], 1); admitted > 0 || lost > 0 {
+		t.Errorf("snapshots are back: %d spent keys are admitted again, %d denied as lost", admitted, lost)
+	}
+	if text := status(); !strings.Contains(text, "Healthy") {
+		t.Errorf("snapshots are back:\n%s", text)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -368,89 +368,72 @@ func (b bound) shares(g group, k *key, n int) (units int64) {
 }
 
 func TestAccount(t *testing.T) {
-	limit20 := group{policy: "sync", state: spending, keys: 2, limit: 20, rate: 10, batch: 2}
-	type told struct {
-		node    string
-		owner   bool
-		allowed bool
-		left    int64
-		times   int
+	keys := func(policy string, st state) group {
+		return group{policy: policy, state: st, keys: 2, limit: 20, rate: 10, batch: 2}
 	}
+	sync := keys("sync", spending)
 	for _, test := range []struct {
 		name  string
 		bound bound
 		group group
-		told  []told
-		want  finding
+		told  string // node, who decided, what, what is left, how often
+		want  string
 	}{
+		{"exact", bound{}, sync, "n1 owner allowed 0 20, n1 owner denied 0 5", "most 20, owners +0, bound +0, beyond 0, shares 0, used 0.5"},
 		{
-			"exact", bound{}, limit20, []told{{"n1", true, true, 0, 20}, {"n1", true, false, 0, 5}},
-			finding{Most: 20, Limit: 20, Used: 0.5},
+			"a share where none is allowed", bound{}, sync, "n1 owner allowed 0 20, n2 alone allowed 0 1",
+			"most 21, owners +0, bound +0, beyond 1, shares 1, used 0.5",
 		},
 		{
-			"a share where none is allowed", bound{}, limit20,
-			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 1}},
-			finding{Excess: 1, Most: 21, Limit: 20, Beyond: 1, Shares: 1, Used: 0.5},
+			"a third of what was left", bound{nodes: 1}, sync, "n2 owner allowed 9 11, n2 alone allowed 0 3, n1 owner allowed 0 9",
+			"most 23, owners +0, bound +3, beyond 0, shares 3, used 0.5",
 		},
 		{
-			"a third of what was left", bound{nodes: 1}, limit20,
-			[]told{{"n2", true, true, 9, 11}, {"n2", false, true, 0, 3}, {"n1", true, true, 0, 9}},
-			finding{Excess: 3, Most: 23, Limit: 20, Bound: 3, Shares: 3, Used: 0.5},
+			"more than that", bound{nodes: 1}, sync, "n2 owner allowed 9 11, n2 alone allowed 0 6, n1 owner allowed 0 9",
+			"most 26, owners +0, bound +3, beyond 3, shares 6, used 0.5",
 		},
 		{
-			"more than that", bound{nodes: 1}, limit20,
-			[]told{{"n2", true, true, 9, 11}, {"n2", false, true, 0, 6}, {"n1", true, true, 0, 9}},
-			finding{Excess: 6, Most: 26, Limit: 20, Bound: 3, Beyond: 3, Shares: 6, Used: 0.5},
+			"it heard that nothing was left", bound{nodes: 3}, sync, "n2 owner allowed 0 20, n2 alone allowed 0 2",
+			"most 22, owners +0, bound +0, beyond 2, shares 2, used 0.5",
 		},
 		{
-			"it heard that nothing was left", bound{nodes: 3}, limit20,
-			[]told{{"n2", true, true, 0, 20}, {"n2", false, true, 0, 2}},
-			finding{Excess: 2, Most: 22, Limit: 20, Beyond: 2, Shares: 2, Used: 0.5},
+			"a key that it never asked for", bound{nodes: 1}, sync, "n1 owner allowed 0 20, n2 alone allowed 0 6",
+			"most 26, owners +0, bound +6, beyond 0, shares 6, used 0.5",
 		},
 		{
-			"a key that it never asked for", bound{nodes: 1}, limit20,
-			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 6}},
-			finding{Excess: 6, Most: 26, Limit: 20, Bound: 6, Shares: 6, Used: 0.5},
+			"two nodes where one may", bound{nodes: 1}, sync, "n1 owner allowed 0 20, n2 alone allowed 0 6, n3 alone allowed 0 6",
+			"most 32, owners +0, bound +6, beyond 6, shares 12, used 0.5",
 		},
 		{
-			"two nodes where one may", bound{nodes: 1}, limit20,
-			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 6}, {"n3", false, true, 0, 6}},
-			finding{Excess: 12, Most: 32, Limit: 20, Bound: 6, Beyond: 6, Shares: 12, Used: 0.5},
+			"owners alone", bound{nodes: 3}, sync, "n1 owner allowed 0 21, n2 alone allowed 0 6",
+			"most 27, owners +1, bound +6, beyond 1, shares 6, used 0.5",
+		},
+		{"what 50 ms admit", bound{losses: 1}, keys("as", spending), "n1 owner allowed 0 23", "most 23, owners +3, bound +2, beyond 1, shares 0, used 0.5"},
+		{
+			"spent before: there was nothing to lose", bound{losses: 1}, keys("as", spent), "n1 owner allowed 0 21",
+			"most 21, owners +1, bound +0, beyond 1, shares 0, used 0",
 		},
 		{
-			"owners alone", bound{nodes: 3}, limit20,
-			[]told{{"n1", true, true, 0, 21}, {"n2", false, true, 0, 6}},
-			finding{Excess: 7, Most: 27, Limit: 20, Owners: 1, Bound: 6, Beyond: 1, Shares: 6, Used: 0.5},
-		},
-		{
-			"what 50 ms admit", bound{losses: 1}, group{policy: "as", state: spending, keys: 2, limit: 20, rate: 10, batch: 2},
-			[]told{{"n1", true, true, 0, 23}},
-			finding{Excess: 3, Most: 23, Limit: 20, Owners: 3, Bound: 2, Beyond: 1, Used: 0.5},
-		},
-		{
-			"spent before: there was nothing to lose", bound{losses: 1}, group{policy: "as", state: spent, keys: 2, limit: 20, rate: 10, batch: 2},
-			[]told{{"n1", true, true, 0, 21}},
-			finding{Excess: 1, Most: 21, Limit: 20, Owners: 1, Beyond: 1},
-		},
-		{
-			"no state, but closed", bound{fresh: true, nodes: 3}, group{policy: "closed", state: spent, keys: 1, limit: 20, rate: 10, batch: 1},
-			[]told{{"n1", true, true, 0, 40}},
-			finding{Excess: 20, Most: 40, Limit: 20, Owners: 20, Beyond: 20},
+			"no state, but closed", bound{fresh: true, nodes: 3}, keys("closed", spent), "n1 owner allowed 0 40",
+			"most 40, owners +20, bound +0, beyond 20, shares 0, used 0",
 		},
 	} {
 		a := newAccount(test.group)
-		for _, d := range test.told {
-			for range d.times {
-				a.add(answer{node: d.node, owner: d.owner, allowed: d.allowed, left: d.left})
+		for told := range strings.SplitSeq(test.told, ", ") {
+			var node, by, what string
+			var left int64
+			var times int
+			if _, err := fmt.Sscan(told, &node, &by, &what, &left, &times); err != nil {
+				t.Fatal(err)
+			}
+			for range times {
+				a.add(answer{node: node, owner: by == "owner", allowed: what == "allowed", left: left})
 			}
 		}
-		got := a.judge(test.bound, 3)
-		if test.want.Beyond > 0 != (len(got.Keys) > 0) {
-			t.Errorf("%s: of the keys beyond their bounds it tells %q", test.name, got.Keys)
-		}
-		got.Keys = nil
-		if !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		f := a.judge(test.bound, 3)
+		got := fmt.Sprintf("most %d, owners +%d, bound +%d, beyond %d, shares %d, used %v", f.Most, f.Owners, f.Bound, f.Beyond, f.Shares, f.Used)
+		if got != test.want || f.Excess != f.Most-f.Limit || f.Beyond > 0 != (len(f.Keys) > 0) {
+			t.Errorf("%s: %s, %+v; want %s", test.name, got, f, test.want)
 		}
 	}
 }

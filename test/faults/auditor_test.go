@@ -5,7 +5,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
 	"github.com/sluicecluster/sluice/test/faultnet"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 const domain = "fault"
@@ -100,11 +100,10 @@ type auditor struct {
 	targets  []*target
 }
 
-// target is a node's address.
+// target is a node's address, with the name of the process and the address.
 type target struct {
-	name string // of the process and the address
+	process.Peer
 	addr string
-	conn *grpc.ClientConn
 	api  sluicev1.RateLimitServiceClient
 }
 
@@ -139,7 +138,7 @@ func (a *auditor) connect(name, addr string) {
 		a.c.t.Fatal(err)
 	}
 	conn.Connect()
-	a.targets = append(a.targets, &target{name, addr, conn, sluicev1.NewRateLimitServiceClient(conn)})
+	a.targets = append(a.targets, &target{process.Peer{Name: name, Conn: conn}, addr, sluicev1.NewRateLimitServiceClient(conn)})
 }
 
 // prespend takes the keys that are spent before the fault to their limit: those of state spent by way of all nodes,
@@ -164,8 +163,8 @@ func (a *auditor) prespend() error {
 			acc.mu.Lock()
 			for i, k := range acc.keys {
 				for _, t := range targets {
-					if h := k.nodes[t.name]; h == nil || !h.known || h.left > 0 || k.admitted < acc.limit {
-						missing = fmt.Sprintf("%s: key %d admitted %d of %d, %s heard %+v", acc.name(), i, k.admitted, acc.limit, t.name, h)
+					if h := k.nodes[t.Name]; h == nil || !h.known || h.left > 0 || k.admitted < acc.limit {
+						missing = fmt.Sprintf("%s: key %d admitted %d of %d, %s heard %+v", acc.name(), i, k.admitted, acc.limit, t.Name, h)
 					}
 				}
 			}
@@ -227,9 +226,9 @@ func (a *auditor) ask(t *target, states ...state) {
 // too late to meet a process that has just been started. Keys of state unknown wait for the fault, unless the start is cold.
 func (a *auditor) greet(t *target, cold bool) {
 	a.running.Go(func() {
-		for state := t.conn.GetState(); t.conn.WaitForStateChange(a.ctx, state); {
-			if state = t.conn.GetState(); state == connectivity.Idle {
-				t.conn.Connect()
+		for state := t.Conn.GetState(); t.Conn.WaitForStateChange(a.ctx, state); {
+			if state = t.Conn.GetState(); state == connectivity.Idle {
+				t.Conn.Connect()
 			}
 			if state != connectivity.Ready {
 				continue
@@ -289,7 +288,7 @@ func (a *auditor) call(t *target, acc *account, keys []int) (allowed int) {
 		}
 		owner := byOwner(d)
 		acc.add(answer{
-			key: keys[i], node: t.name, source: source, owner: owner, allowed: d.Allowed,
+			key: keys[i], node: t.Name, source: source, owner: owner, allowed: d.Allowed,
 			left: d.GetRemaining(), at: now, fault: fault, took: now.Sub(asked),
 		})
 		if owner && d.Allowed {
@@ -312,7 +311,7 @@ func (c *cell) lost() error {
 			}
 			if n := c.audit.call(t, acc, acc.all()); n < len(acc.keys) {
 				return fmt.Errorf("%s: by %s, owners allow %d of %d keys with units left",
-					acc.name(), t.name, n, len(acc.keys))
+					acc.name(), t.Name, n, len(acc.keys))
 			}
 		}
 	}
@@ -328,19 +327,10 @@ func (c *cell) sum(metric string) (n int) {
 		},
 	}}
 	for _, node := range c.nodes {
-		response, err := get.Get("http://" + node.addr + ":7461/metrics")
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		text, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		_, line, found := strings.Cut(string(text), "\n"+metric+" ")
-		if err != nil || !found {
+		v, err := process.Measure(&get, "http://"+node.addr+":7461/metrics")
+		value, ok := v[metric]
+		if err != nil || !ok {
 			c.t.Fatalf("%s: no %s, %v", node.name, metric, err)
-		}
-		var value float64
-		if _, err := fmt.Sscan(line, &value); err != nil {
-			c.t.Fatal(err)
 		}
 		n += int(value)
 	}

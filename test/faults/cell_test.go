@@ -21,6 +21,7 @@ import (
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/audit"
 	"github.com/sluicecluster/sluice/test/faultnet"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // lead is how long nodes are asked before the fault.
@@ -92,7 +93,7 @@ func (c *cell) during(d time.Duration, rules ...faultnet.Rule) {
 
 // waitWhole waits until the nodes are one cluster, and reports whether they are.
 func (c *cell) waitWhole(within time.Duration) bool {
-	took, err := until(within, func() error { return whole(c.targets()) })
+	took, err := until(within, func() error { return process.Whole(c.peers()) })
 	if err != nil {
 		c.failed("not one cluster within %v: %v", within, err)
 		return false
@@ -126,6 +127,13 @@ func (c *cell) targets() (ts []*target) {
 		}
 	}
 	return ts
+}
+
+func (c *cell) peers() (list []process.Peer) {
+	for _, t := range c.targets() {
+		list = append(list, t.Peer)
+	}
+	return list
 }
 
 // addNode makes a node of the host, which is not started.

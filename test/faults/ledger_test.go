@@ -14,6 +14,7 @@ import (
 	"time"
 
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // use says what callers do with a key, beside checks.
@@ -174,7 +175,8 @@ type ledger struct {
 	stop    context.CancelFunc
 	late    context.Context // until calls are to be answered
 	expire  context.CancelFunc
-	slots   *slotProcess
+	slots   *process.SlotProcess
+	fences  map[string]int // that did not rise, by the name of books
 }
 
 // policies and uses are those of the books, bookNames the keys of each.
@@ -246,7 +248,7 @@ func (l *ledger) end() {
 	l.stop()
 	time.AfterFunc(30*time.Second, l.expire)
 	l.running.Wait()
-	l.slots.end(l.books)
+	l.fences = l.endSlots()
 	last := time.Now()
 	for _, b := range l.books {
 		if b.last.After(last) {
@@ -263,7 +265,7 @@ func (l *ledger) judge(bd bound) map[string]*ledgerFinding {
 	for _, b := range l.books {
 		f := found[b.name()]
 		if f == nil {
-			f = &ledgerFinding{Fences: l.slots.fences[b.name()]}
+			f = &ledgerFinding{Fences: l.fences[b.name()]}
 			f.Beyond = int64(f.Fences)
 			found[b.name()] = f
 		}

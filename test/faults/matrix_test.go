@@ -28,6 +28,11 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
+func TestMain(m *testing.M) {
+	process.BeSlotCallers()
+	os.Exit(m.Run())
+}
+
 const kept, beyond, failed, disturbed = "kept", "beyond", "failed", "disturbed"
 
 // cellID names a cell: SCENARIO/NODES/RUN.

@@ -51,7 +51,7 @@ func (w *worker) once(f call) error {
 // asked is the node that was called last, and the time as logs of nodes have it.
 func (w *worker) asked() string {
 	now := time.Now().UTC().Format(clock)
-	return fmt.Sprintf("by way of %s at %s", w.targets[w.next%len(w.targets)].name, now)
+	return fmt.Sprintf("by way of %s at %s", w.targets[w.next%len(w.targets)].Name, now)
 }
 
 // forever is the times of a call that must be answered.

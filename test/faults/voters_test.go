@@ -3,14 +3,10 @@
 package faults
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
-
-	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 )
 
 // voterWatch asks every node again and again whether it has quorum, and in which cluster.
@@ -37,7 +33,7 @@ func (a *auditor) watchVoters() *voterWatch {
 			var now *term
 			for ctx.Err() == nil {
 				asked := time.Now()
-				m, err := t.members(ctx)
+				m, err := t.Members(ctx)
 				switch {
 				case err != nil || !m.MayDecide:
 					now = nil
@@ -46,7 +42,7 @@ func (a *auditor) watchVoters() *voterWatch {
 					now.to = asked
 					w.mu.Unlock()
 				default:
-					now = &term{t.name, m.VoterSet.GetClusterId(), time.Now(), time.Now()}
+					now = &term{t.Name, m.VoterSet.GetClusterId(), time.Now(), time.Now()}
 					w.mu.Lock()
 					w.terms = append(w.terms, now)
 					w.mu.Unlock()
@@ -80,48 +76,4 @@ func (w *voterWatch) end() (longest time.Duration, which string) {
 		}
 	}
 	return longest, which
-}
-
-func (t *target) members(ctx context.Context) (*adminv1alpha1.MembersResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	m, err := adminv1alpha1.NewAdminServiceClient(t.conn).Members(ctx, &adminv1alpha1.MembersRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", t.name, err)
-	}
-	return m, nil
-}
-
-// whole reports why the targets are not one cluster in which each partition has an owner and a replica, and
-// nothing is under way.
-func whole(targets []*target) error {
-	var ring string
-	owned, partitions := int32(0), int32(0)
-	for _, t := range targets {
-		m, err := t.members(context.Background())
-		if err != nil {
-			return err
-		}
-		var serving []string
-		for _, member := range m.Members {
-			if member.State == "serving" {
-				serving = append(serving, member.Name)
-			}
-		}
-		h := m.GetPartitionCounts()
-		if len(serving) != len(targets) || len(m.VoterSet.GetMembers()) != len(targets) || !m.MayDecide {
-			return fmt.Errorf("%s lists %v, voters %v, has quorum: %v %s", t.name, serving, m.VoterSet.GetMembers(), m.MayDecide, m.Reason)
-		}
-		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetTakingOver()+h.GetDivergent() > 0 {
-			return fmt.Errorf("%s: %v", t.name, h)
-		}
-		if ring = cmp.Or(ring, m.Ring); m.Ring != ring {
-			return fmt.Errorf("%s has ring %s, another node %s", t.name, m.Ring, ring)
-		}
-		owned, partitions = owned+h.GetOwned(), m.Partitions
-	}
-	if owned != partitions {
-		return errors.New("some partition has no owner, or two")
-	}
-	return nil
 }

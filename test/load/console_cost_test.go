@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,18 +25,9 @@ func TestConsoleCost(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("ROUNDS")); err == nil && n > 0 {
 		rounds = n
 	}
-	rules := filepath.Join(t.TempDir(), "bench.yaml")
-	text := "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 100000}\n"
-	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	nodes := process.Cluster(t, 3, rules)
-	var addrs []string
-	for _, n := range nodes {
-		addrs = append(addrs, n.GRPC)
-	}
+	nodes := process.Cluster(t, 3, process.RulesOf(t, "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 100000}\n"))
 	bench := func() float64 {
-		args := []string{"bench", "--addr", strings.Join(addrs, ","), "--limits", "rules", "--duration", "5s", "-o", "json"}
+		args := []string{"bench", "--addr", process.Target(nodes), "--limits", "rules", "--duration", "5s", "-o", "json"}
 		out, err := exec.Command(process.Binary, append(args, strings.Fields(os.Getenv("LOAD"))...)...).Output()
 		if err != nil {
 			t.Fatalf("bench: %v", err)

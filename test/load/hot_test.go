@@ -3,8 +3,6 @@ package load
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +36,8 @@ func demand(t *testing.T, nodes []*process.Node) float64 {
 	l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: "demand", limit: without()}
 	l.run(t, time.Second)
 	r := l.run(t, 2*time.Second)
-	if f := r.failures(); f > 0 {
-		t.Fatalf("%d of %d checks failed: %v", f, r.asked, r.lastErr)
+	if r.failed > 0 {
+		t.Fatalf("%d of %d checks failed", r.failed, r.asked)
 	}
 	return r.rate()
 }
@@ -50,32 +48,25 @@ func TestHotKeyHalfDemand(t *testing.T) {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			nodes := process.Cluster(t, size, "")
 			half := int64(demand(t, nodes) / 2)
-			for _, c := range []struct {
-				name      string
-				algorithm sluicev1.Algorithm
-				// burst is what may be admitted at once, in seconds of the rate.
-				burst float64
-			}{
-				{"token bucket", sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, 1},
-				{"leaky bucket", sluicev1.Algorithm_ALGORITHM_LEAKY_BUCKET, 1},
-				{"sliding window", sluicev1.Algorithm_ALGORITHM_SLIDING_WINDOW, 1},
+			for _, a := range []sluicev1.Algorithm{
+				sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, sluicev1.Algorithm_ALGORITHM_LEAKY_BUCKET, sluicev1.Algorithm_ALGORITHM_SLIDING_WINDOW,
 			} {
-				l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: c.name, limit: perSecond(c.algorithm, half)}
+				l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: a.String(), limit: perSecond(a, half)}
 				r := l.run(t, 8*time.Second)
-				over := mostOver(r.admitted, c.burst*float64(half), float64(half))
-				alone := float64(half) * (c.burst + r.took.Seconds())
-				if c.algorithm == sluicev1.Algorithm_ALGORITHM_SLIDING_WINDOW {
+				over := r.over(t, half)
+				alone := float64(half) * (1 + r.took.Seconds())
+				if a == sluicev1.Algorithm_ALGORITHM_SLIDING_WINDOW {
 					// The oldest of 60 sub-windows counts whole, so a full window comes back in 61 of them.
 					alone = float64(half) * (1 + (r.took.Seconds()-1)*60/61)
 				}
 				used := float64(len(r.admitted)) / min(alone, float64(r.asked))
-				t.Logf("%d nodes, %s of %d/s: asked %.0f/s, admitted %d, worst interval %+.1f, used %.4f, p50 %v p99 %v, failed %d, sources %v",
-					size, c.name, half, r.rate(), len(r.admitted), over, used, r.quantile(0.5), r.quantile(0.99), r.failures(), r.sources)
+				t.Logf("%d nodes, %v of %d/s: asked %.0f/s, admitted %d, over in the worst interval %d, used %.4f, p50 %v p99 %v, failed %d, sources %v",
+					size, a, half, r.rate(), len(r.admitted), over, used, r.quantile(0.5), r.quantile(0.99), r.failed, r.sources)
 				if over > 0 {
-					t.Errorf("%s: %.1f more than the algorithm alone would admit in some interval", c.name, over)
+					t.Errorf("%v: %d more than the algorithm alone would admit in some interval", a, over)
 				}
 				if used < 0.97 {
-					t.Errorf("%s: used %.4f of the limit, want 0.97", c.name, used)
+					t.Errorf("%v: used %.4f of the limit, want 0.97", a, used)
 				}
 			}
 			fixedWindows(t, nodes, half)
@@ -105,7 +96,7 @@ func fixedWindows(t *testing.T, nodes []*process.Node, half int64) {
 		sum += answered[w]
 	}
 	used := float64(sum) / float64(6*half)
-	t.Logf("%d nodes, fixed window of %d/s: asked %.0f/s, fullest window %d, used %.4f, failed %d, sources %v", len(nodes), half, r.rate(), worst, used, r.failures(), r.sources)
+	t.Logf("%d nodes, fixed window of %d/s: asked %.0f/s, fullest window %d, used %.4f, failed %d, sources %v", len(nodes), half, r.rate(), worst, used, r.failed, r.sources)
 	if worst > half || used < 0.97 {
 		t.Errorf("fixed window: %d in one window of %d, used %.4f", worst, half, used)
 	}
@@ -145,7 +136,7 @@ func TestHotKeyMinute(t *testing.T) {
 			pace: hotCallers * time.Minute / 100_000,
 		}
 		r := l.run(t, 58*time.Second)
-		t.Logf("%v of 10,000 a minute, %.0f asked a minute: %d admitted in 58 s, failed %d, sources %v", a, r.rate()*60, len(r.admitted), r.failures(), r.sources)
+		t.Logf("%v of 10,000 a minute, %.0f asked a minute: %d admitted in 58 s, failed %d, sources %v", a, r.rate()*60, len(r.admitted), r.failed, r.sources)
 		if n := len(r.admitted); n > 10_000 || n < 9_900 {
 			t.Errorf("%v: %d admitted, want 9,900 to 10,000", a, n)
 		}
@@ -195,8 +186,8 @@ func TestHotKeySkew(t *testing.T) {
 			}
 			took = at - turn
 		}
-		t.Logf("%s then %s has nine tenths (the owner is %s): share %.2f, reached after %v; admitted by node %v, worst interval %+.1f",
-			nodes[pair[0]].Name, nodes[pair[1]].Name, nodes[owner].Name, steady, took, r.perNodeAdmitted, mostOver(r.admitted, float64(half), float64(half)))
+		t.Logf("%s then %s has nine tenths (the owner is %s): share %.2f, reached after %v; admitted by node %v, over in the worst interval %d",
+			nodes[pair[0]].Name, nodes[pair[1]].Name, nodes[owner].Name, steady, took, r.perNodeAdmitted, r.over(t, half))
 		if steady < 0.75 || took > 200*time.Millisecond {
 			t.Errorf("share %.2f after %v", steady, took)
 		}
@@ -223,15 +214,12 @@ func ownerOf(t *testing.T, nodes []*process.Node, key string) int {
 // TestHotKeyLoss: the owner, or a node that has a lease, is killed under load.
 func TestHotKeyLoss(t *testing.T) {
 	const limit = 30_000
-	rules := filepath.Join(t.TempDir(), "hot.yaml")
 	var text strings.Builder
 	text.WriteString("domain: hot\ndescriptors:\n")
 	for _, mode := range []string{"sync", "async"} {
 		fmt.Fprintf(&text, "  - key: %s\n    replication: %s\n    limits:\n      - {algorithm: fixed_window, align: first_hit, count: %d, period: 1h}\n", mode, mode, limit)
 	}
-	if err := os.WriteFile(rules, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rules := process.RulesOf(t, text.String())
 	for _, mode := range []string{"sync", "async"} {
 		for _, whom := range []string{"owner", "leaseholder"} {
 			t.Run(mode+", "+whom, func(t *testing.T) { loseHot(t, rules, mode, whom, limit) })
@@ -267,9 +255,9 @@ func loseHot(t *testing.T, rules, mode, whom string, limit int) {
 		}
 	}
 	over := len(r.admitted) - limit
-	t.Logf("%s, the %s killed after %v: %d admitted of %d (%+d), %d in the 60 ms before, failed %d", mode, whom, killed.Round(time.Millisecond), len(r.admitted), limit, over, late, r.failures())
+	t.Logf("%s, the %s killed after %v: %d admitted of %d (%+d), %d in the 60 ms before, failed %d", mode, whom, killed.Round(time.Millisecond), len(r.admitted), limit, over, late, r.failed)
 	switch {
-	case r.denials() == 0:
+	case r.denials == 0:
 		t.Error("the limit was not reached")
 	case mode == "sync" && over > 0:
 		t.Errorf("%d over the limit", over)
@@ -285,9 +273,9 @@ func TestHotKeyDenied(t *testing.T) {
 	owner := ownerOf(t, nodes, "flood")
 	l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: "flood", limit: limit, pace: hotCallers * time.Second / 6000}
 	l.run(t, time.Second)
-	before := metric(t, nodes[owner], "sluice_served_total")
+	before := nodes[owner].Vitals()["sluice_served_total"]
 	r := l.run(t, 5*time.Second)
-	reached := metric(t, nodes[owner], "sluice_served_total") - before
+	reached := nodes[owner].Vitals()["sluice_served_total"] - before
 	elsewhere := 0
 	for i, n := range r.denied {
 		if i != owner {
@@ -307,34 +295,12 @@ func TestColdKey(t *testing.T) {
 	owner := ownerOf(t, nodes, "cold")
 	l := hotLoad{nodes: nodes, callers: 1, domain: "hot", key: "cold", limit: without(), pace: 50 * time.Millisecond}
 	l.pick = func(*rand.Rand) int { return (owner + 1) % 3 }
-	before := metric(t, nodes[owner], "sluice_served_total")
+	before := nodes[owner].Vitals()["sluice_served_total"]
 	r := l.run(t, 3*time.Second)
-	served := metric(t, nodes[owner], "sluice_served_total") - before
-	granted := metric(t, nodes[owner], "sluice_lease_granted_units_total")
+	served := nodes[owner].Vitals()["sluice_served_total"] - before
+	granted := nodes[owner].Vitals()["sluice_lease_granted_units_total"]
 	t.Logf("%d checks, %.0f records came to the owner, %.0f units granted", r.asked, served, granted)
 	if int(served) != r.asked || granted != 0 {
 		t.Errorf("%d checks made %.0f records and %.0f units of leases", r.asked, served, granted)
 	}
-}
-
-// metric sums the samples of a family; 0 if it has none.
-func metric(t *testing.T, n *process.Node, family string) float64 {
-	t.Helper()
-	status, body, err := process.Get("http://" + n.HTTP + "/metrics")
-	if err != nil || status != 200 {
-		t.Fatalf("%s: metrics: %d %v", n.Name, status, err)
-	}
-	sum := 0.0
-	for line := range strings.Lines(body) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if base, _, _ := strings.Cut(name, "{"); !ok || base != family {
-			continue
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			t.Fatalf("%s: %q: %v", n.Name, line, err)
-		}
-		sum += v
-	}
-	return sum
 }

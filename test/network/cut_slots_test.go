@@ -24,7 +24,7 @@ func TestCutOffSlots(t *testing.T) {
 	}
 	for host := range l.hosts {
 		cmd := exec.Command("ip", "netns", "exec", l.namespace(host+1), os.Args[0])
-		processes = append(processes, process.StartSlotCallers(t, cmd, 0, 24, strings.Join(target, ",")))
+		processes = append(processes, process.StartSlotCallers(t, cmd, process.WorkSlots(strings.Join(target, ","))))
 	}
 	for _, p := range processes {
 		p.Progress("before a cut", 100)

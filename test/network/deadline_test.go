@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +38,7 @@ const (
 
 var deadlinePolicies = []string{"share", "closed", "open", "sync"}
 
-func writeDeadlineRules(t *testing.T) string {
+func deadlineRules(t *testing.T) string {
 	t.Helper()
 	text := strings.Builder{}
 	text.WriteString("domain: deadline\nauthorize:\n  descriptors:\n    - - {key: rule, from: header, name: X-Rule}\n      - {key: user, from: header, name: X-User}\ndescriptors:\n")
@@ -51,11 +49,7 @@ func writeDeadlineRules(t *testing.T) string {
 		}
 		fmt.Fprintf(&text, "  - {key: rule, value: %s, descriptors: [{key: user, %s, limits: [{algorithm: fixed_window, align: first_hit, count: %d, period: 1h}]}]}\n", p, policy, deadlineLimit)
 	}
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return process.RulesOf(t, text.String())
 }
 
 // outcome is the answer to one call.
@@ -183,7 +177,7 @@ func TestDeadlines(t *testing.T) {
 
 // underFault has callers of each rule call a node while the owner of their keys fails.
 func underFault(t *testing.T, fault syscall.Signal, timeout time.Duration, open func(*process.Node) deadlineAPI) {
-	nodes := process.Cluster(t, 3, writeDeadlineRules(t), "--assume-deadline", fmt.Sprintf("forward-auth=%v", timeout))
+	nodes := process.Cluster(t, 3, deadlineRules(t), "--assume-deadline", fmt.Sprintf("forward-auth=%v", timeout))
 	a, victim := nodes[0], nodes[1]
 	process.Eventually(t, process.Quiet, "all partitions have replicas", func() error {
 		if n := a.Metric("sluice_partitions_unprotected"); n != 0 {
@@ -242,7 +236,8 @@ func (x deadlineTrial) run() {
 	results, owned := map[string][]outcome{}, map[string]time.Duration{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	began := groupOf(len(deadlinePolicies))
+	var began sync.WaitGroup
+	began.Add(len(deadlinePolicies))
 	for _, rule := range deadlinePolicies {
 		all.Go(func() {
 			var list []outcome
@@ -297,13 +292,6 @@ func (x deadlineTrial) ownedAfter(faultAt time.Time, rule, user string) time.Dur
 			return after
 		}
 	}
-}
-
-// groupOf returns a group of n.
-func groupOf(n int) *sync.WaitGroup {
-	g := new(sync.WaitGroup)
-	g.Add(n)
-	return g
 }
 
 // report judges the calls of one rule.

@@ -42,22 +42,6 @@ func (BytesCodec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// AuditPeriod returns a period of about an hour whose epoch-aligned window goes
-// on for at least five minutes from now, and a zone whose day does.
-func AuditPeriod(now time.Time) (period time.Duration, zone string) {
-	left := func(p time.Duration) time.Duration { return p - time.Duration(now.UnixNano()%int64(p)) }
-	for _, p := range []time.Duration{time.Hour, 67 * time.Minute, 71 * time.Minute} { // the longest that is left of any
-		if period == 0 || left(p) > left(period) {
-			period = p
-		}
-	}
-	zone = "UTC"
-	if now.UTC().Add(5*time.Minute).Day() != now.UTC().Day() {
-		zone = "Asia/Kathmandu"
-	}
-	return period, zone
-}
-
 // InlineCheck asks for one unit of key, 10 an hour.
 func InlineCheck(key string) *sluicev1.Check {
 	return &sluicev1.Check{

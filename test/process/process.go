@@ -65,10 +65,7 @@ func Scenarios(m *testing.M) {
 
 // Main is the TestMain of packages that use Binary.
 func Main(m *testing.M) {
-	if args := os.Getenv(slotCallersEnv); args != "" {
-		slotCallers(args)
-		return
-	}
+	BeSlotCallers()
 	dir, err := os.MkdirTemp("", "sluice-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -357,6 +354,15 @@ func ClusterOf(t *testing.T, n int, c Config) []*Node {
 	}
 	WaitAgreed(t, nodes, 10*time.Second)
 	return nodes
+}
+
+// Target is the target of a client of nodes: their gRPC addresses.
+func Target(nodes []*Node) string {
+	var addrs []string
+	for _, n := range nodes {
+		addrs = append(addrs, n.GRPC)
+	}
+	return strings.Join(addrs, ",")
 }
 
 // Pauses returns how often the nodes had no processor for a second or more, as they log themselves.

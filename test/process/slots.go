@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -20,41 +21,56 @@ import (
 	"github.com/sluicecluster/sluice/internal/leaf/pause"
 )
 
-// slotCallersEnv makes the test binary run slotCallers. Its value is the number of slots to hold, that of callers that take slots for
-// a while again and again, and a target.
+// SlotCallers are what a process of callers does. It is told so as JSON by slotCallersEnv.
+type SlotCallers struct {
+	Target, Domain string
+	Keys           [][2]string // of descriptors
+	Hold           int         // callers that take a slot of the first key and keep it
+	Work           int         // callers that take slots of the keys for a while, again and again
+	Each           time.Duration
+}
+
+// slotCallersEnv makes the test binary run callers.
 const slotCallersEnv = "SLUICE_E2E_SLOT_CALLERS"
 
-// slotCallers is what TestMain runs instead of tests in processes of callers. They write what they do to standard output.
+// BeSlotCallers is what TestMain begins with: processes that StartSlotCallers has started run callers instead of tests.
+func BeSlotCallers() {
+	if args := os.Getenv(slotCallersEnv); args != "" {
+		slotCallers(args)
+	}
+}
+
+// slotCallers runs callers until the process is killed. They write what they do to standard output.
 func slotCallers(args string) {
-	var hold, work int
-	var target string
-	_, err := fmt.Sscan(args, &hold, &work, &target)
+	var x SlotCallers
+	err := json.Unmarshal([]byte(args), &x)
 	var c *sluice.Client
 	if err == nil {
-		c, err = sluice.New(target)
+		c, err = sluice.New(x.Target)
 	}
+	key := func(i int) sluice.Key { return c.Key(x.Domain, x.Keys[i][0], x.Keys[i][1]) }
 	var all sync.WaitGroup
-	for range hold {
+	for range x.Hold {
 		all.Go(func() {
-			if _, e := c.Acquire(context.Background(), sluice.AcquireRequest{Key: c.Key("jobs", "crowd", "c")}); e != nil {
+			if _, e := c.Acquire(context.Background(), sluice.AcquireRequest{Key: key(0)}); e != nil {
 				fmt.Println(e)
 			}
 		})
 	}
 	all.Wait()
 	fmt.Println("held", err)
-	for i := range work {
+	for i := range x.Work {
 		go func() {
-			kind := []string{"queue", "lock", "lax"}[i%3]
-			name := fmt.Sprintf("%s%d", kind, i/3%2)
+			k := i % len(x.Keys)
+			name := strings.Join(x.Keys[k][:], "=")
 			for {
-				s, err := c.Acquire(context.Background(), sluice.AcquireRequest{Key: c.Key("jobs", kind, name)})
+				s, err := c.Acquire(context.Background(), sluice.AcquireRequest{Key: key(k)})
 				if err != nil {
 					pause.For(context.Background(), 20*time.Millisecond)
 					continue
 				}
 				fmt.Printf("begin %d %s %d\n", time.Now().UnixNano(), name, s.Fence)
-				work := 20 * time.Millisecond
+				work := x.Each
 				if rand.IntN(40) == 0 { // for longer than a slot lasts that is not renewed
 					work = 2500 * time.Millisecond
 				}
@@ -71,11 +87,22 @@ func slotCallers(args string) {
 	select {}
 }
 
-// slotUse is the use of a slot, from the moment Acquire has returned until just before its context had ended, or Release.
-type slotUse struct {
-	key        string
-	fence      uint64
-	begin, end int64
+// WorkSlots are callers that take slots of SlotRules.
+func WorkSlots(target string) SlotCallers {
+	x := SlotCallers{Target: target, Domain: "jobs", Work: 24, Each: 20 * time.Millisecond}
+	for i := range 2 {
+		for _, kind := range []string{"queue", "lock", "lax"} {
+			x.Keys = append(x.Keys, [2]string{kind, fmt.Sprint(i)})
+		}
+	}
+	return x
+}
+
+// SlotUse is the use of a slot, from the moment Acquire has returned until just before its context had ended, or Release.
+type SlotUse struct {
+	Key        string // KEY=VALUE
+	Fence      uint64
+	Begin, End int64 // Unix ns
 	lost, open bool
 }
 
@@ -85,15 +112,20 @@ type SlotProcess struct {
 	Cmd        *exec.Cmd
 	Held, over chan struct{}
 	mu         sync.Mutex
-	uses       []*slotUse
+	uses       []*SlotUse
 	done       int   // uses that have ended
 	stopped    int64 // when the process was stopped, 0 if it never was
 }
 
-func StartSlotCallers(t *testing.T, cmd *exec.Cmd, hold, work int, target string) *SlotProcess {
+// StartSlotCallers runs callers by cmd, which runs this test binary.
+func StartSlotCallers(t *testing.T, cmd *exec.Cmd, x SlotCallers) *SlotProcess {
 	t.Helper()
+	args, err := json.Marshal(x)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &SlotProcess{t: t, Cmd: cmd, Held: make(chan struct{}), over: make(chan struct{})}
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", slotCallersEnv, hold, work, target))
+	cmd.Env = append(os.Environ(), slotCallersEnv+"="+string(args))
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -103,25 +135,25 @@ func StartSlotCallers(t *testing.T, cmd *exec.Cmd, hold, work int, target string
 	}
 	go func() {
 		defer close(p.over)
-		open := map[string]*slotUse{}
+		open := map[string]*SlotUse{}
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var event string
-			u := new(slotUse)
-			switch n, _ := fmt.Sscan(lines.Text(), &event, &u.begin, &u.key, &u.fence); {
+			u := new(SlotUse)
+			switch n, _ := fmt.Sscan(lines.Text(), &event, &u.Begin, &u.Key, &u.Fence); {
 			case lines.Text() == "held <nil>":
 				close(p.Held)
 			case n != 4:
 				t.Errorf("a caller says %q", lines.Text())
 			case event == "begin":
-				u.open, open[u.key+fmt.Sprint(u.fence)] = true, u
+				u.open, open[u.Key+fmt.Sprint(u.Fence)] = true, u
 				p.mu.Lock()
 				p.uses = append(p.uses, u)
 				p.mu.Unlock()
 			default:
 				p.mu.Lock()
-				at := u.begin
-				u = open[u.key+fmt.Sprint(u.fence)]
-				u.end, u.open, u.lost = at, false, event == "lost"
+				at := u.Begin
+				u = open[u.Key+fmt.Sprint(u.Fence)]
+				u.End, u.open, u.lost = at, false, event == "lost"
 				p.done++
 				p.mu.Unlock()
 			}
@@ -147,9 +179,20 @@ func (p *SlotProcess) Kill() {
 	_ = p.Cmd.Wait() // it was killed
 	for _, u := range p.uses {
 		if u.open {
-			u.end = time.Now().UnixNano()
+			u.End = time.Now().UnixNano()
 		}
 	}
+}
+
+// Uses returns what was used of a key, in the order in which that began. The process must have been killed.
+func (p *SlotProcess) Uses(key string) (uses []*SlotUse) {
+	for _, u := range p.uses {
+		if u.Key == key {
+			uses = append(uses, u)
+		}
+	}
+	slices.SortFunc(uses, func(a, b *SlotUse) int { return cmp.Compare(a.Begin, b.Begin) })
+	return uses
 }
 
 // Count returns the number of uses that have ended.
@@ -193,25 +236,25 @@ func judge(processes []*SlotProcess, kind string, limit int) (v slotVerdict) {
 		at           int64
 		inUse, stuck int
 	}
-	byKey := map[string][]*slotUse{}
+	byKey := map[string][]*SlotUse{}
 	changes := map[string][]change{}
 	for _, p := range processes {
 		for _, u := range p.uses {
-			if !strings.HasPrefix(u.key, kind) {
+			if !strings.HasPrefix(u.Key, kind) {
 				continue
 			}
 			v.uses++
-			byKey[u.key] = append(byKey[u.key], u)
-			end := u.end
-			if beyond := p.stopped + renewedFor; p.stopped > u.begin && u.end > beyond {
+			byKey[u.Key] = append(byKey[u.Key], u)
+			end := u.End
+			if beyond := p.stopped + renewedFor; p.stopped > u.Begin && u.End > beyond {
 				v.Beyond++
-				changes[u.key] = append(changes[u.key], change{beyond, 0, 1}, change{u.end, 0, -1})
+				changes[u.Key] = append(changes[u.Key], change{beyond, 0, 1}, change{u.End, 0, -1})
 				end = beyond
 			}
 			if u.lost {
 				v.lost++
 			}
-			changes[u.key] = append(changes[u.key], change{u.begin, 1, 0}, change{end, -1, 0})
+			changes[u.Key] = append(changes[u.Key], change{u.Begin, 1, 0}, change{end, -1, 0})
 		}
 	}
 	for key, list := range changes {
@@ -228,12 +271,12 @@ func judge(processes []*SlotProcess, kind string, limit int) (v slotVerdict) {
 			v.most, v.MostBeyond = max(v.most, inUse), max(v.MostBeyond, inUse+stuck)
 		}
 		uses, fence := byKey[key], uint64(0)
-		slices.SortFunc(uses, func(a, b *slotUse) int { return cmp.Compare(a.begin, b.begin) })
+		slices.SortFunc(uses, func(a, b *SlotUse) int { return cmp.Compare(a.Begin, b.Begin) })
 		for _, u := range uses {
-			if u.fence <= fence {
+			if u.Fence <= fence {
 				v.unordered++
 			}
-			fence = max(fence, u.fence)
+			fence = max(fence, u.Fence)
 		}
 	}
 	return v

@@ -122,7 +122,12 @@ type Vitals map[string]float64
 
 // Measure reads n's metrics.
 func (n *Node) Measure() (Vitals, error) {
-	status, body, err := Get("http://" + n.HTTP + "/metrics")
+	return Measure(&http.Client{Timeout: 10 * time.Second}, "http://"+n.HTTP+"/metrics")
+}
+
+// Measure reads the metrics at a URL.
+func Measure(client *http.Client, url string) (Vitals, error) {
+	status, body, err := getBy(client, url)
 	if err != nil {
 		return nil, err
 	}

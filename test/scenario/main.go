@@ -49,7 +49,7 @@ var scenarios = []scenario{
 		commands: []string{test + "-run Outsiders|SilentPeer|OneConnection|CompleteMessages|HalfBodies -v ./test/hostile"},
 	},
 	{name: "deadlines", does: "callers with 20, 50 and 100 ms while an owner is stopped, killed or cut off (root, ip)", commands: []string{test + "-run Deadlines -v ./test/network"}},
-	{name: "cut", does: "three hosts, one cut off for 60 s, or on and off (Linux, root, ip)", commands: []string{test + "-run CutOff -v ./test/network"}},
+	{name: "cut", does: "three hosts, one cut off for 60 s, and slots behind a cut (Linux, root, ip)", commands: []string{test + "-run CutOff -v ./test/network"}},
 	{name: "regions", does: "three regions far from each other, and their faults (Linux, root, ip)", commands: []string{test + "-run FarRegions -v ./test/network"}},
 	{
 		name: "faults", does: "every fault of network and processes against its bound (CELLS='^cut' NODES=5 ROUNDS=3 FORCE=1 FAULT_TCP=cubic RESULTS=FILE; Linux, root, ip)",

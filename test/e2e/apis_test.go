@@ -13,23 +13,14 @@ import (
 	"github.com/sluicecluster/sluice/test/process"
 )
 
-// What the rules of the conversation give to each value of user and of app. Windows begin
-// with the first hit, so that the time of day does not matter.
-const (
-	userQuota = 20
-	appQuota  = 100
-)
-
+// Windows begin with the first hit, so that the time of day does not matter.
 const shopRules = `domain: shop
 authorize:
   descriptors:
     - - {key: user, from: header, name: X-User}
-    - - {key: app, from: header, name: X-App}
 descriptors:
   - key: user
     limits: [{algorithm: fixed_window, align: first_hit, count: 20, period: 24h}]
-  - key: app
-    limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 24h}]
 `
 
 // visitor asks the nodes through one API.
@@ -41,14 +32,14 @@ type visitor struct {
 
 // visitors returns one for every API that is given by its name. Callers ask one call at a
 // time, so each goroutine needs visitors of its own.
-func visitors(t *testing.T, nodes []*process.Node, key string, limits []api.Limit, apis ...string) (all []*visitor) {
+func visitors(t *testing.T, nodes []*process.Node, limits []api.Limit, apis ...string) (all []*visitor) {
 	t.Helper()
 	for _, name := range apis {
 		kind, err := api.Find(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := api.Config{Domain: "shop", Key: key, Header: "X-" + key, Limits: limits, Timeout: 10 * time.Second}
+		c := api.Config{Domain: "shop", Key: "user", Header: "X-user", Limits: limits, Timeout: 10 * time.Second}
 		for _, n := range nodes {
 			if kind.HTTP {
 				c.Addrs = append(c.Addrs, n.HTTP)
@@ -134,45 +125,27 @@ func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key str
 	t.Logf("%s: admitted %v", key, admitted)
 }
 
-// One rule's key is limited once, whichever APIs and nodes its checks come through.
-func TestAPIsConversation(t *testing.T) {
+// TestAPIs: one key is limited once, whichever APIs and nodes its checks come through. What a rule counts, what
+// checks with limits of their own count, and what gubernator's API counts are three counters.
+func TestAPIs(t *testing.T) {
 	t.Parallel()
 	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
-	apis := []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}
-	t.Run("each API alone", func(t *testing.T) {
-		for _, v := range visitors(t, nodes, "user", nil, apis...) {
-			spendInTurns(t, []*visitor{v}, 3, userQuota, "only-"+v.name)
-		}
-	})
-	t.Run("in turns", func(t *testing.T) {
-		spendInTurns(t, visitors(t, nodes, "user", nil, apis...), 3, userQuota, "ann")
-		spendInTurns(t, visitors(t, nodes, "app", nil, apis...), 3, appQuota, "web")
-	})
-	t.Run("at once", func(t *testing.T) {
-		for i := range 5 {
-			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "user", nil, apis...) }, 3, userQuota, fmt.Sprint("bob-", i))
-			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "app", nil, apis...) }, 3, appQuota, fmt.Sprint("control-messages-", i))
-		}
-	})
-	// A rule's counter is not one that a check's own limit counts on, at any API.
-	t.Run("limits of their own are counted apart", func(t *testing.T) {
-		own := []api.Limit{{Count: 30, Period: 24 * time.Hour}}
-		spendInTurns(t, visitors(t, nodes, "user", own, "grpc", "stream", "sdk", "http", "envoy"), 3, 30, "ann")
-	})
-}
-
-// A gubernator counter is one, whichever nodes its clients ask and by which protocol; and none
-// of a rule's or of another API's.
-func TestAPIsGubernator(t *testing.T) {
-	t.Parallel()
-	nodes := process.Cluster(t, 3, process.RulesOf(t, shopRules))
-	limits := []api.Limit{{Count: 25, Period: 24 * time.Hour}}
-	open := func() []*visitor {
-		return append(visitors(t, nodes, "user", limits, "gubernator"), &visitor{"gubernator by HTTP", gubernatorHTTP{nodes, 25}, 3})
+	for _, c := range []struct {
+		name   string
+		quota  int
+		limits []api.Limit
+		apis   []string
+	}{
+		{"a rule", 20, nil, []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}},
+		{"limits of checks", 30, []api.Limit{{Count: 30, Period: 24 * time.Hour}}, []string{"grpc", "stream", "sdk", "http", "envoy"}},
+		{"gubernator", 25, []api.Limit{{Count: 25, Period: 24 * time.Hour}}, []string{"gubernator"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			open := func() []*visitor { return visitors(t, nodes, c.limits, c.apis...) }
+			spendInTurns(t, open(), 3, c.quota, "ann")
+			for i := range 5 {
+				spendAtOnce(t, open, 3, c.quota, fmt.Sprint("bob-", i))
+			}
+		})
 	}
-	spendInTurns(t, open(), 3, 25, "ann")
-	for i := range 5 {
-		spendAtOnce(t, open, 3, 25, fmt.Sprint("bob-", i))
-	}
-	spendInTurns(t, visitors(t, nodes, "user", nil, "grpc"), 3, userQuota, "ann")
 }
