@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/rules/internal/faulttest"
+	"github.com/sluicecluster/sluice/test/faulttest"
 )
 
 // FuzzParse: whatever the bytes, Parse comes back soon, with either a set that

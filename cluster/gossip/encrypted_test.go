@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicecluster/sluice/cluster/gossip/memnet"
+	"github.com/sluicecluster/sluice/test/memnet"
 )
 
 // Keys are exchanged in three steps, node by node, and nobody loses sight of anybody meanwhile.

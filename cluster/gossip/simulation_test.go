@@ -15,9 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicecluster/sluice/cluster/gossip/memnet"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/ring"
+	"github.com/sluicecluster/sluice/test/memnet"
 )
 
 // quiet is how long after the last event views may differ.

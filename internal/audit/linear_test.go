@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/internal/audit"
-	"github.com/sluicecluster/sluice/internal/audit/linear"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/linear"
 )
 
 // logged runs an audit in which calls take their time and n2 crashes, and returns

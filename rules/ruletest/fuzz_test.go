@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/rules/internal/faulttest"
 	"github.com/sluicecluster/sluice/rules/ruletest"
+	"github.com/sluicecluster/sluice/test/faulttest"
 )
 
 // FuzzRun: whatever stands in a file of tests, it is run soon, or has faults that have a place.

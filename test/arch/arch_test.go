@@ -79,7 +79,7 @@ func TestBroken(t *testing.T) {
 		}},
 		{"API to API", "transport/httpapi/g.go", `package httpapi; import "` + own + `transport/grpcapi"`, []string{"transport/httpapi imports transport/grpcapi"}},
 		{"wire types inside", "cluster/w.go", `package cluster; import "` + own + `proto/sluice/v1"`, []string{"cluster imports proto/sluice/v1"}},
-		{"linearizability for tests only", "internal/audit/run.go", `package audit; import "` + own + `internal/audit/linear"`, []string{"internal/audit imports internal/audit/linear"}},
+		{"linearizability for tests only", "internal/audit/run.go", `package audit; import "` + own + `test/linear"`, []string{"internal/audit imports test/linear"}},
 		{"the client is light", "client/b.go", `package client; import "` + own + `bucket"`, []string{"client imports bucket"}},
 		{"a local limiter may", "limiter/local/b.go", `package local; import "` + own + `bucket"`, nil},
 		{"a local limiter is no server", "limiter/local/l.go", `package local; import "` + own + `limiter"`, []string{"limiter/local imports limiter"}},

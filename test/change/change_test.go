@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/audit"
-	"github.com/sluicecluster/sluice/internal/audit/linear"
+	"github.com/sluicecluster/sluice/test/linear"
 	"github.com/sluicecluster/sluice/test/process"
 )
 

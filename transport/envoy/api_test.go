@@ -18,8 +18,8 @@ import (
 	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/test/onenode"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

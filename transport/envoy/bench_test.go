@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/internal/leaf/race"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // BenchmarkShouldRateLimit is one request in process, down to the table and back.

@@ -28,7 +28,7 @@ import (
 
 	"github.com/sluicecluster/sluice/rules"
 	"github.com/sluicecluster/sluice/rules/ruletest"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 const examples = "../../examples/envoy"

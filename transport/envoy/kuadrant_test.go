@@ -32,9 +32,9 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/test/onenode"
 	"github.com/sluicecluster/sluice/transport/access"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/wire"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // TestTokenFlow: an AI gateway reads with 0 hits before a request, and Envoy sends its tokens when the stream is done

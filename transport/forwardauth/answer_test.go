@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // tell makes calls about requests with headers, "Name: value, Name: value => STATUS", and compares the status, headers of the response

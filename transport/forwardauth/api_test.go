@@ -14,7 +14,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/leaf/leaktest"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // TestOriginal: what counts as the original request, of all that a call says.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // TestDocs: docs/use/forward-auth.md shows rules that load without a warning, a call, and what is answered to

@@ -25,8 +25,8 @@ import (
 	"github.com/sluicecluster/sluice/internal/certs/mint"
 	"github.com/sluicecluster/sluice/internal/leaf/race"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/test/rawh2"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // port is a Server on a port of loopback, or in memory, as a testing/synctest bubble needs it.

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicecluster/sluice/limiter"
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/access"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // inspected is a limiter.Service that knows one key.

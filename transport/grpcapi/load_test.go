@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/internal/member"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func TestReportLoad(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/inflow"
 	"github.com/sluicecluster/sluice/limiter"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // blocking is a limiter that decides nothing until it may.

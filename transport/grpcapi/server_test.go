@@ -21,7 +21,7 @@ import (
 	"github.com/sluicecluster/sluice/limiter"
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

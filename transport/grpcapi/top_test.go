@@ -10,7 +10,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	adminv1alpha1 "github.com/sluicecluster/sluice/proto/sluice/admin/v1alpha1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func TestTop(t *testing.T) {

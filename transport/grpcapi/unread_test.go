@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/check"
 	sluicev1 "github.com/sluicecluster/sluice/proto/sluice/v1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func users(n int) (checks []*sluicev1.Check) {

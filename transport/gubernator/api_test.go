@@ -16,8 +16,8 @@ import (
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/test/onenode"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicecluster/sluice/limiter"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // example is the call of docs/use/gubernator.md, and its answer.

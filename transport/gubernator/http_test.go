@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 	"google.golang.org/protobuf/encoding/protojson"
 )

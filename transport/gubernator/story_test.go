@@ -7,7 +7,7 @@ import (
 	"time"
 
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // tell plays a story on one counter of a node of its own. Each line is a request and the answer

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 // Every request to any path is answered, without a panic, and an error has a status that says whose fault it is.

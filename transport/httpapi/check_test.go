@@ -18,7 +18,7 @@ import (
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 )
 

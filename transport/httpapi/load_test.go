@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluicecluster/sluice/internal/member"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 const poolRules = `

@@ -12,8 +12,8 @@ import (
 
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/access"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/limiter"
 	"github.com/sluicecluster/sluice/rules"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/internal/httpanswer"
 	"github.com/sluicecluster/sluice/transport/internal/httpbody"
 )

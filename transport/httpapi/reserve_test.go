@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicecluster/sluice/limiter"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
+	"github.com/sluicecluster/sluice/test/apitest"
 )
 
 func TestReserve(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"github.com/sluicecluster/sluice/client/httplimit"
 	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/rules"
+	"github.com/sluicecluster/sluice/test/apitest"
 	"github.com/sluicecluster/sluice/transport/forwardauth"
 	"github.com/sluicecluster/sluice/transport/grpcapi"
 	"github.com/sluicecluster/sluice/transport/httpapi"
-	"github.com/sluicecluster/sluice/transport/internal/apitest"
 )
 
 // sameRules have a key of each kind of limit.
