@@ -24,6 +24,32 @@ func TestSluice(t *testing.T) {
 	}
 }
 
+// TestProduct: no package of the product is there for tests alone; those are in test/.
+func TestProduct(t *testing.T) {
+	tree, err := Load(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		outside = "test examples cmd"                         // the proof, and programs
+		public  = "client limiter/local"                      // which programs import
+		leaves  = "internal/leaf/leaktest internal/leaf/race" // the SDK's tests cannot require the root, which has test/
+	)
+	imported := make(map[string]bool)
+	for _, p := range tree.Packages {
+		for _, i := range p.Imports {
+			if dir, ok := i.Own(); ok && !within(p.Dir, "test") {
+				imported[dir] = true
+			}
+		}
+	}
+	for _, p := range tree.Packages {
+		if !imported[p.Dir] && !withinAny(p.Dir, outside+" "+public+" "+leaves) {
+			t.Errorf("%s: only tests import it; move it to test/", p.Dir)
+		}
+	}
+}
+
 // TestBroken breaks each rule once in a tree that is otherwise right.
 func TestBroken(t *testing.T) {
 	const own = Module + "/"
