@@ -337,7 +337,7 @@ func (r *referee) kill(n *process.Node) {
 func TestChangeReservations(t *testing.T) {
 	for _, replication := range strings.Split(*parts, ",") {
 		t.Run(replication, func(t *testing.T) {
-			r := &referee{fleet: newFleet(t, 3, writeRules(t, reserveRules(replication))), users: max(300, *reservations/35)}
+			r := &referee{fleet: newFleet(t, 3, process.RulesOf(t, reserveRules(replication))), users: max(300, *reservations/35)}
 			ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)
 			defer cancel()
 			r.fill(ctx, max(20, *reservations/500))

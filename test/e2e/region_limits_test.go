@@ -16,6 +16,7 @@ import (
 
 	sluice "github.com/sluicecluster/sluice/client"
 	"github.com/sluicecluster/sluice/client/limit"
+	"github.com/sluicecluster/sluice/test/process"
 )
 
 // globalRules have one limit each whose counters region eu has. The windows do not end while the test runs.
@@ -28,8 +29,9 @@ descriptors:
 `
 
 // TestGlobalLimits: three regions of two nodes, 60 ms apart, in each of which callers want half of a limit or, for windows, more than
-// it. Nothing is admitted beyond the limits, under eventual mode no more than the formula says, little is left unused, and nearly all checks are answered inside the region: on a machine
-// that is not loaded 0.97 and more are used, and 0.5 % of the checks leave the region.
+// it. Nothing is admitted beyond the limits, under eventual mode no more than the formula says, and, in make test-long, where no other work
+// takes the processor, little is left unused, and nearly all checks are answered inside the region: 0.97 and more are used, and 0.5 % of
+// the checks leave the region.
 func TestGlobalLimits(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
@@ -104,7 +106,7 @@ func TestGlobalLimits(t *testing.T) {
 			over = int64(5 * 250 * (4*50 + 3*30 + 10) / 1000)
 		}
 		t.Logf("%s: %d of %d admitted, %.1f %%", k, n, most, 100*float64(n)/float64(most))
-		if wanted := min(most, asked[k].Load()); n > most+over || float64(n) < 0.9*float64(wanted) {
+		if wanted := min(most, asked[k].Load()); n > most+over || process.Long() && float64(n) < 0.9*float64(wanted) {
 			t.Errorf("%s: %d admitted; want 90 %% of %d, and no more than %d", k, n, wanted, most+over)
 		}
 	}
@@ -132,7 +134,7 @@ func TestGlobalLimits(t *testing.T) {
 		wide += sent
 		t.Logf("%s: %d checks, %d answered from leases of the home, %d sent there; p50 %v, p99 %v", region, len(list), leased, sent, list[len(list)/2], list[len(list)*99/100])
 	}
-	if t.Logf("%d of %d checks crossed regions, %.2f %%", wide, checks, 100*float64(wide)/float64(checks)); wide*100 > 3*checks {
+	if t.Logf("%d of %d checks crossed regions, %.2f %%", wide, checks, 100*float64(wide)/float64(checks)); process.Long() && wide*100 > 3*checks {
 		t.Errorf("%d of %d checks were sent to another region; want 3 %% at most", wide, checks)
 	}
 }

@@ -46,17 +46,20 @@ var Binary string
 // longEnv makes tests run that take minutes to hours.
 const longEnv = "SLUICE_LONG"
 
+// Long reports whether make test-long or a scenario runs, beside no other work.
+func Long() bool { return os.Getenv(longEnv) != "" }
+
 // OnlyLong leaves a test to make test-long and the scenarios.
 func OnlyLong(t *testing.T) {
 	t.Helper()
-	if os.Getenv(longEnv) == "" {
+	if !Long() {
 		t.Skip("make test-long runs it, or " + longEnv + "=1")
 	}
 }
 
 // Scenarios is the TestMain of a package of scenarios, which run only by go run ./test/scenario, or with SLUICE_LONG=1.
 func Scenarios(m *testing.M) {
-	if os.Getenv(longEnv) == "" {
+	if !Long() {
 		fmt.Println("skipped: scenarios run by go run ./test/scenario, or with " + longEnv + "=1")
 		return
 	}

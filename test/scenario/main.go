@@ -121,11 +121,12 @@ func (s *scenario) run(flags []string) error {
 		env = append(env, "FAULT_COMMIT="+productCommit(dir))
 	}
 	for _, c := range s.commands {
-		words, args := strings.Fields(c), []string{}
+		words := strings.Fields(c)
 		for strings.Contains(words[0], "=") {
 			env, words = append(env, words[0]), words[1:]
 		}
-		if args = words; strings.Contains(c, " test ") {
+		args := words
+		if strings.Contains(c, " test ") {
 			args = withFlags(words, flags)
 		}
 		fmt.Println(strings.Join(args, " "))

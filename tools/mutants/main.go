@@ -73,7 +73,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants: name at least one package's directory, such as ./bucket")
 		os.Exit(2)
 	}
-	var file io.Writer = io.Discard
+	file := io.Discard
 	if *out != "" {
 		f, err := os.OpenFile(*out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		if err != nil {

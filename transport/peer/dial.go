@@ -177,8 +177,11 @@ func (s service) admit(stream grpc.ServerStream, linked bool) (*peerv1.Hello, er
 		return hello, nil
 	}
 	s.stats.rejected.Add(1)
-	if errors.Is(err, errNoProof) && stream.Context().Err() != nil { // it has hung up, for example since it waited for too long
-		return nil, status.FromContextError(stream.Context().Err()).Err()
+	switch gone := stream.Context().Err(); { // it has hung up, for example since it waited for too long
+	case errors.Is(err, errHungUp):
+		return nil, status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, errNoProof) && gone != nil:
+		return nil, status.FromContextError(gone).Err()
 	}
 	kind := "rejected"
 	if errors.Is(err, errNoHello) {
@@ -220,7 +223,7 @@ func (s service) greet(stream grpc.ServerStream, linked bool) (*peerv1.Hello, er
 		return hello, err
 	}
 	if err := stream.SendMsg(&peerv1.Greeting{Hello: own}); err != nil {
-		return hello, err
+		return hello, fmt.Errorf("%w: %w", errHungUp, err)
 	}
 	second, err := next(errNoProof)
 	if err != nil {
@@ -231,5 +234,8 @@ func (s service) greet(stream grpc.ServerStream, linked bool) (*peerv1.Hello, er
 		return hello, err
 	}
 	inflow.Known(stream.Context())
-	return hello, stream.SendMsg(&peerv1.Greeting{Proof: s.cfg.prove(accepter, said)})
+	if err := stream.SendMsg(&peerv1.Greeting{Proof: s.cfg.prove(accepter, said)}); err != nil {
+		return hello, fmt.Errorf("%w: %w", errHungUp, err)
+	}
+	return hello, nil
 }

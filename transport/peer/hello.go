@@ -31,6 +31,7 @@ const (
 var (
 	errNoHello     = errors.New("the first frame is not a hello: is this a sluice peer?")
 	errNoProof     = errors.New("no proof came after the hello")
+	errHungUp      = errors.New("the peer has hung up")
 	errSecondHello = errors.New("a second hello")
 	errSelf        = errors.New("hello: it has this process's own boot id")
 	// errSecret: the sender of a proof does not know the secret of this node.

@@ -1,8 +1,10 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -195,6 +197,34 @@ func TestNoWord(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
+}
+
+// goneStream is one whose peer has hung up after its hello.
+type goneStream struct {
+	grpc.ServerStream
+	ctx   context.Context
+	hello *peerv1.Hello
+}
+
+func (s *goneStream) Context() context.Context { return s.ctx }
+func (s *goneStream) SendMsg(any) error {
+	return status.Error(codes.Unavailable, "transport is closing")
+}
+func (s *goneStream) RecvMsg(m any) error {
+	m.(*peerv1.Greeting).Hello = s.hello
+	return nil
+}
+
+// TestHungUp: a peer that hangs up while it is greeted is not said to be rejected.
+func TestHungUp(t *testing.T) {
+	network, log := newNetwork(), new(strings.Builder)
+	config, x := network.config("b"), network.config("x")
+	config.Log = slog.New(slog.NewTextHandler(log, nil))
+	server, _ := network.serve(t, "b:1", config, handlerFunc(echo))
+	_, err := service{Server: server}.admit(&goneStream{ctx: t.Context(), hello: x.hello()}, false)
+	if status.Code(err) != codes.Unavailable || strings.Contains(log.String(), "rejected") {
+		t.Errorf("%v, and the log says %q", err, log)
+	}
 }
 
 // TestUndecidable: limits that this node cannot make sense of spoil their records,
