@@ -28,6 +28,8 @@ type sequence struct {
 	// began and ends.
 	open             bool
 	left, began, end int64
+	// charged is when sluice last charged or refunded something, kept the limit of the last check that was no read.
+	charged, kept int64
 	// denied: it has denied a check for having nothing left, and remembers that until the window ends.
 	denied bool
 }
@@ -72,6 +74,12 @@ func (s *sequence) exchange(t *testing.T) (theirs, ours *gubernatorv1.RateLimitR
 	}
 	if ours.GetStatus() != want {
 		s.fail(t, "sluice's status is not "+want.String())
+	}
+	if q.GetHits() != 0 {
+		s.kept = q.GetLimit()
+	}
+	if q.GetHits() < 0 || q.GetHits() > 0 && (ours.GetStatus() == under || q.GetBehavior()&gubernatorv1.Behavior_DRAIN_OVER_LIMIT != 0) {
+		s.charged = s.ms
 	}
 	return theirs, ours
 }
@@ -143,8 +151,11 @@ func windows(t *testing.T, s *sequence) {
 			before := q.Duration
 			renewed = s.changeDuration(used)
 			s.chooseHits(renewed)
-			if q.Duration != before && q.Hits == 0 {
+			switch {
+			case q.Duration != before && q.Hits == 0:
 				q.Hits = 1 // sluice changes nothing where nothing is charged
+			case q.Duration > before && !renewed:
+				q.Hits = min(q.Hits, s.left) // nor does a denied check make a window longer
 			}
 		}
 		fresh := !s.open
@@ -174,14 +185,16 @@ func (s *sequence) changeLimit() {
 }
 
 // changeDuration changes the duration now and then, to one that was never used, and reports whether that renews
-// the window: then something must have been left, because gubernator forgets to look again.
+// the window: then something must have been left, because gubernator forgets to look again. A longer one needs that too.
+// Sluice bounds what the changed limit has left by what former ones have, so the limit is not raised with the duration, and
+// nothing was charged after the end of a window that is renewed.
 func (s *sequence) changeDuration(used map[int64]bool) (renewed bool) {
 	if !s.one(6) {
 		return false
 	}
 	d := s.between(10, 100_000)
 	renewed = s.began+d <= s.ms
-	if used[d] || renewed && s.left == 0 {
+	if used[d] || (renewed || d > s.q.Duration) && s.left == 0 || renewed && s.began+d <= s.charged || s.q.Limit > s.kept {
 		return false
 	}
 	used[d] = true

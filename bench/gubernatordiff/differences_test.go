@@ -73,6 +73,22 @@ func TestDifferences(t *testing.T) {
 			1s  hits=0 duration=120s : under left=6 reset=2m
 			61s duration=120s        : under left=5 reset=2m  | under left=9 reset=3m1s
 		`},
+		{"a denied check makes no window longer", window, `
+			0s  hits=10              : under left=0 reset=1m
+			1s  duration=120s        : over left=0 reset=2m
+			61s duration=120s        : over left=0 reset=2m   | under left=9 reset=3m1s
+		`},
+		{"former limits bound a changed one: a window that is renewed", window, `
+			0s  duration=120s        : under left=9 reset=2m
+			1s  hits=4               : under left=5 reset=1m
+			31s                      : under left=4 reset=1m
+			31s duration=30s         : under left=9 reset=1m1s | under left=3 reset=1m1s
+		`},
+		{"former limits bound a changed one: a higher limit", window, `
+			0s  hits=8                 : under left=2 reset=1m
+			31s duration=30s hits=6    : under left=4 reset=1m1s
+			32s duration=40s limit=20  : under left=13 reset=1m11s | under left=9 reset=1m11s
+		`},
 		{"a smaller limit forgets nothing", window, `
 			0s  hits=8               : under left=2 reset=1m
 			1s  limit=5              : over left=0 reset=1m
@@ -97,7 +113,10 @@ func TestDifferences(t *testing.T) {
 			0s  hits=10                                 : under left=0 reset=10s   | under left=0 reset=1s
 			0s  limit=100 burst=10                      : over left=0 reset=10s    | over left=0 reset=100ms
 			1s  limit=100 burst=10 hits=10              : under left=0 reset=11s   | under left=0 reset=1.1s
-			2s  hits=0                                  : under left=1 reset=11s   | over left=0 reset=11s
+			1s                                          : over left=0 reset=11s    | over left=0 reset=2s
+			1s  limit=100 burst=10 hits=0               : under left=0 reset=11s   | over left=0 reset=1.1s
+			1.5s limit=100 burst=10 hits=2              : under left=3 reset=11.2s | under left=3 reset=1.6s
+			1.5s                                        : under left=2 reset=9.5s  | over left=0 reset=2.5s
 		`},
 		{"units of the calendar end with the next one's first millisecond", window + " behavior=DURATION_IS_GREGORIAN duration=0", `
 			5s           : under left=9 reset=59.999s | under left=9 reset=1m
@@ -105,7 +124,8 @@ func TestDifferences(t *testing.T) {
 		{"units of the calendar: weeks", window + " behavior=DURATION_IS_GREGORIAN duration=3", "5s : error | under left=9 reset=168h"},
 		{"units of the calendar: to a duration", window + " behavior=DURATION_IS_GREGORIAN duration=0", `
 			5s  hits=4                           : under left=6 reset=59.999s | under left=6 reset=1m
-			10s behavior=BATCHING duration=30s   : under left=5 reset=35s     | under left=5 reset=40s
+			7s                                   : under left=5 reset=59.999s | under left=5 reset=1m
+			10s behavior=BATCHING duration=30s   : under left=4 reset=35s     | under left=4 reset=37s
 		`},
 		{"units of the calendar: a leaky bucket is not filled when one ends", leaky + " behavior=DURATION_IS_GREGORIAN duration=0 limit=60", `
 			30s  hits=60 : under left=0 reset=30s       | under left=0 reset=31s
@@ -143,9 +163,17 @@ func TestDifferences(t *testing.T) {
 			0.9s           : under left=9 reset=1.9s
 			1s    hits=0   : under left=10 reset=1s        | under left=9 reset=1.9s
 		`},
-		{"leaky buckets: another rate begins when it changes", leaky, `
-			0s    hits=10                      : under left=0 reset=10s | under left=0 reset=1s
-			2s    hits=11 limit=100 burst=10   : over left=10 reset=11s | over left=2 reset=2.8s
+		{"leaky buckets: another rate begins with the last charge", leaky, `
+			0s    hits=10                      : under left=0 reset=10s  | under left=0 reset=1s
+			2s    hits=11                      : over left=2 reset=10s
+			2s    hits=3 limit=100 burst=10    : over left=2 reset=11.8s | under left=7 reset=2.1s
+		`},
+		{"leaky buckets: a smaller limit neither fills one nor locks it", leaky + " duration=1h limit=1000", `
+			0s    hits=1000        : under left=0 reset=1h      | under left=0 reset=3.6s
+			0s    limit=10         : under left=9 reset=6m      | over left=0 reset=6m
+			359s  limit=10         : under left=8 reset=17m59s  | over left=0 reset=6m
+			360s  limit=10         : under left=8 reset=18m     | under left=0 reset=12m
+			360s  hits=0           : under left=1000 reset=6m   | under left=99 reset=6m3.6s
 		`},
 		{"limits that admit nothing: below 0", window + " limit=-5", `
 			0s           : over left=-5 reset=1m        | over left=0 reset=1m

@@ -1,8 +1,8 @@
 // Package gubernatordiff asks gubernator itself and sluice's API for its clients the same
-// questions at the same times and compares the answers. Its tests start a program of another module, with
-// dependencies of its own, so they run only when asked for:
+// questions at the same times and compares the answers. Sluice is asked by gRPC, as a node serves it, and gubernator through a
+// program of another module with dependencies of its own, which the tests build and start:
 //
-//	go -C bench test -tags gubernator ./gubernatordiff
+//	GOWORK=off go -C bench test ./gubernatordiff
 //
 // alike_test.go has seeded sequences to which both must answer alike. differences_test.go has each
 // difference that is meant, as docs/internals/gubernator.md lists them: a difference that is not there is a fault.

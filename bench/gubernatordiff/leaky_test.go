@@ -7,7 +7,8 @@ import (
 )
 
 // leakyBuckets have tokens that come back at whole multiples of the time that passes, so that no fraction is
-// ever there to be dropped. Limit and duration change between two checks at one moment.
+// ever there to be dropped. Limit and duration change between two checks at one moment, of which the first charged
+// something.
 func leakyBuckets(t *testing.T, s *sequence) {
 	const tick = 1024 // ms: a multiple of every rate
 	q := s.q
@@ -31,9 +32,13 @@ func leakyBuckets(t *testing.T, s *sequence) {
 		case !s.open:
 			s.left = q.Burst
 			q.Hits = s.between(0, q.Burst)
-		case s.ms == s.end && s.one(3):
+		case s.left > 0 && s.ms == s.charged && s.one(3):
+			before := rate
 			rate = s.changeRate(used)
 			q.Hits = s.between(1, s.left+3) // a read would not change sluice's
+			if rate > before {
+				q.Hits = min(q.Hits, s.left) // nor would a denied check make it slower
+			}
 		default:
 			s.chooseLeakyHits()
 		}
@@ -54,7 +59,7 @@ func leakyBuckets(t *testing.T, s *sequence) {
 		if hits != 0 || !s.open {
 			forgotten = s.ms + q.Duration
 		}
-		s.open, s.left, s.end = true, ours.GetRemaining(), s.ms
+		s.open, s.left = true, ours.GetRemaining()
 	}
 }
 

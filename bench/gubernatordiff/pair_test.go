@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,12 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluicecluster/sluice/bucket"
 	"github.com/sluicecluster/sluice/internal/check"
+	"github.com/sluicecluster/sluice/internal/facts"
+	"github.com/sluicecluster/sluice/internal/member"
 	"github.com/sluicecluster/sluice/limiter"
 	gubernatorv1 "github.com/sluicecluster/sluice/proto/gubernator/v1"
+	"github.com/sluicecluster/sluice/transport/grpcapi"
 	"github.com/sluicecluster/sluice/transport/gubernator"
 )
 
@@ -28,7 +35,10 @@ type pair struct {
 	ms    int64
 	keys  int
 	table *bucket.Table
-	api   *gubernator.API
+
+	// addr is the address of sluice's gRPC port, client a client of it.
+	addr   string
+	client gubernatorv1.V1Client
 
 	in  io.Writer
 	out *bufio.Scanner
@@ -40,6 +50,20 @@ func (p *pair) Decide(_ context.Context, b *check.Batch) {
 		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Owned, Owner: "n1"}
 	}
 }
+
+// alone is the cluster of one node. What it does not implement, no call of gubernator's needs.
+type alone struct{ limiter.Cluster }
+
+// Overview implements limiter.Cluster.
+func (alone) Overview(context.Context) limiter.Overview {
+	self := member.Member{Name: "n1", GRPC: "192.0.2.1:7460"}
+	return limiter.Overview{
+		View: &member.View{Self: self.Name, Members: []member.Member{self}}, State: limiter.State{MayDecide: true},
+	}
+}
+
+// Report implements limiter.Cluster.
+func (alone) Report(*facts.Node) {}
 
 // newPair starts both at midnight of Wednesday, 15 November 2023.
 func newPair(t *testing.T) *pair {
@@ -53,18 +77,47 @@ func newPair(t *testing.T) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := limiter.New(limiter.Config{
-		Decider: p, Hasher: hasher, Cluster: struct{ limiter.Cluster }{},
-	})
+	service, err := limiter.New(limiter.Config{Decider: p, Hasher: hasher, Cluster: alone{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.api, err = gubernator.New(gubernator.Config{Limiter: service, Now: func() time.Time { return time.UnixMilli(p.ms) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.serve(t, service)
 	p.startOracle(t)
 	return p
+}
+
+// serve serves service as a node does, by gRPC until the test ends, and opens a client.
+func (p *pair) serve(t *testing.T, service limiter.Service) {
+	t.Helper()
+	own, err := grpcapi.New(grpcapi.Config{Limiter: service})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := gubernator.New(gubernator.Config{Limiter: service, Now: func() time.Time { return time.UnixMilli(p.ms) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, served := grpc.NewServer(own.Options(nil)...), make(chan error, 1)
+	api.Register(own.Register(g))
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { served <- g.Serve(lis) }()
+	t.Cleanup(func() {
+		g.Stop()
+		own.Close()
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Error(err)
+		}
+	})
+	p.addr = lis.Addr().String()
+	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	p.client = gubernatorv1.NewV1Client(conn)
 }
 
 // build builds a command of gubernator's module and returns its path.
@@ -127,7 +180,7 @@ func (p *pair) ask(t *testing.T, q *gubernatorv1.RateLimitReq) (theirs, ours *gu
 	if err := proto.Unmarshal(body, &res); err != nil {
 		t.Fatal(err)
 	}
-	own, err := p.api.GetRateLimits(t.Context(), req)
+	own, err := p.client.GetRateLimits(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
