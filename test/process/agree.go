@@ -51,8 +51,8 @@ func Agree(nodes []Peer) (all []*adminv1alpha1.MembersResponse, err error) {
 	return all, nil
 }
 
-// Whole reports why the nodes are not one cluster in which all are counted, each partition has an owner and its replicas,
-// and nothing is under way.
+// Whole reports why the nodes are not one cluster in which all are counted, each partition has an
+// owner and its replicas, and nothing is under way.
 func Whole(nodes []Peer) error {
 	all, err := Agree(nodes)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package process runs sluice as its users do: real processes of the built binary on loopback addresses, asked over
-// their own ports. The tests are in folders beside it: e2e for each commit, the scenarios of minutes and hours in change,
-// hostile, load, network and faults, which `go run ./test/scenario` runs.
+// Package process runs sluice as its users do: real processes of the built binary on loopback
+// addresses, asked over their own ports. The tests are in folders beside it: e2e for each commit,
+// the scenarios of minutes and hours in change, hostile, load, network and faults, which `go run
+// ./test/scenario` runs.
 package process
 
 import (
@@ -57,7 +58,8 @@ func OnlyLong(t *testing.T) {
 	}
 }
 
-// Scenarios is the TestMain of a package of scenarios, which run only by go run ./test/scenario, or with SLUICE_LONG=1.
+// Scenarios is the TestMain of a package of scenarios, which run only by go run ./test/scenario, or
+// with SLUICE_LONG=1.
 func Scenarios(m *testing.M) {
 	if !Long() {
 		fmt.Println("skipped: scenarios run by go run ./test/scenario, or with " + longEnv + "=1")

@@ -33,7 +33,8 @@ type SlotCallers struct {
 // slotCallersEnv makes the test binary run callers.
 const slotCallersEnv = "SLUICE_E2E_SLOT_CALLERS"
 
-// BeSlotCallers is what TestMain begins with: processes that StartSlotCallers has started run callers instead of tests.
+// BeSlotCallers is what TestMain begins with: processes that StartSlotCallers has started run
+// callers instead of tests.
 func BeSlotCallers() {
 	if args := os.Getenv(slotCallersEnv); args != "" {
 		slotCallers(args)
@@ -98,7 +99,8 @@ func WorkSlots(target string) SlotCallers {
 	return x
 }
 
-// SlotUse is the use of a slot, from the moment Acquire has returned until just before its context had ended, or Release.
+// SlotUse is the use of a slot, from the moment Acquire has returned until just before its context
+// had ended, or Release.
 type SlotUse struct {
 	Key        string // KEY=VALUE
 	Fence      uint64
@@ -184,7 +186,8 @@ func (p *SlotProcess) Kill() {
 	}
 }
 
-// Uses returns what was used of a key, in the order in which that began. The process must have been killed.
+// Uses returns what was used of a key, in the order in which that began. The process must have been
+// killed.
 func (p *SlotProcess) Uses(key string) (uses []*SlotUse) {
 	for _, u := range p.uses {
 		if u.Key == key {
@@ -209,14 +212,15 @@ func (p *SlotProcess) Progress(what string, more int) {
 	Until(p.t, what, func() bool { return p.Count() >= from+more })
 }
 
-// renewedFor is how long a slot lasts at least from the moment at which its process is stopped: 7/8 of 2 s from the last heartbeat that was
-// answered, which are 0.4 s apart.
+// renewedFor is how long a slot lasts at least from the moment at which its process is stopped: 7/8
+// of 2 s from the last heartbeat that was answered, which are 0.4 s apart.
 const renewedFor = int64(2*time.Second*7/8 - 450*time.Millisecond)
 
 // slotVerdict is what a referee says of the uses of a kind of keys.
 type slotVerdict struct {
 	uses, lost int
-	// most were in use at a time, mostBeyond with those whose process was stopped beyond their deadline: beyond are all of these.
+	// most were in use at a time, mostBeyond with those whose process was stopped beyond their
+	// deadline: beyond are all of these.
 	most, MostBeyond, Beyond int
 	// unordered are uses whose fence is not above that of an earlier one of the key.
 	unordered int
@@ -282,8 +286,8 @@ func judge(processes []*SlotProcess, kind string, limit int) (v slotVerdict) {
 	return v
 }
 
-// JudgeAll ends processes and fails the test if more slots were in use than the limits, or for a moment after each of the crashes and cuts with
-// async replication.
+// JudgeAll ends processes and fails the test if more slots were in use than the limits, or for a
+// moment after each of the crashes and cuts with async replication.
 func JudgeAll(t *testing.T, processes []*SlotProcess, troubles ...time.Time) map[string]slotVerdict {
 	t.Helper()
 	for _, p := range processes {

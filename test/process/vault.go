@@ -66,7 +66,8 @@ callers:
 `, strings.Join(load, ", "), thief))
 }
 
-// Vault is where the nodes of a cluster, and its callers, have certificates, keys, tokens and rules.
+// Vault is where the nodes of a cluster, and its callers, have certificates, keys, tokens and
+// rules.
 type Vault struct {
 	Tokens
 	Before, After *mint.CA

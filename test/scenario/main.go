@@ -4,8 +4,9 @@
 //	go run ./test/scenario change              runs one
 //	go run ./test/scenario change -run Crash -count 5
 //
-// Flags after the name are those of go test, for the scenario's tests; many also read their environment, as the list says. Scenarios
-// talk to loopback addresses, and to network namespaces that they make, alone.
+// Flags after the name are those of go test, for the scenario's tests; many also read their
+// environment, as the list says. Scenarios talk to loopback addresses, and to network namespaces
+// that they make, alone.
 package main
 
 import (
@@ -139,7 +140,8 @@ func (s *scenario) run(flags []string) error {
 	return nil
 }
 
-// withFlags puts flags of go test before the packages, and those of tests, from -args on, at the end.
+// withFlags puts flags of go test before the packages, and those of tests, from -args on, at the
+// end.
 func withFlags(words, flags []string) []string {
 	packages := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "./") })
 	args := slices.Index(flags, "-args")
@@ -149,7 +151,8 @@ func withFlags(words, flags []string) []string {
 	return slices.Concat(words[:packages], flags[:args], words[packages:], flags[args:])
 }
 
-// productCommit is the last commit that changed what nodes run, which results of faults are about, with a + if files differ.
+// productCommit is the last commit that changed what nodes run, which results of faults are about,
+// with a + if files differ.
 func productCommit(dir string) string {
 	product := []string{"--", "*.go", "go.mod", ":!*_test.go", ":!bench", ":!test"}
 	log := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, product...)...)

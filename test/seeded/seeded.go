@@ -1,5 +1,6 @@
-// Package seeded makes the property tests of a package that imports it draw the same values each time, so that `make test` says of a
-// tree what it said before. `-rapid.seed 0` draws others each time, as make test-long does.
+// Package seeded makes the property tests of a package that imports it draw the same values each
+// time, so that `make test` says of a tree what it said before. `-rapid.seed 0` draws others each
+// time, as make test-long does.
 package seeded
 
 import (

@@ -1,12 +1,14 @@
-// Command mutants changes one place of a package at a time and runs the package's tests on it. A change that no test notices, a
-// mutant that survives, is code that no test is about, or code that does nothing.
+// Command mutants changes one place of a package at a time and runs the package's tests on it. A
+// change that no test notices, a mutant that survives, is code that no test is about, or code that
+// does nothing.
 //
 //	go -C tools run ./mutants [-n 20] [-seed 1] [-each] [-o FILE] DIR...
 //
-// DIR is a package's directory, from the root of the tree. Which places are changed depends on the seed and the file's text alone.
-// Mutants are tests' overlays of the go command, so that the tree stays as it is. After the method of R. DeMillo, R. Lipton and
-// F. Sayward, Hints on Test Data Selection, 1978; the operators are those of J. Offutt and others, An Experimental Determination of
-// Sufficient Mutant Operators, 1996, and the deletion of statements.
+// DIR is a package's directory, from the root of the tree. Which places are changed depends on the
+// seed and the file's text alone. Mutants are tests' overlays of the go command, so that the tree
+// stays as it is. After the method of R. DeMillo, R. Lipton and F. Sayward, Hints on Test Data
+// Selection, 1978; the operators are those of J. Offutt and others, An Experimental Determination
+// of Sufficient Mutant Operators, 1996, and the deletion of statements.
 package main
 
 import (
@@ -91,7 +93,8 @@ func main() {
 	}
 }
 
-// survey tries o.n mutants of the package in dir, and writes those that survive to w and all to file.
+// survey tries o.n mutants of the package in dir, and writes those that survive to w and all to
+// file.
 func survey(o *options, dir string, w, file io.Writer) error {
 	began := time.Now()
 	cover, took, err := coverage(o, dir)
