@@ -102,7 +102,7 @@ type Node struct {
 	Log                      *LogBuffer
 	Done                     chan struct{} // closed when the process has ended
 	Conn                     *grpc.ClientConn
-	TLS                      *tls.Config // of whoever asks it, nil for plain
+	TLS                      *tls.Config // of its callers, nil for plain
 	Token                    string      // file with the token that the test shows, if any
 }
 

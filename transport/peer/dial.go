@@ -176,13 +176,13 @@ func (s service) admit(stream grpc.ServerStream, linked bool) (*peerv1.Hello, er
 	if err == nil {
 		return hello, nil
 	}
-	s.stats.rejected.Add(1)
 	switch gone := stream.Context().Err(); { // it has hung up, for example since it waited for too long
 	case errors.Is(err, errHungUp):
 		return nil, status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, errNoProof) && gone != nil:
 		return nil, status.FromContextError(gone).Err()
 	}
+	s.stats.rejected.Add(1)
 	kind := "rejected"
 	if errors.Is(err, errNoHello) {
 		kind = "no hello" // an unauthenticated client, which must not silence lines about nodes

@@ -222,8 +222,8 @@ func TestHungUp(t *testing.T) {
 	config.Log = slog.New(slog.NewTextHandler(log, nil))
 	server, _ := network.serve(t, "b:1", config, handlerFunc(echo))
 	_, err := service{Server: server}.admit(&goneStream{ctx: t.Context(), hello: x.hello()}, false)
-	if status.Code(err) != codes.Unavailable || strings.Contains(log.String(), "rejected") {
-		t.Errorf("%v, and the log says %q", err, log)
+	if n := server.Stats().Rejected; status.Code(err) != codes.Unavailable || n != 0 || strings.Contains(log.String(), "rejected") {
+		t.Errorf("%v, %d counted, and the log says %q", err, n, log)
 	}
 }
 
